@@ -37,7 +37,7 @@ R = TypeVar("R")
 
 
 def grouped(command: Callable[..., R]) -> Callable[..., R]:
-    """The command with the fields of its dataclass parameters in their place."""
+    """Return the command with the fields of its dataclass parameters in their place."""
     hints = get_type_hints(command, include_extras=True)
     flat: list[inspect.Parameter] = []
     groups: dict[str, tuple[type[Any], list[str]]] = {}
@@ -106,7 +106,7 @@ class ScheduleOptions(LibraryOptions):
     ] = 1
 
     def load(self, memory: MemoryOptions, costs: Costs | None = None, *, checked: bool = True) -> Schedule:
-        """A schedule of the library, or the table in a CSV file, checked unless told otherwise."""
+        """Return a schedule of the library, or the table in a CSV file, checked unless told otherwise."""
         schedule = self._table() if is_file(self.name) else self._named(memory, costs)
         if self.edges is not None:
             schedule = _with_edges(schedule, self.edges)
@@ -158,7 +158,7 @@ class CostOptions:
     size: Annotated[str, typer.Option("--size", help="Size of a stage's output.")] = "0"
 
     def costs(self) -> Costs:
-        """The costs that the options describe."""
+        """Return the costs that the options describe."""
         return Costs(
             forward=_numbers(self.forward, "--forward"),
             input_grad=_numbers(self.input_grad, "--input-grad"),
@@ -189,7 +189,7 @@ class MemoryOptions:
             raise ScheduleError("--memory-limit is nan; it must be a number of microbatches")
 
     def fraction_for(self, name: str) -> float | None:
-        """The weight fraction of zb-auto when none is given: that of real layers."""
+        """Return the weight fraction of zb-auto when none is given: that of real layers."""
         if self.weight_fraction is not None or is_file(name):
             return self.weight_fraction
         return AUTO_WEIGHT_FRACTION if find_entry(name).name == "zb-auto" else None
@@ -210,13 +210,13 @@ class PlayOptions(MemoryOptions):
     ] = "block"
 
     def run(self, schedule: Schedule, costs: Costs, weight_fraction: float | None) -> Simulation:
-        """The simulation of a schedule; odd options are a `ScheduleError`."""
+        """Return the simulation of a schedule; odd options are a `ScheduleError`."""
         chosen: Any = {"transfers": self.transfers, "fused": self.fused}
         return simulate(schedule, costs, weight_fraction=1.0 if weight_fraction is None else weight_fraction, **chosen)
 
 
 def _numbers(text: str, what: str) -> float | tuple[float, ...]:
-    """A number, or a tuple from a comma-separated list."""
+    """Return a number, or a tuple from a comma-separated list."""
     try:
         values = [float(part) for part in text.split(",")]
     except ValueError:
@@ -250,7 +250,7 @@ def _with_edges(schedule: Schedule, text: str) -> Schedule:
 
 
 def is_file(name: str) -> bool:
-    """Whether a name means a table in a file."""
+    """Return whether a name means a table in a file."""
     return name.lower().endswith(".csv") or ("/" in name and Path(name).is_file())
 
 
@@ -283,7 +283,7 @@ def table(results: list[tuple[str, Simulation]], base: float | None, memory_limi
 
 
 def gain_over(base: float | None, result: Simulation) -> float | None:
-    """How much faster than a makespan; None without one, and where nothing takes any time."""
+    """Return how much faster than a makespan; None without one, and where nothing takes any time."""
     return None if base is None or not result.makespan else base / result.makespan - 1
 
 

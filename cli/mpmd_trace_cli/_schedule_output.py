@@ -56,7 +56,7 @@ def save_picture(picture: Picture, form: str, output: Path | None) -> None:
 
 
 def form_of(output: Path | None) -> str:
-    """What the ending of a file asks for; a text grid without a file.  Endings that mean nothing are refused."""
+    """Return what the ending of a file asks for; a text grid without a file.  Endings that mean nothing are refused."""
     ending = "" if output is None else output.suffix.lower()
     if ending not in FORMS:
         refuse(
@@ -67,12 +67,12 @@ def form_of(output: Path | None) -> str:
 
 
 def orders(schedule: Schedule) -> str:
-    """The order of each mesh, a line each."""
+    """Return the order of each mesh, a line each."""
     return "".join(f"{mesh}: {' '.join(row)}\n" for mesh, row in enumerate(schedule.texts()))
 
 
 def terminal_width() -> int | None:
-    """The width of the terminal; no limit when stdout is a file or a pipe."""
+    """Return the width of the terminal; no limit when stdout is a file or a pipe."""
     if not sys.stdout.isatty():
         return None
     return shutil.get_terminal_size().columns

@@ -101,7 +101,7 @@ def tell(report: dict[str, Any]) -> None:
 
 
 def _blame(executed: dict[str, Any]) -> str:
-    """What the step, executed instruction by instruction, tells of the fault."""
+    """Return what the step, executed instruction by instruction, tells of the fault."""
     at, error = executed["instruction"], executed["instruction_error"]
     if at is None and error <= executed["tolerance"]:
         return "Executed one instruction after the other it is right: something is read or overwritten too early"

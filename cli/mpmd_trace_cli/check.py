@@ -107,7 +107,7 @@ def _counted(number: int, what: str) -> str:
 
 
 def _planned(program: Program) -> tuple[Plan, dict[int, str]]:
-    """The plan, and which stage and microbatch its runs are, by their place."""
+    """Return the plan, and which stage and microbatch its runs are, by their place."""
     actions = FragmentActions()
     lowered = program.jitted().lower_lazily(*program.args, hooks=[actions])
     plan = make_plan(lowered.partitioned.module)
@@ -129,7 +129,7 @@ def _line(plan: Plan, action: Action, notes: Mapping[int, str]) -> str:
 
 
 def _counts(parts: Parts) -> dict[int, collections.Counter[str]]:
-    """How often each process does what."""
+    """Return how often each process does what."""
     result = {}
     for process, actions in parts.items():
         counts = result[process] = collections.Counter[str]()
@@ -186,7 +186,7 @@ def _as_data(
     deadlock: Deadlock | None,
     notes: Mapping[int, str],
 ) -> dict[str, Any]:
-    """What was found, as plain data; actions as text."""
+    """Return what was found, as plain data; actions as text."""
     counts, links = _counts(parts), _links(plan, parts)
     return {
         "plan": plan.name,

@@ -77,7 +77,7 @@ class Expectations:
         return cls(name, expected)
 
     def compare(self, diagnostics: Sequence[Diagnostic]) -> list[str]:
-        """What is missing and what was not expected, as messages."""
+        """Return what is missing and what was not expected, as messages."""
         problems: list[str] = []
         for diagnostic in diagnostics:
             self._take(diagnostic.severity, diagnostic.location, diagnostic.message, problems)
@@ -111,7 +111,7 @@ class Expectations:
 
 
 def _comments(line: str) -> list[re.Match[str]]:
-    """The `expected-...{{...}}` pieces of a line; there may be several."""
+    """Return the `expected-...{{...}}` pieces of a line; there may be several."""
     if "expected-" not in line:
         return []
     starts = [m.start() for m in re.finditer(r"expected-(?:error|warning|remark|note)", line)]

@@ -55,7 +55,7 @@ def explain_value(file: str, value: str, infer_transfers: bool) -> Explanation:
 
 
 def _place_of_name(text: str, name: str, value: str) -> str:
-    """The input, or the place, of what a text calls `%value`.  Raises `MpmdError` when it calls nothing so."""
+    """Return the input, or the place, of what a text calls `%value`.  Raises `MpmdError` when it calls nothing so."""
     lines = text.splitlines()
     own = re.escape(value)
     for line in lines:
@@ -94,7 +94,7 @@ def explain_placement(file: str, *, as_json: bool) -> None:
 
 
 def as_json(explanation: Explanation) -> dict[str, Any]:
-    """The explanation as plain data; places as text."""
+    """Return the explanation as plain data; places as text."""
     plain = dataclasses.asdict(explanation)
     for placement in plain["placements"]:
         placement["location"] = str(placement["location"])

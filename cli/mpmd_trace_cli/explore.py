@@ -86,7 +86,7 @@ def _of_program(file: str, settings: Sequence[str], measure: bool, errors: bool)
 
 
 def _why(module: Module, request: PartitionRequest, names: Sequence[str]) -> dict[str, Any]:
-    """What `mpmd-trace explain` says of arguments and results, and of the places of unnamed code."""
+    """Return what `mpmd-trace explain` says of arguments and results, and of the places of unnamed code."""
     ends, places = explain_ends(module, request), explain_places(module, request)
     return {
         "ends": {name: _first_lines(str(one)) for name, one in zip(names, ends, strict=True)},
@@ -97,7 +97,7 @@ def _why(module: Module, request: PartitionRequest, names: Sequence[str]) -> dic
 
 
 def _first_lines(text: str, most: int = 16, width: int = 400) -> str:
-    """The text without what a norm over all gradients adds: a chain from every parameter."""
+    """Return the text without what a norm over all gradients adds: a chain from every parameter."""
     lines = from_here(text).splitlines()
     more = [f"  ... {len(lines) - most} more lines: mpmd-trace explain"] if len(lines) > most else []
     return "\n".join([*(line if len(line) <= width else f"{line[:width]}..." for line in lines[:most]), *more])
@@ -109,7 +109,7 @@ def _module(path: str) -> Module:
 
 
 def _of_snapshots(folder: str) -> Recorder:
-    """The views of what `dump` or `run` wrote."""
+    """Return the views of what `dump` or `run` wrote."""
     for place in (folder, os.path.join(folder, "passes")):
         try:
             index = read_index(place)

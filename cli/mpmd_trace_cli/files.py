@@ -11,14 +11,14 @@ __all__ = ["check_output", "explain_os_error", "read_text", "write_text"]
 
 
 def explain_os_error(error: OSError) -> str:
-    """What is wrong with which file, in words."""
+    """Return what is wrong with which file, in words."""
     if error.filename is None or not error.strerror:
         return str(error)
     return f"{error.filename}: {error.strerror[:1].lower()}{error.strerror[1:]}"
 
 
 def read_text(file: str) -> tuple[str, str]:
-    """The text of a file, `-` for stdin, and the name it has in messages.  Raises `MpmdError`."""
+    """Return the text of a file, `-` for stdin, and the name it has in messages.  Raises `MpmdError`."""
     name = "<stdin>" if file == "-" else file
     if file == "-":
         stream = getattr(sys.stdin, "buffer", None)

@@ -44,7 +44,7 @@ def dump_program(file: str, out: str, debug_info: bool, tree: bool = False) -> l
 
 
 def show_program(file: str, stage: str) -> str:
-    """The program as text."""
+    """Return the program as text."""
     from mpmd_trace_cli.program import load_program  # late: `passes` does without jax
 
     names = {"jaxpr": "jaxpr", "ir": "stablehlo", "stablehlo": "stablehlo", "mpmd": "mpmd", "plan": "plan"}
@@ -61,7 +61,7 @@ def show_program(file: str, stage: str) -> str:
 
 
 def _snapshots(folder: str) -> tuple[str, list[str]]:
-    """The folder with the snapshots, which may be inside of what `run` wrote, and their names."""
+    """Return the folder with the snapshots, which may be inside of what `run` wrote, and their names."""
     if not os.path.isdir(folder):
         raise MpmdError(f"there is no folder {folder}; write one with mpmd-trace dump FILE --out {folder}")
     for place in (folder, os.path.join(folder, "passes")):
@@ -85,7 +85,7 @@ def _find(folder: str, names: list[str], wanted: str) -> str:
 
 
 def _numbered(folder: str, names: list[str], number: int) -> str:
-    """The snapshot of a pass, or the last one before it if that pass changed nothing."""
+    """Return the snapshot of a pass, or the last one before it if that pass changed nothing."""
     before = [n for n in names if int(n.partition("_")[0]) <= number]
     if before and int(before[-1].partition("_")[0]) == number:
         return before[-1]

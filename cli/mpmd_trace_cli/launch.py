@@ -43,7 +43,7 @@ class Job:
 
 
 def is_launched() -> bool:
-    """Whether `launch` has started this process."""
+    """Return whether `launch` has started this process."""
     return "MPMD_TRACE_LAUNCHED" in os.environ
 
 
@@ -249,7 +249,7 @@ class _Group:
         return (failed, status) if failed else self._failed()
 
     def _failed(self) -> tuple[list[int], int]:
-        """Those that have failed so far, and the status of the first."""
+        """Return those that have failed so far, and the status of the first."""
         failed = [c.number for c in self.children if c.status]
         return failed, (self.children[failed[0]].status or 1) if failed else 0
 

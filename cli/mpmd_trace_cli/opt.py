@@ -43,7 +43,7 @@ class Outcome:
 
 
 def main(arguments: Sequence[str]) -> int:
-    """The command; returns the exit status: 0, or 1 when something is wrong."""
+    """Return the command; returns the exit status: 0, or 1 when something is wrong."""
     try:
         return _main(arguments)
     except MpmdError as error:
@@ -126,7 +126,7 @@ def process(text: str, passes: Sequence[Pass], options: Options, name: str = "-"
 
 
 def _print(module: Module, options: Options) -> str:
-    """The module as text.  Raises `MpmdError` when it does not verify."""
+    """Return the module as text.  Raises `MpmdError` when it does not verify."""
     return prettify_or_fail(
         module.to_generic(debug_info=True),
         enable_debug_info=options.on("mlir-print-debuginfo"),
@@ -178,7 +178,7 @@ def _run(module: Module, passes: Sequence[Pass], options: Options, diagnostics: 
 
 
 def _name(one: Pass) -> str:
-    """What the pass is called on the command line."""
+    """Return what the pass is called on the command line."""
     return one.spec.partition("{")[0]
 
 

@@ -81,12 +81,12 @@ class Options:
     passes: list[tuple[str, str]] = dataclasses.field(default_factory=list)
 
     def on(self, flag: str, default: bool = False) -> bool:
-        """Whether a switch is on."""
+        """Return whether a switch is on."""
         value = self.flags.get(flag)
         return default if value is None else value not in _FALSE
 
     def names(self, flag: str) -> list[str]:
-        """The comma separated names that a flag lists."""
+        """Return the comma separated names that a flag lists."""
         return [n.strip() for n in self.flags.get(flag, "").split(",") if n.strip()]
 
     def number(self, flag: str) -> int | None:
@@ -102,7 +102,7 @@ class Options:
 
 
 def parse_arguments(arguments: Sequence[str]) -> Options:
-    """The options of a command line.  Raises `MpmdError` for unknown flags and passes."""
+    """Return the options of a command line.  Raises `MpmdError` for unknown flags and passes."""
     options, files, rest = Options(), [], list(arguments)
     _load_plugins(rest)
     while rest:
@@ -172,7 +172,7 @@ def _check(name: str, wanted: str, value: str, *, optional: bool) -> None:
 
 
 def _nearest(name: str, others: Iterable[str] = ()) -> str:
-    """The names of passes (and others) that are close."""
+    """Return the names of passes (and others) that are close."""
     return nearest(name, [*others, *pass_names()])
 
 
@@ -182,7 +182,7 @@ def pass_names() -> list[str]:
 
 
 def is_pass(name: str) -> bool:
-    """Whether we or jaxlib have a pass or pipeline of this name."""
+    """Return whether we or jaxlib have a pass or pipeline of this name."""
     if name in pass_names():
         return True
 
@@ -190,7 +190,7 @@ def is_pass(name: str) -> bool:
 
 
 def help_text() -> str:
-    """What `--help` prints."""
+    """Return what `--help` prints."""
     lines = [
         "usage: mpmd-trace opt FILE|- [flags] [-PASS[='option=value ...']]... [--pass-pipeline='...']",
         "",

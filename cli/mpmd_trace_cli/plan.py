@@ -141,7 +141,7 @@ def plan_program(file: str, asked: PlanOptions, settings: Sequence[str], *, as_j
 
 
 def _phases_apart(program: Program) -> Program:
-    """The program without the options that merge forwards with backwards, since each has its own cost.
+    """Return the program without the options that merge forwards with backwards, since each has its own cost.
 
     Likewise gathers are programs of their own, whatever the memory.
     """
@@ -151,14 +151,14 @@ def _phases_apart(program: Program) -> Program:
 
 
 def _now(options: Sequence[Option], study: Study, lowered: Lowered) -> Option | None:
-    """The option that the program has chosen itself."""
+    """Return the option that the program has chosen itself."""
     chosen = "as assigned", _own_name(lowered, study), study.stages.microbatches
     own = (o for o in options if (o.assignment, o.choice.schedule.name, o.microbatches) == chosen)
     return next(own, None)
 
 
 def _with_now(options: Sequence[Option], study: Study, lowered: Lowered, traced: Module) -> list[Option]:
-    """The options with the program's own choice checked, too."""
+    """Return the options with the program's own choice checked, too."""
     now = _now(options, study, lowered)
     if now is None or now.checked is not None:
         return list(options)
@@ -177,7 +177,7 @@ def _numbers(text: str) -> list[int]:
 
 
 def _that_divide(counts: Sequence[int], rows: Sequence[int], text: str) -> list[int]:
-    """The numbers of microbatches that the batch can be cut into; says which others there were."""
+    """Return the numbers of microbatches that the batch can be cut into; says which others there were."""
     fit = [n for n in counts if not rows or any(size % n == 0 for size in rows)]
     others = ", ".join(str(n) for n in counts if n not in fit)
     batch = f"the batch has {' or '.join(map(str, rows))} rows"
@@ -195,7 +195,7 @@ def _mode(text: str | None) -> Any:
 
 
 def _links(asked: PlanOptions, meshes: Iterable[str]) -> Links | None:
-    """What the call says about links, or None."""
+    """Return what the call says about links, or None."""
     mode = _mode(asked.transfers)
     known = list(meshes)
     links: dict[tuple[str, str], Link] = {}
@@ -226,7 +226,7 @@ def _links(asked: PlanOptions, meshes: Iterable[str]) -> Links | None:
 
 
 def _own_name(lowered: Lowered, study: Study) -> str:
-    """The library's name of the program's own schedule."""
+    """Return the library's name of the program's own schedule."""
     try:
         name = find_entry(lowered.schedule.name).name
     except ScheduleError:
@@ -240,7 +240,7 @@ def _arguments(program: Any, compiled: Any) -> Any:
 
 
 def _stepped(program: Any, compiled: Any) -> float:
-    """The seconds of a whole step, as it runs when nobody watches."""
+    """Return the seconds of a whole step, as it runs when nobody watches."""
     args = _arguments(program, compiled)
     start = time.perf_counter()
     jax.block_until_ready(compiled(*args))

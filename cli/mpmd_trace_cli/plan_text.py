@@ -15,7 +15,7 @@ __all__ = ["as_data", "as_text", "mib"]
 
 
 def as_data(name: str, study: Study, options: Sequence[Option], now: Option | None) -> dict[str, Any]:
-    """What a program would read: everything in `study.unit` and bytes."""
+    """Return what a program would read: everything in `study.unit` and bytes."""
     rows = [o.as_dict(study.meshes) for o in options]
     return {
         "program": name,
@@ -68,7 +68,7 @@ def mib(value: float) -> str:
 
 
 def as_text(study: Study, options: Sequence[Option], now: Option | None, rows: int, saved: str | None = None) -> str:
-    """The stages of the program, what they send, and the best of the options in `rows` rows."""
+    """Return the stages of the program, what they send, and the best of the options in `rows` rows."""
     best = options[0]
     head = ["stage", "mesh", f"forward {study.unit}", "input grad", "weight grad", "activations KiB", "names"]
     stages = [
@@ -133,7 +133,7 @@ def _gathers(study: Study, best: Option) -> Iterator[str]:
 
 
 def _transfers(study: Study) -> Iterator[str]:
-    """What one microbatch sends, what moves besides, and what was said or measured about links."""
+    """Yield what one microbatch sends, what moves besides, and what was said or measured about links."""
     timed = study.links is not None
     meshes, mesh_of = study.meshes, study.stages.mesh_of
     lines = [
@@ -171,7 +171,7 @@ def _time_between(study: Study, source: int, target: int, size: float) -> float 
 
 
 def _use(study: Study, best: Option, is_now: bool, saved: str | None) -> Iterator[str]:
-    """What to write in `make_config` to get the best option."""
+    """Yield what to write in `make_config` to get the best option."""
     if is_now and saved is None and best.gather == "step":
         yield "The program has the best of these already."
         return

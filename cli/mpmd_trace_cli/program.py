@@ -26,12 +26,12 @@ __all__ = ["check_arguments", "copied", "failed_while_running", "import_code", "
 
 
 def copied(args: Any) -> Any:
-    """The arguments as arrays of their own, since the step may give them away."""
+    """Return the arguments as arrays of their own, since the step may give them away."""
     return jax.tree.map(lambda x: x.copy() if isinstance(x, jax.Array) else x, args)
 
 
 def load_program(where: str, settings: Sequence[str] = ()) -> Program:
-    """The program in `FILE.py`, `FILE.py:name` or `package.module:name`.
+    """Return the program in `FILE.py`, `FILE.py:name` or `package.module:name`.
 
     `settings`, as `name=value`, overwrite fields of the program (steps=3).  Raises `MpmdError` that says what
     is wrong with the file, with the place in it, and no traceback of ours.
@@ -97,7 +97,7 @@ def _check(program: Program) -> None:
 
 
 def check_arguments(program: Program, args: object, what: str, where: str | None) -> tuple[Any, ...]:
-    """The arguments of a step, if the step can be called with them; else raises `MpmdError` at `where`."""
+    """Return the arguments of a step, if the step can be called with them; else raises `MpmdError` at `where`."""
     if not isinstance(args, tuple):
         raise_problems([problem(f"{what}: {_kind(args)}, but they are a tuple")], where)
     assert isinstance(args, tuple)
@@ -139,7 +139,7 @@ def _with_settings(program: Program, settings: Sequence[str]) -> Program:
 
 
 def import_code(path: str) -> Any:
-    """The module in `FILE.py` or `package.module`.  Raises `MpmdError` with the place in the user's file."""
+    """Return the module in `FILE.py` or `package.module`.  Raises `MpmdError` with the place in the user's file."""
     if path.endswith(".py") or os.path.sep in path:
         if os.path.isdir(path):
             raise MpmdError(f"{path} is a folder; name a Python file in it")
@@ -167,7 +167,7 @@ def import_code(path: str) -> Any:
 
 
 def _spec_of(module: str) -> Any:
-    """How to import a module, None when there is none of that name."""
+    """Return how to import a module, None when there is none of that name."""
     try:
         return importlib.util.find_spec(module)
     except (ImportError, ValueError) as error:
@@ -203,14 +203,14 @@ def _guarded(action: Callable[[], Any], path: str) -> Any:
 
 
 def _own_frame(error: BaseException, path: str) -> traceback.FrameSummary:
-    """The innermost place in the user's files, which is what to look at first."""
+    """Return the innermost place in the user's files, which is what to look at first."""
     frames = traceback.extract_tb(error.__traceback__)
     own = [f for f in frames if is_users(f.filename) or os.path.abspath(f.filename) == os.path.abspath(path)]
     return (own or frames)[-1]
 
 
 def user_error(error: BaseException) -> Diagnostic | None:
-    """What the user's code raised while we traced or ran it, with its last place there, or None."""
+    """Return what the user's code raised while we traced or ran it, with its last place there, or None."""
     own = [f for f in traceback.extract_tb(error.__traceback__) if is_users(f.filename)]
     return _raised(error, own[-1]) if own else None
 

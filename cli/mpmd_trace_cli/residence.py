@@ -32,7 +32,7 @@ _WIDTH = 160
 
 
 def as_data(report: Residence, why: Mapping[int, str]) -> dict[str, Any]:
-    """The account as plain data."""
+    """Return the account as plain data."""
     return {
         "meshes": [dataclasses.asdict(held) for held in report.meshes],
         "sharing_devices": report.sharing,
@@ -45,7 +45,7 @@ def as_data(report: Residence, why: Mapping[int, str]) -> dict[str, Any]:
 
 
 def as_text(report: Residence, why: Mapping[int, str], file: str, *, returning: bool = True) -> str:
-    """The tables, what is not where it is used and why, and with `returning` what leaves on another mesh."""
+    """Return the tables, what is not where it is used and why, and with `returning` what leaves on another mesh."""
     columns = ("parameters", "state", "arguments", "gradients", "hoisted", "activations", "peak")
     held = table("bytes on a device of each mesh", ["mesh"], columns)
     for mesh in report.meshes:
@@ -89,14 +89,14 @@ def as_text(report: Residence, why: Mapping[int, str], file: str, *, returning: 
 
 
 def collectives_data(collectives: Mapping[str, Collectives]) -> dict[str, Any]:
-    """The collectives of each mesh as plain data."""
+    """Return the collectives of each mesh as plain data."""
     return {
         mesh: {kind: dataclasses.asdict(one) for kind, one in all_of.of.items()} for mesh, all_of in collectives.items()
     }
 
 
 def collectives_text(collectives: Mapping[str, Collectives]) -> str:
-    """A table of the collectives that a device runs in a step; nothing where there are none."""
+    """Return a table of the collectives that a device runs in a step; nothing where there are none."""
     shown = table("collectives of a device in a step", ["mesh", "collective"], ["runs", "arrays", "bytes"])
     for mesh, all_of in collectives.items():
         for kind, one in all_of.of.items():
@@ -105,7 +105,7 @@ def collectives_text(collectives: Mapping[str, Collectives]) -> str:
 
 
 def remarks_data(lowered: PartitionedProgram) -> dict[str, Any]:
-    """What passes did about memory and about repetition, and what not and why: their remarks."""
+    """Return what passes did about memory and about repetition, and what not and why: their remarks."""
     remarks = [d.message for d in lowered.partitioned.diagnostics if d.severity == "remark"]
     return {
         "memory": [text.removeprefix(MEMORY) for text in remarks if text.startswith(MEMORY)],
@@ -114,14 +114,14 @@ def remarks_data(lowered: PartitionedProgram) -> dict[str, Any]:
 
 
 def remarks_text(lowered: PartitionedProgram) -> str:
-    """The remarks as lists."""
+    """Return the remarks as lists."""
     lists = ((name.replace("_", " "), texts) for name, texts in remarks_data(lowered).items() if texts)
     listed = ([f"{name}:", *shortened([f"  {text}" for text in texts]), ""] for name, texts in lists)
     return "".join(map("\n".join, listed))
 
 
 def table(title: str, words: Sequence[str], numbers: Sequence[str]) -> Table:
-    """An empty table with columns of words, and then of numbers."""
+    """Return an empty table with columns of words, and then of numbers."""
     from rich.table import Table  # late: tables are for people, JSON does without
 
     made = Table(*words, title=title, title_justify="left")
@@ -131,7 +131,7 @@ def table(title: str, words: Sequence[str], numbers: Sequence[str]) -> Table:
 
 
 def drawn(*tables: Table) -> str:
-    """The tables as text, as wide as they are."""
+    """Return the tables as text, as wide as they are."""
     from rich.console import Console  # late: tables are for people, JSON does without
 
     shown = Console(file=io.StringIO(), width=_WIDTH, highlight=False)

@@ -284,7 +284,7 @@ def _steps(
 
 
 def _gradients(program: Any, gradients: Any) -> list[tuple[str, Any]]:
-    """The gradients of a result, with their names.  Raises `MpmdError` for what cannot be compared."""
+    """Return the gradients of a result, with their names.  Raises `MpmdError` for what cannot be compared."""
     result, wrong = [], []
     for path, leaf in jax.tree_util.tree_leaves_with_path(gradients):
         if isinstance(leaf, int | float | complex):
@@ -307,7 +307,7 @@ def _gradients(program: Any, gradients: Any) -> list[tuple[str, Any]]:
 
 
 def _number(program: Any, value: Any) -> float:
-    """The loss as a number.  Raises `MpmdError` when it is none."""
+    """Return the loss as a number.  Raises `MpmdError` when it is none."""
     try:
         return float(value)
     except (TypeError, ValueError):
@@ -318,7 +318,7 @@ def _number(program: Any, value: Any) -> float:
 
 
 def compare_steps(program: Any, result: dict[str, Any], reference: dict[str, Any]) -> tuple[list[str], dict[str, Any]]:
-    """What differs by more than the program's tolerances, in words, and how large the differences are."""
+    """Return what differs by more than the program's tolerances, in words, and how large the differences are."""
     problems: list[str] = []
     errors: dict[str, Any] = {}
     if program.gradients is not None:

@@ -383,7 +383,7 @@ def _described(schedule: Schedule) -> dict[str, Any]:
 
 
 def _baseline(first: Schedule, costs: Costs, play: opt.PlayOptions) -> float | None:
-    """The makespan of 1F1B on the first schedule's meshes, where its costs apply."""
+    """Return the makespan of 1F1B on the first schedule's meshes, where its costs apply."""
     try:
         plain = get_schedule("1f1b", first.meshes, first.microbatches)
         return dataclasses.replace(play, fused="block").run(plain, costs, None).makespan

@@ -46,7 +46,7 @@ _data_stream: TextIO | None = None
 
 
 def programs_talk(command: Callable[P, T]) -> Callable[P, T]:
-    """A command that runs a program of the user.  What that prints is talk, so that stdout is data alone."""
+    """Return a command that runs a program of the user.  What that prints is talk, so that stdout is data alone."""
 
     @functools.wraps(command)
     def wrapped(*args: P.args, **kwargs: P.kwargs) -> T:
@@ -62,7 +62,7 @@ def programs_talk(command: Callable[P, T]) -> Callable[P, T]:
 
 
 def console() -> Console:
-    """The console for talk: stderr."""
+    """Return the console for talk: stderr."""
     from rich.console import Console  # late: `passes` does without it
 
     return Console(stderr=True, highlight=False)
@@ -74,7 +74,7 @@ def say(text: str) -> None:
 
 
 def data_stream() -> TextIO:
-    """Where data goes."""
+    """Return where data goes."""
     return _data_stream or sys.stdout
 
 
@@ -116,7 +116,7 @@ def progress() -> Iterator[Progress]:
 
 
 def compiling(shown: Progress) -> Callable[[int, int, str], None]:
-    """A line for what XLA compiles, and what tells it how far that is."""
+    """Return a line for what XLA compiles, and what tells it how far that is."""
     task = shown.add_task("XLA", total=None, info="")
     return lambda done, total, name: shown.update(task, total=total, completed=done, info=name[:40])
 
@@ -129,13 +129,13 @@ _PARTICULAR = re.compile(r"(?:\"[^\"]*\"|'[^']*'|\([^()]*\)|\d+)+")
 
 
 def from_here(text: str) -> str:
-    """The text with files relative to where we are."""
+    """Return the text with files relative to where we are."""
     here = os.getcwd() + os.sep
     return text.replace(here, "") if here != os.sep * 2 else text
 
 
 def told(error: MpmdError) -> Iterator[str]:
-    """What to say about an error, with files relative to where we are."""
+    """Yield what to say about an error, with files relative to where we are."""
     seen: dict[str, int] = {}
     for diagnostic in error.diagnostics:
         kind = diagnostic.severity + _PARTICULAR.sub("#", diagnostic.message)

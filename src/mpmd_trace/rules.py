@@ -125,5 +125,5 @@ def _check_distinct(infos: list[FragmentInfo], what: str) -> None:
 
 
 def _common(values: set[Any]) -> Any:
-    """The value that is the only one; None where there are several."""
+    """Return the value that is the only one; None where there are several."""
     return next(iter(values)) if len(values) == 1 else None

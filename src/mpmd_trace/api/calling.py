@@ -21,13 +21,13 @@ __all__ = ["Caller"]
 
 
 def _without_values(leaves: Sequence[Leaf]) -> list[tuple[int, Any]]:
-    """The leaves that are tangents of integers, which have no values: position and array."""
+    """Return the leaves that are tangents of integers, which have no values: position and array."""
     empty = jax.dtypes.float0
     return [(i, np.zeros(x.struct.shape, empty)) for i, x in enumerate(leaves) if x.struct.dtype == empty]
 
 
 def _argument(path: tuple[Any, ...]) -> str:
-    """A path into (args, kwargs) in words."""
+    """Return a path into (args, kwargs) in words."""
     if len(path) < 2:
         return ("positional arguments", "keyword arguments")[path[0].idx] if path else "the arguments"
     rest = jax.tree_util.keystr(path[2:])
@@ -65,7 +65,7 @@ class Caller:
             self.stacked_out = StackedArrays(traced.stacks.outputs, outputs, traced.out_names)
 
     def flat(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> list[Any]:
-        """The leaves of the arguments.  Raises `MpmdError` for another structure than it was compiled for."""
+        """Return the leaves of the arguments.  Raises `MpmdError` for another structure than it was compiled for."""
         flat: list[Any]
         flat, tree = jax.tree.flatten(self._adapter.wrap((args, kwargs)))
         if tree != self._in_tree:
@@ -78,7 +78,7 @@ class Caller:
         return flat
 
     def physical(self, given: list[Any]) -> list[Any]:
-        """The leaves as the compiled program takes them: numbers alone, stacked layers in their pieces.
+        """Return the leaves as the compiled program takes them: numbers alone, stacked layers in their pieces.
 
         Raises `MpmdError` for keys and tangents that are others than it was compiled for.
         """
@@ -111,7 +111,7 @@ class Caller:
         return result
 
     def placed(self, physical: list[Any]) -> Any:
-        """The arguments `(args, kwargs)` of these leaves, each array where the program wants it."""
+        """Return the arguments `(args, kwargs)` of these leaves, each array where the program wants it."""
         placed = [put(v, spec) for v, spec in zip(physical, self._inputs, strict=True)]
         for i, impl in self._keys_in:
             placed[i] = jax.random.wrap_key_data(placed[i], impl=impl)
@@ -131,7 +131,7 @@ class Caller:
                 x.delete()
 
     def result(self, results: list[Any]) -> Any:
-        """What the caller gets for the arrays that the program returns."""
+        """Return what the caller gets for the arrays that the program returns."""
         for i, impl in self._keys_out:
             results[i] = jax.random.wrap_key_data(results[i], impl=impl)
         for i, void in self._void_out:

@@ -25,7 +25,7 @@ _CHUNK = 1 << 20
 
 
 def complete(path: str) -> str:
-    """The folder with the last complete checkpoint of `path`.
+    """Return the folder with the last complete checkpoint of `path`.
 
     It is `path`, unless a process was killed in the middle of an exchange that the system does not do in one moment.
     """
@@ -131,13 +131,13 @@ def check(path: str) -> None:
 
 
 def _files(folder: str) -> list[str]:
-    """The names of all files in a folder and those below, in order, but for that of the checksums."""
+    """Return the names of all files in a folder and those below, in order, but for that of the checksums."""
     paths = [os.path.join(parent, name) for parent, _, names in os.walk(folder) for name in names]
     return sorted({os.path.relpath(path, folder) for path in paths} - {_SUMS})
 
 
 def _sums(folder: str, names: Sequence[str]) -> list[int | None]:
-    """The checksum of each file; None where it cannot be read."""
+    """Return the checksum of each file; None where it cannot be read."""
 
     def one(name: str) -> int | None:
         result = 0
@@ -154,7 +154,7 @@ def _sums(folder: str, names: Sequence[str]) -> list[int | None]:
 
 
 def _shared(what: str, work: Callable[[Sequence[str]], list[int | None]], names: Sequence[str]) -> list[int | None]:
-    """The result of `work` for each name; each process of the job works on some of them."""
+    """Return the result of `work` for each name; each process of the job works on some of them."""
     job = current()
     if job is None:
         return work(names)

@@ -16,7 +16,7 @@ __all__ = ["checkpoint_handler", "orbax"]
 
 
 def orbax() -> Any:
-    """The module `orbax.checkpoint`.  Raises `MpmdError` where it is not installed."""
+    """Return the module `orbax.checkpoint`.  Raises `MpmdError` where it is not installed."""
     try:
         import orbax.checkpoint as ocp  # optional
     except ImportError as error:

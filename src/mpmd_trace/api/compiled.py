@@ -60,7 +60,7 @@ class Compiled(Described):
             return self.call_flat(self._caller.flat(args, kwargs))
 
     def call_flat(self, flat: list[Any]) -> Any:
-        """The result for the leaves of the arguments (static ones left out)."""
+        """Return the result for the leaves of the arguments (static ones left out)."""
         check_not_forked()
         results = self.program(*self._constants, *self._caller.physical(flat))
         self._caller.delete_donated(flat)

@@ -187,7 +187,7 @@ def make_config(
 
 
 def _axes(given: Any, meshes: Mapping[str, Mesh | AbstractMesh], problems: list[Problem]) -> tuple[str, ...]:
-    """The axes of `optimizer_sharding`, each of which a mesh has."""
+    """Return the axes of `optimizer_sharding`, each of which a mesh has."""
     axes = () if given is None else (given,) if isinstance(given, str) else given
     if not isinstance(axes, Sequence) or not all(isinstance(axis, str) for axis in axes):
         problems.append(f"optimizer_sharding is the name of an axis, several, or None, not {given!r}.")
@@ -201,7 +201,7 @@ def _axes(given: Any, meshes: Mapping[str, Mesh | AbstractMesh], problems: list[
 
 
 def _with_parts(names: Mapping[str, Any], problems: list[Problem]) -> dict[str, Any]:
-    """The assignments, with a name for each equal part in the place of those that list meshes."""
+    """Return the assignments, with a name for each equal part in the place of those that list meshes."""
     result: dict[str, Any] = {}
     for name, value in names.items():
         if not isinstance(value, list):

@@ -23,11 +23,11 @@ class Adapter:
         return tree
 
     def unwrap(self, tree: Any) -> Any:
-        """What `wrap` was given, also with facts about arrays in their places."""
+        """Return what `wrap` was given, also with facts about arrays in their places."""
         return tree
 
     def unwrap_result(self, tree: Any) -> Any:
-        """What the function returned, when a call ends."""
+        """Return what the function returned, when a call ends."""
         return tree
 
     def together(self, tree: Any) -> Iterable[Iterable[int]]:
@@ -35,7 +35,7 @@ class Adapter:
         return ()
 
     def calling(self) -> AbstractContextManager[Any]:
-        """The time from `wrap` to `unwrap_result`."""
+        """Return the time from `wrap` to `unwrap_result`."""
         return contextlib.nullcontext()
 
 
@@ -95,6 +95,6 @@ class Described:
         return self.adapter.unwrap(jax.tree.unflatten(self.traced.signature.in_tree, leaves))
 
     def _summary(self) -> str:
-        """What both stages show of themselves."""
+        """Return what both stages show of themselves."""
         signature = self.traced.signature
         return f"{self.traced.name}, {len(signature.inputs)} arrays in, {len(signature.outputs)} out"

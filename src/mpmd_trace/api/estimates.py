@@ -99,7 +99,7 @@ class EstimatedProgram:
         return work * self._divided(body), 2.0 * written, peak
 
     def _sharded(self, callee: str) -> FuncOp:
-        """The function with the shardings of all values, as Shardy propagates those of arguments and results."""
+        """Return the function with the shardings of all values, as Shardy propagates those of arguments and results."""
         function = self._functions[callee]
         parts = (*function.arg_attrs, *function.res_attrs)
         given = [attrs.entries.get("sdy.sharding") for attrs in parts]
@@ -118,7 +118,7 @@ class EstimatedProgram:
         return parse_generic(text).main
 
     def _divided(self, body: Region) -> float:
-        """The part of the work that one device does, after the shardings of the results of contractions."""
+        """Return the part of the work that one device does, after the shardings of the results of contractions."""
         whole = local = 0.0
         for op in _heavy(body):
             work = float(_count(_shape(op.results[0])))
@@ -128,7 +128,7 @@ class EstimatedProgram:
         return local / whole if whole else 1.0
 
     def _scratch_of(self, body: Region) -> tuple[float, int]:
-        """The bytes of all values that are written down in a body, and the most that are alive at once."""
+        """Return the bytes of all values that are written down in a body, and the most that are alive at once."""
         block = body.blocks[0]
         ops = list(block)
         place = {op: i for i, op in enumerate(ops)}
@@ -151,7 +151,7 @@ class EstimatedProgram:
         return float(total), peak
 
     def _local(self, value: Value) -> tuple[int, ...]:
-        """The shape of the part of a value on one device."""
+        """Return the shape of the part of a value on one device."""
         type, op = value.type, value.defining_op
         if not isinstance(type, TensorType) or not type.is_ranked:
             return ()
@@ -179,7 +179,7 @@ def _count(shape: tuple[int, ...]) -> int:
 
 
 def _is_program(op: Op) -> bool:
-    """Whether a function is called by the plan alone, and not by others."""
+    """Return whether a function is called by the plan alone, and not by others."""
     return not isinstance(op, FuncOp) or op.visibility != "private" or "mesh_shape" in op.attrs
 
 
@@ -199,7 +199,7 @@ _NOTHING = frozenset(
 
 
 def _is_written(op: Op, result: Value) -> bool:
-    """Whether XLA is likely to write this down: not what fuses into its only user."""
+    """Return whether XLA is likely to write this down: not what fuses into its only user."""
     if op.name in _NOTHING:
         return False
     return op.name in _WRITTEN or len(result.distinct_users) > 1

@@ -34,7 +34,7 @@ class ExecutableInfo:
         return str(self._compiled.as_text())
 
     def runtime_executable(self) -> Any:
-        """The executable of XLA itself, as `jax.stages.Compiled.runtime_executable` has it."""
+        """Return the executable of XLA itself, as `jax.stages.Compiled.runtime_executable` has it."""
         return self._compiled.runtime_executable()
 
     def cost_analysis(self) -> Any:
@@ -47,7 +47,7 @@ class ExecutableInfo:
 
 
 def executables(program: LoadedProgram) -> list[ExecutableInfo]:
-    """The programs, in the order of the plan; with several processes those of this one."""
+    """Return the programs, in the order of the plan; with several processes those of this one."""
     runs = collections.Counter(run.program for run in program.plan.runs)
     return [
         ExecutableInfo(e.name, e.spec.mesh, runs[e.spec.number], e.spec.donated, e.compiled_as, e.compiled)

@@ -21,7 +21,7 @@ __all__ = ["StaticLeaves", "filter_jit", "is_dynamic", "plain_jit"]
 
 
 def is_dynamic(leaf: Any) -> bool:
-    """Whether `leaf` is an array, or stands for one."""
+    """Return whether `leaf` is an array, or stands for one."""
     return tags.is_array(leaf) or isinstance(leaf, jax.ShapeDtypeStruct)
 
 

@@ -75,7 +75,7 @@ def _source(value: Value, functions: Mapping[str, FuncOp]) -> Value:
 
 
 def _alike(source: MeshTensorType, target: MeshTensorType) -> bool:
-    """Whether values of the types have the same parts on the same devices."""
+    """Return whether values of the types have the same parts on the same devices."""
     unsharded = all(t.sharding is None or t.sharding.is_fully_replicated for t in (source, target))
     return source.mesh == target.mesh and (source.sharding is target.sharding or unsharded)
 

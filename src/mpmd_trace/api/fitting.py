@@ -10,7 +10,7 @@ __all__ = ["missing", "reserved"]
 
 
 def reserved(program: LoadedProgram, limit: int, known: Mapping[str, int]) -> dict[str, int] | None:
-    """The bytes on a device of each mesh that programs take besides values; None where a step fits into `limit`.
+    """Return the bytes on a device of each mesh that programs take besides values; None where a step fits into `limit`.
 
     `known`: those that were reserved when the program was made, and were too few where it does not fit.
     """
@@ -28,7 +28,7 @@ def reserved(program: LoadedProgram, limit: int, known: Mapping[str, int]) -> di
 
 
 def missing(program: LoadedProgram, limit: int) -> Iterator[str]:
-    """What to say where a step does not fit, or where nobody knows whether it does."""
+    """Yield what to say where a step does not fit, or where nobody knows whether it does."""
     if not limit:
         yield (
             "remat and offload have no effect, because the devices do not say how much memory they have: give "

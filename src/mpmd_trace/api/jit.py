@@ -46,7 +46,7 @@ _COMPILING = threading.RLock()
 
 
 def _type_key(leaf: Any) -> Any:
-    """What a program is compiled for: shape, dtype and weak type."""
+    """Return what a program is compiled for: shape, dtype and weak type."""
     aval = getattr(leaf, "aval", None)
     if aval is not None:
         return aval.shape, aval.dtype, aval.weak_type
@@ -162,7 +162,7 @@ class Jitted:
     def _trace(
         self, args: tuple[Any, ...], kwargs: dict[str, Any], config: Config | None = None, rewrites: bool = True
     ) -> Traced:
-        """The traced function; with names still to be assigned, they are taken as they come.
+        """Return the traced function; with names still to be assigned, they are taken as they come.
 
         Without `rewrites` its names are neither known nor checked.
         """
@@ -196,7 +196,7 @@ class Jitted:
         return traced
 
     def _settled(self, args: tuple[Any, ...], kwargs: dict[str, Any], platform: str | None) -> Config:
-        """The configuration with every name on a mesh, for a call with these arguments."""
+        """Return the configuration with every name on a mesh, for a call with these arguments."""
         config = self.config
         if not config.assigns_names:
             return config
@@ -294,7 +294,7 @@ class Jitted:
         return self._call(args, kwargs)
 
     def _compile(self, args: tuple[Any, ...], kwargs: dict[str, Any], kind: _Kind) -> Compiled:
-        """A program for these arguments, for none of its kind fits."""
+        """Return a program for these arguments, for none of its kind fits."""
         with compiling(getattr(self.fn, "__name__", "function")):
             return self._compile_now(args, kwargs, kind)
 
@@ -314,7 +314,7 @@ class Jitted:
         return compiled
 
     def _kind(self, tree: Any, statics: tuple[Any, ...], flat: list[Any]) -> _Kind:
-        """What kind of call this is.
+        """Return what kind of call this is.
 
         A training loop passes the same types again and again, mostly as the same objects: comparing them with
         those of the last call is cheaper than looking them up.
@@ -331,7 +331,7 @@ class Jitted:
         return kind
 
     def _inline(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
-        """The function as part of another transformation, where names mean nothing."""
+        """Return the function as part of another transformation, where names mean nothing."""
         if not is_assigning() and not jax.config.jax_disable_jit:
             warn(
                 f"{name_of(self.fn)} is called within another transformation of JAX (jax.jit, jax.grad, "

@@ -134,7 +134,7 @@ class _Guard:
 
 
 def _where(stack: list[Any]) -> str:
-    """The place at which a thread waits for other processes, if it is a known one; `stack` as above."""
+    """Return the place at which a thread waits for other processes, if it is a known one; `stack` as above."""
     frame = next((f for f in stack if any(w in f.f_code.co_filename for w in _WAITING)), stack[0])
     return f"{frame.f_code.co_filename}:{frame.f_lineno} in {frame.f_code.co_name}"
 

@@ -71,7 +71,7 @@ def _not_traced(what: str) -> Rewritten:
 
 
 def _meshes(stored: Stored, given: Mapping[str, Mesh] | None, what: str) -> dict[str, Mesh]:
-    """The meshes to run on, checked.  Raises `MpmdError`."""
+    """Return the meshes to run on, checked.  Raises `MpmdError`."""
     wanted = stored.header["topology"]
     problems = []
     by_number = {d.id: d for d in jax.devices()}

@@ -34,7 +34,7 @@ def device_memory(config: Config) -> int | None:
 
 
 def of_named_inputs(traced: Traced, config: Config) -> dict[int, Assignment]:
-    """The assignments of arguments that are named tensors in host memory.
+    """Return the assignments of arguments that are named tensors in host memory.
 
     Such an argument is in host memory if nothing but these names uses it, and in device memory otherwise; mesh
     inference alone would refuse it when its users differ.

@@ -20,7 +20,7 @@ def waiting_meshes(module: Module) -> int:
 
 
 def without_microbatches(module: Module, schedule: str) -> str | None:
-    """What to say of a training step over several meshes, after the import phase, that has no microbatch."""
+    """Return what to say of a training step over several meshes, after the import phase, that has no microbatch."""
     named = [op for op in module.main.body if isinstance(op, FragmentOp) and op.is_user]
     meshes = len({op.mesh for op in named})
     trains = any(origin.transpose_count for op in named for origin in op.origin)

@@ -13,7 +13,7 @@ __all__ = ["meshes_along"]
 
 
 def meshes_along(mesh: Any, axis: str | None) -> dict[str, Mesh | AbstractMesh]:
-    """The slices of `mesh` along `axis`, called `axis0`, `axis1` and so on; they have the other axes.
+    """Return the slices of `mesh` along `axis`, called `axis0`, `axis1` and so on; they have the other axes.
 
     Where there is no other axis, each slice keeps this one, with the size 1.
 

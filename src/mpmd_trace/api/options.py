@@ -54,29 +54,29 @@ class Donation:
 
     @staticmethod
     def of(numbers: object, names: object) -> Donation:
-        """The donation of arguments at positions and by names.  Raises `FrontendError`."""
+        """Return the donation of arguments at positions and by names.  Raises `FrontendError`."""
         wanted = "donate_argnames are names of arguments, one or several"
         return Donation(listed_positions(numbers, "donate_argnums"), listed(names, str, wanted))
 
     def positions(self, count: int) -> tuple[int, ...]:
-        """Those among `count` positional arguments."""
+        """Return those among `count` positional arguments."""
         return self.numbers if self.all_but is None else tuple(i for i in range(count) if i not in self.all_but)
 
     def behind_first(self) -> Donation:
-        """The same arguments when another one comes before them."""
+        """Return the same arguments when another one comes before them."""
         if self.all_but is not None:
             return dataclasses.replace(self, all_but=tuple(n + 1 for n in self.all_but))
         return dataclasses.replace(self, numbers=tuple(n + 1 if n >= 0 else n for n in self.numbers))
 
     def keywords(self, given: Mapping[str, Any]) -> tuple[str, ...]:
-        """Those that may be given by keyword."""
+        """Return those that may be given by keyword."""
         return self.names if self.all_but is None else tuple(given)
 
 
 def statics(
     fn: Callable[..., Any], argnums: int | Sequence[int], argnames: str | Sequence[str]
 ) -> tuple[tuple[int, ...], tuple[str, ...]]:
-    """The static positions and names: a parameter given either way is static however it is passed.
+    """Return the static positions and names: a parameter given either way is static however it is passed.
 
     Raises:
         FrontendError: for positions and names that `fn` does not have.

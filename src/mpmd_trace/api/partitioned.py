@@ -201,7 +201,7 @@ class PartitionedProgram(Described):
             warn(text, self.config.where)
 
     def _explained(self, error: MpmdError) -> MpmdError:
-        """The error, with the reason of it when that is a checkpoint."""
+        """Return the error, with the reason of it when that is a checkpoint."""
         place = self.traced.rewritten.recomputed
         if place is None or error.pass_name != VerifyStageMerging.name:
             return error
@@ -214,14 +214,14 @@ class PartitionedProgram(Described):
         return MpmdError([dataclasses.replace(first, notes=(*first.notes, note)), *rest], pass_name=error.pass_name)
 
     def imported(self) -> Module:
-        """The program after the import phase, its backwards split: what schedules are chosen by."""
+        """Return the program after the import phase, its backwards split: what schedules are chosen by."""
         return self._import(mpmd_split_bwd_fragments=True)
 
     def _rules(self, module: Module) -> UserRules:
         return rules_of_program(self.config, self.schedule, module)
 
     def _import(self, **options: Any) -> Module:
-        """The program after the import phase, with some options changed."""
+        """Return the program after the import phase, with some options changed."""
         try:
             request = self.request
             request = dataclasses.replace(request, options=dataclasses.replace(request.options, **options))
@@ -277,7 +277,7 @@ class PartitionedProgram(Described):
         raise ValueError(f"dialect is 'jaxpr', 'stablehlo', 'mpmd' or 'plan', not {dialect!r}")
 
     def stored_form(self, program: LoadedProgram) -> Stored:
-        """What is kept of it and of what XLA made of it."""
+        """Return what is kept of it and of what XLA made of it."""
         text = self.partitioned.module.to_generic(debug_info=True)
         return stored_form(program, text, self.traced.name, self.schedule.name, tuple(self.warned))
 
@@ -288,5 +288,5 @@ def _tell_once(text: str) -> None:
 
 
 def loud() -> bool:
-    """Whether `jax_log_compiles` asks for log lines without any setting of a logger."""
+    """Return whether `jax_log_compiles` asks for log lines without any setting of a logger."""
     return bool(jax.config.jax_log_compiles)

@@ -32,7 +32,7 @@ class _Pickler(pickle.Pickler):
 
 
 def _layers(module: str, name: str) -> Iterator[Any]:
-    """What a module has under a name, and what that wraps, outermost first."""
+    """Yield what a module has under a name, and what that wraps, outermost first."""
     try:
         target: Any = importlib.import_module(module)
         for part in name.split("."):

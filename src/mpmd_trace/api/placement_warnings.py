@@ -19,7 +19,7 @@ _MOST = 3
 def placement_warnings(
     report: Residence, assigned: Collection[str] = (), results: Collection[int] = (), costly: int = COSTLY
 ) -> Iterator[str]:
-    """What costs at least `costly` bytes in a step, each kind in one text, the largest values first.
+    """Yield what costs at least `costly` bytes in a step, each kind in one text, the largest values first.
 
     `assigned`: the arguments whose mesh the user chose, and `results` the results; who knows what that costs.
     """
@@ -77,7 +77,7 @@ def placement_warnings(
 
 
 def _again(sent: Sent) -> int:
-    """The bytes of all times but the first."""
+    """Return the bytes of all times but the first."""
     return sent.bytes * (sent.times - 1) // sent.times
 
 

@@ -108,7 +108,7 @@ def create(fn: Callable[..., Any], compiled: Compiled, *args: Any, argnums: int 
         own = [parts[n] for n in numbers]
 
         def make_own(given: Any, own: Any = own) -> list[jax.Array]:
-            """The inner jit is traced once; XLA drops what this mesh does not need."""
+            """Return the inner jit is traced once; XLA drops what this mesh does not need."""
             whole = make(given)
             return [cut(whole[i]) for i, cut, _ in own]
 

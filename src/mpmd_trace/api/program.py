@@ -82,12 +82,12 @@ class Program:
         )
 
     def dynamic(self, args: tuple[Any, ...]) -> tuple[Any, ...]:
-        """The arguments that a compiled step takes: all but the static ones, which `filter_jit` takes, too."""
+        """Return the arguments that a compiled step takes: all but the static ones, which `filter_jit` takes, too."""
         static = {number % len(args) for number in self.static_argnums} if args and not self.filters else set()
         return tuple(arg for number, arg in enumerate(args) if number not in static)
 
     def arrays(self, tree: Any) -> list[Any]:
-        """The leaves of dynamic arguments or of a result that the compiled step takes or returns."""
+        """Return the leaves of dynamic arguments or of a result that the compiled step takes or returns."""
         leaves = jax.tree.leaves(tree)
         return [leaf for leaf in leaves if is_dynamic(leaf)] if self.filters else leaves
 
@@ -110,7 +110,7 @@ class Program:
             raise  # for the type checker: there was a problem
 
     def plain(self) -> Callable[..., Any]:
-        """The step under plain `jax.jit`, for comparison."""
+        """Return the step under plain `jax.jit`, for comparison."""
         if self.filters:
             return plain_jit(self.fn)
         plain: Callable[..., Any] = jax.jit(self.fn, static_argnums=self.static_argnums)

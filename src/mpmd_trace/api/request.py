@@ -69,7 +69,7 @@ class Asked:
         return inputs, outputs
 
     def request(self, placement: str) -> PartitionRequest:
-        """The request, but for rules; `placement` is "cut" or "reference"."""
+        """Return the request, but for rules; `placement` is "cut" or "reference"."""
         config, traced = self.config, self.traced
         constants = len(traced.constants)
         cut = placement == "cut"
@@ -119,13 +119,13 @@ class Asked:
         return meshes.device_memory(self.config) or 0
 
     def _hoist(self, besides: tuple[Reserved, ...]) -> HoistInvariants | None:
-        """How what is the same for all microbatches is computed once, unless that is not wanted."""
+        """Return how what is the same for all microbatches is computed once, unless that is not wanted."""
         if not self.config.hoist_invariants:
             return None
         return HoistInvariants(limit=self.limit, reserved=besides, gather=self.config.gather)
 
     def _fit(self, besides: tuple[Reserved, ...]) -> FitMemory | None:
-        """How activations are made to fit, if that is asked for."""
+        """Return how activations are made to fit, if that is asked for."""
         remat, offload = self.config.remat is not None, self.config.offload is not None
         if not remat and not offload:
             return None

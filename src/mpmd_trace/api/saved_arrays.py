@@ -43,14 +43,14 @@ class Saved:
     axis: int = 0
 
     def whole(self, entries: Mapping[str, Any]) -> np.ndarray[Any, Any]:
-        """The array of what was read."""
+        """Return the array of what was read."""
         if not np.prod(self.shape):
             return np.zeros(self.shape, self.dtype)
         return np.concatenate([np.asarray(entries[name]) for name in self.entries], self.axis)
 
 
 def in_folder(arrays: Mapping[str, Any]) -> dict[str, Any]:
-    """What orbax writes for these arrays: typed keys are their data."""
+    """Return what orbax writes for these arrays: typed keys are their data."""
     result: dict[str, Any] = {}
     for name, x in arrays.items():
         parts = [jax.random.key_data(part) if is_key(part) else part for part in (x.parts if _is_cut(x) else [x])]
@@ -70,7 +70,7 @@ def in_folder(arrays: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def saved_arrays(entries: Mapping[str, Any]) -> dict[str, Saved]:
-    """The arrays in a folder by their names.
+    """Return the arrays in a folder by their names.
 
     Args:
         entries: shape and dtype of what orbax has written, by its name.

@@ -35,7 +35,7 @@ def _checkpointer() -> Any:
 
 
 def _named(tree: Any) -> dict[str, Any]:
-    """The arrays of `tree` by their paths."""
+    """Return the arrays of `tree` by their paths."""
     leaves = jax.tree_util.tree_leaves_with_path(tree)
     return {jax.tree_util.keystr(path): leaf for path, leaf in leaves if is_dynamic(leaf)}
 
@@ -169,7 +169,7 @@ def restore(path: str | os.PathLike[str], like: Any, argnums: int | Sequence[int
 
 
 def _placed(array: np.ndarray[Any, Any], leaf: Any, is_program: bool) -> Any:
-    """An array that was put together, where `leaf` is, as orbax would have read it."""
+    """Return an array that was put together, where `leaf` is, as orbax would have read it."""
     spec = _data_type(leaf)
     if spec.sharding is not None:
         return put(array, spec)
@@ -177,7 +177,7 @@ def _placed(array: np.ndarray[Any, Any], leaf: Any, is_program: bool) -> Any:
 
 
 def _scalars(wanted: dict[str, Any], numbers: dict[str, Any], saved: dict[str, Any]) -> dict[str, str]:
-    """The names of what is a number, here or in the folder, with the keys of what was saved."""
+    """Return the names of what is a number, here or in the folder, with the keys of what was saved."""
     result = {n: _NUMBER + n for n, x in wanted.items() if n not in saved and _NUMBER + n in saved and not x.shape}
     for key in numbers:
         name = key.removeprefix(_NUMBER)
@@ -189,7 +189,7 @@ def _scalars(wanted: dict[str, Any], numbers: dict[str, Any], saved: dict[str, A
 
 
 def _scalar(value: Any, leaf: Any, *, is_number: bool) -> Any:
-    """What was saved, for `leaf`, a number or an array; `is_number`: whether it was a number."""
+    """Return what was saved, for `leaf`, a number or an array; `is_number`: whether it was a number."""
     if not is_dynamic(leaf):
         return type(leaf)(value.item()) if is_number else jax.numpy.asarray(value)
     array = np.asarray(value, leaf.dtype)

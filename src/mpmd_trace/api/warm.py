@@ -32,7 +32,7 @@ _APART = ("where", "input_mesh_assignment", "output_mesh_assignment")
 
 
 def signature(traced: Traced, adapter: Any) -> bytes:
-    """What Python needs to call a program.  Raises `MpmdError` for what cannot be written to a file."""
+    """Return what Python needs to call a program.  Raises `MpmdError` for what cannot be written to a file."""
     return dumps(
         {
             **{name: getattr(traced, name) for name in _KEPT},
@@ -49,7 +49,7 @@ def _without_mesh(spec: Spec | None) -> Spec | None:
 
 
 def key_of_program(traced: Traced, config: Config, *more: Any) -> str | None:
-    """The key of a traced program, its configuration and other options; None when it may not be kept.
+    """Return the key of a traced program, its configuration and other options; None when it may not be kept.
 
     It can be made before the program is rewritten.  None where no persistent cache is in use, and for programs with
     parts that have no value of their own, such as rules and comparators of the user's.
@@ -82,7 +82,7 @@ def key_of_program(traced: Traced, config: Config, *more: Any) -> str | None:
 
 
 def find(key: str | None, config: Config) -> Stored | None:
-    """The program of a key from the persistent cache, or None."""
+    """Return the program of a key from the persistent cache, or None."""
     if key is None:
         return None
     device = next(iter(config.topology.values())).devices.flat[0]

@@ -58,7 +58,7 @@ class ArgumentChecker:
         self.remedy = "move it with jax.device_put(x, program.input_shardings[{index}])"
 
     def __call__(self, args: Sequence[Any]) -> list[jax.Array]:
-        """The arrays.  Raises `MpmdError` that names every argument that does not fit."""
+        """Return the arrays.  Raises `MpmdError` that names every argument that does not fit."""
         if len(args) != len(self.specs):
             raise MpmdError(
                 f"the program takes {len(self.specs)} arrays (the leaves of its arguments), not {len(args)}"
@@ -98,7 +98,7 @@ class ArgumentChecker:
         return f"argument {index} ({name})" if name else f"argument {index}"
 
     def _moves(self, index: int, x: jax.Array, elsewhere: bool) -> bool:
-        """Whether a committed array that does not fit is moved: a step returned it, or something where it is.
+        """Return whether a committed array that does not fit is moved: a step returned it, or something where it is.
 
         What is computed from results (an optimizer outside of the step) has equal shardings, but other objects.
         """

@@ -46,7 +46,7 @@ class Collectives:
         return Collectives({kind: self[kind] + other[kind] for kind in kinds})
 
     def times(self, count: int) -> Collectives:
-        """What `count` runs do."""
+        """Return what `count` runs do."""
         return Collectives({kind: usage.times(count) for kind, usage in self.of.items()})
 
     @property
@@ -59,7 +59,7 @@ class Collectives:
 
 
 def collectives_of(compiled: Any) -> Collectives:
-    """The collectives that a device runs in one call of a compiled program (`jax.stages.Compiled`).
+    """Return the collectives that a device runs in one call of a compiled program (`jax.stages.Compiled`).
 
     Those in the body of a loop count as often as the loop runs, once where XLA does not know how often that is; of the
     branches of a conditional the one with the most counts.

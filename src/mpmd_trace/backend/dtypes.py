@@ -43,7 +43,7 @@ _ELEMENTS = {dtype: element for element, dtype in _DTYPES.items()}
 
 
 def dtype_of(type: TensorType) -> np.dtype:
-    """The numpy dtype of the elements.  Raises `MpmdError` for an element type that arrays cannot have."""
+    """Return the numpy dtype of the elements.  Raises `MpmdError` for an element type that arrays cannot have."""
     result = _DTYPES.get(type.element)
     if result is None:
         raise MpmdError(f"no array has the element type {type.element} of {type.text}")
@@ -51,7 +51,7 @@ def dtype_of(type: TensorType) -> np.dtype:
 
 
 def element_of(dtype: np.dtype) -> str:
-    """The MLIR element type of a numpy dtype.  Raises `MpmdError` when there is none."""
+    """Return the MLIR element type of a numpy dtype.  Raises `MpmdError` when there is none."""
     result = _ELEMENTS.get(np.dtype(dtype))
     if result is None:
         raise MpmdError(f"no MLIR tensor has elements of dtype {dtype}")
@@ -59,7 +59,7 @@ def element_of(dtype: np.dtype) -> str:
 
 
 def tensor_type(type: Type, what: str = "a value") -> TensorType:
-    """The (global) tensor type of a tensor or mesh tensor with static shape.
+    """Return the (global) tensor type of a tensor or mesh tensor with static shape.
 
     Raises `MpmdError` for another type; `what` names the value in the message.
     """

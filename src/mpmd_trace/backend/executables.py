@@ -80,7 +80,7 @@ class Executable:
 
 
 def _what_is_computed(module: Module) -> Callable[[str], str]:
-    """A function that gives for one of the module what it computes, as text that is equal for equal ones."""
+    """Return a function that gives for one of the module what it computes, as text that is equal for equal ones."""
     functions = {f.sym_name: f for f in module.functions}
     meshes = "".join(print_op(op) for op in module.body if op.name == "sdy.mesh")
     bodies: dict[Region, tuple[str, set[str]]] = {}
@@ -109,7 +109,7 @@ def _what_is_computed(module: Module) -> Callable[[str], str]:
 
 
 def program_text(module: Module, callee: str) -> str:
-    """A module whose `@main` is the function `callee`, with the functions and sdy meshes it refers to.
+    """Return a module whose `@main` is the function `callee`, with the functions and sdy meshes it refers to.
 
     With locations, which name what `jax.jit` would.
 
@@ -162,7 +162,7 @@ def compile_programs(
     host_callbacks: Sequence[Any] = (),
     known: Known | None = None,
 ) -> list[Executable]:
-    """The executables of `plan.programs`, in that order.
+    """Return the executables of `plan.programs`, in that order.
 
     Programs that are equal but for their names, on meshes of the same shape and kind of device and with the same
     options, are compiled once, for the first of these meshes, and bound to the devices of the others, or are one
@@ -262,7 +262,7 @@ _EFFORT = "xla_backend_optimization_level"
 
 
 def _effort(module: Module, plan: Plan, placement: Placement) -> Callable[[ProgramSpec], dict[str, int]]:
-    """How much XLA is to optimize a program for a CPU, as its options.
+    """Return how much XLA is to optimize a program for a CPU, as its options.
 
     Zeros of a few sums: not.  What runs rarely, such as norms and updates: one level less than all others, which takes
     a fifth of the time, and changes neither numbers nor, as measured, how long they run.
@@ -288,7 +288,7 @@ _Kind = tuple[Hashable, ...]
 
 
 def _kind(text: str, spec: ProgramSpec, mesh: Mesh, donations: Mapping[int, int | None]) -> _Kind:
-    """What programs agree in that can be one executable."""
+    """Return what programs agree in that can be one executable."""
     places = (*spec.inputs, *spec.outputs)
     signature = tuple((type.tensor, type.sharding, kind, layout) for type, kind, layout in places)
     devices = mesh.devices.flat[0]
@@ -358,7 +358,7 @@ def _check_callbacks(module: Module, count: int) -> None:
 
 
 def _donations(module: Module, spec: ProgramSpec) -> dict[int, int | None]:
-    """The donated arguments, each with the result that the callee says it aliases, if the two are alike."""
+    """Return the donated arguments, each with the result that the callee says it aliases, if the two are alike."""
     if not spec.donated:
         return {}
     function = module.lookup(spec.callee)

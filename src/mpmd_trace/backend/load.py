@@ -189,7 +189,7 @@ class LoadedProgram:
         return self.placement.meshes
 
     def __call__(self, *args: Any) -> list[jax.Array]:
-        """The flat results.  Returns before the devices are done, as every JAX program does.
+        """Return the flat results.  Returns before the devices are done, as every JAX program does.
 
         Host arrays, arrays that JAX put somewhere by itself and results of earlier calls on another mesh are
         placed; others must have the sharding of `input_shardings`.  Donated arguments are gone afterwards.
@@ -222,11 +222,11 @@ class LoadedProgram:
             )
 
     def _given(self, args: Sequence[Any], placed: Sequence[jax.Array]) -> list[jax.Array]:
-        """The donated arrays that had to be placed first: the runtime reuses the copy, but they are gone too."""
+        """Return the donated arrays that had to be placed first: the runtime reuses the copy, but they are gone too."""
         return [args[i] for i in self._donated if args[i] is not placed[i] and isinstance(args[i], jax.Array)]
 
     def measure(self, *args: Any) -> tuple[list[jax.Array], Timeline]:
-        """The results, and when each instruction ran on each mesh.
+        """Return the results, and when each instruction ran on each mesh.
 
         Every mesh has a thread that waits for each of its programs; this is slower than a plain call.  With several
         processes all of them call this, and each gets the times of all, on the clock of process 0.
@@ -273,7 +273,7 @@ class LoadedProgram:
         return {mesh: max(one.get(mesh, 0) for one in everyone) for mesh in self.plan.meshes}
 
     def memory_use(self) -> Iterator[tuple[int, str, int]]:
-        """What a device holds while an instruction runs, with its scratch memory; see `Plan.memory_use`."""
+        """Yield what a device holds while an instruction runs, with its scratch memory; see `Plan.memory_use`."""
         return self.plan.memory_use(*self._scratch)
 
     @property
@@ -284,7 +284,7 @@ class LoadedProgram:
         return temporary, {e.spec.number: e.reused_bytes for e in executables}
 
     def residence(self) -> Residence:
-        """What each mesh holds and what moves between them, with the scratch memory of the programs."""
+        """Return what each mesh holds and what moves between them, with the scratch memory of the programs."""
         return residence(self.plan, *self._scratch)
 
     def __repr__(self) -> str:
@@ -374,7 +374,7 @@ def _joined(plan: Plan, placement: Placement, options: CompilerOptions, module: 
 def _restored(
     programs: Sequence[ProgramSpec], placement: Placement, ready: Mapping[int, bytes]
 ) -> dict[int, Executable]:
-    """The programs whose executables are `ready`, but for those that the platform does not take."""
+    """Return the programs whose executables are `ready`, but for those that the platform does not take."""
     result = {}
     first: dict[bytes, compat.Rebound] = {}
     on_devices: dict[tuple[bytes, tuple[int, ...]], compat.Rebound | None] = {}

@@ -28,7 +28,7 @@ def device_owners(topology: Mapping[str, Mesh | AbstractMesh]) -> dict[str, str]
 
 
 def overlaps(topology: Mapping[str, Mesh | AbstractMesh]) -> Iterator[str]:
-    """What is wrong with meshes that have some devices in common, and others not, or in another order."""
+    """Yield what is wrong with meshes that have some devices in common, and others not, or in another order."""
     meshes = {name: mesh for name, mesh in topology.items() if isinstance(mesh, Mesh)}
     owners = device_owners(meshes)
     for (name, mesh), (other, after) in itertools.combinations(meshes.items(), 2):
@@ -78,7 +78,7 @@ def _axes(mesh: Mesh) -> tuple[tuple[str, int], ...]:
 
 
 def _pieces(mesh: Mesh, parts: Sequence[Axis]) -> _Pieces:
-    """The axes cut at the boundaries of sub-axes."""
+    """Return the axes cut at the boundaries of sub-axes."""
     cuts = {axis: {1, n} for axis, n in _axes(mesh)}
     for part in parts:
         if part.size is not None and part.pre_size is not None:
@@ -92,7 +92,7 @@ def _pieces(mesh: Mesh, parts: Sequence[Axis]) -> _Pieces:
 
 
 def _labels(axis: Axis, pieces: _Pieces) -> list[str]:
-    """The refined axes that make up an axis or sub-axis, major first."""
+    """Return the refined axes that make up an axis or sub-axis, major first."""
     low = axis.pre_size or 1
     result, before = [], 1
     for label, size in pieces[axis.name]:
@@ -104,7 +104,7 @@ def _labels(axis: Axis, pieces: _Pieces) -> list[str]:
 
 
 def named_sharding(mesh: Mesh, sharding: TensorShardingAttr | None, rank: int) -> NamedSharding:
-    """The NamedSharding that means `sharding` on the devices of `mesh`."""
+    """Return the NamedSharding that means `sharding` on the devices of `mesh`."""
     if sharding is None:
         return NamedSharding(mesh, PartitionSpec())
     pieces = _pieces(mesh, sharding.all_axes)
@@ -122,7 +122,7 @@ def named_sharding(mesh: Mesh, sharding: TensorShardingAttr | None, rank: int) -
 
 
 def memory_kinds(mesh: Mesh) -> frozenset[str]:
-    """The memories that every device of the mesh can address."""
+    """Return the memories that every device of the mesh can address."""
     kinds = [{m.kind for m in d.addressable_memories()} for d in mesh.devices.flat]
     return frozenset.intersection(*map(frozenset, kinds))
 
@@ -142,7 +142,7 @@ class Placement:
         self.spec = functools.lru_cache(maxsize=None)(self._spec)
 
     def _sharding(self, type: MeshTensorType, memory_kind: str | None = None) -> NamedSharding:
-        """The sharding of a value; its memory is the type's, else `memory_kind`, else the default.
+        """Return the sharding of a value; its memory is the type's, else `memory_kind`, else the default.
 
         A memory that the platform does not have is the default memory.
         """
@@ -161,7 +161,7 @@ class Placement:
         return spec_of(type, sharding if wanted is None else Format(wanted, sharding))
 
     def device_ids(self, mesh: str) -> tuple[int, ...]:
-        """The ids of the devices of a mesh, in the order of the mesh."""
+        """Return the ids of the devices of a mesh, in the order of the mesh."""
         return tuple(d.id for d in self.meshes[mesh].devices.flat)
 
 

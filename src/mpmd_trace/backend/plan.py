@@ -166,7 +166,7 @@ class Plan:
         return {name: parse_mesh(body).size for name, body in self.meshes.items()}
 
     def bytes_of(self, slots: Iterable[int]) -> int:
-        """The bytes of values, on all devices of their meshes."""
+        """Return the bytes of values, on all devices of their meshes."""
         counts = self.devices
         return sum(self.slots[s].bytes * counts[self.slots[s].mesh] for s in slots)
 
@@ -174,7 +174,7 @@ class Plan:
         return {field.name: getattr(self, field.name) for field in dataclasses.fields(self)}
 
     def on_mesh(self, mesh: str) -> list[Instruction]:
-        """The instructions that touch `mesh`, in order; a `Free` keeps the values of that mesh only."""
+        """Return the instructions that touch `mesh`, in order; a `Free` keeps the values of that mesh only."""
         result: list[Instruction] = []
         for instruction in self.instructions:
             if isinstance(instruction, Free):
@@ -206,7 +206,7 @@ class Plan:
         reused: dict[int, int] | None = None,
         counted: Container[int] | None = None,
     ) -> Iterator[tuple[int, str, int]]:
-        """What a device of a mesh holds while an instruction runs on it: (place of the instruction, mesh, bytes).
+        """Yield what a device of a mesh holds while an instruction runs on it: (place of the instruction, mesh, bytes).
 
         Of meshes that share devices each is told, and the bytes are those of all.  Instruction -1 stands for the start.
         `counted`: the slots that count, all by default.  See `live_bytes`.
@@ -245,12 +245,12 @@ class Plan:
         return "\n".join(_lines(self)) + "\n"
 
     def text(self, mesh: str | None = None) -> str:
-        """The plan as text; only what touches `mesh` when it is given."""
+        """Return the plan as text; only what touches `mesh` when it is given."""
         return "\n".join(_lines(self, mesh)) + "\n"
 
 
 def parse_mesh(body: str) -> MeshAttr:
-    """A mesh as a plan writes it."""
+    """Return a mesh as a plan writes it."""
     mesh = parse_attribute(f"#sdy.mesh{body}")
     assert isinstance(mesh, MeshAttr)
     return mesh

@@ -24,7 +24,7 @@ __all__ = ["make_plan"]
 
 
 def make_plan(module: Module, function: str = "main", owners: Mapping[str, str] | None = None) -> Plan:
-    """The plan of an exported module.
+    """Return the plan of an exported module.
 
     Instructions of one mesh keep the order of the module.  Between meshes the order is that of a simulation,
     so that one thread that issues them keeps every mesh busy.
@@ -201,7 +201,7 @@ class _Planner:
     def _laid_out(
         self, returned: Sequence[Value], wanted: Sequence[str | None], instructions: list[Instruction]
     ) -> Iterator[int]:
-        """The slots of the results; what has another layout than its result wants is laid out anew in the end."""
+        """Yield the slots of the results; what has another layout than its result wants is laid out anew in the end."""
         made: dict[tuple[int, str | None], int] = {}
         for value, layout in zip(returned, wanted, strict=True):
             slot = self.slots[self.number[value]]
@@ -222,7 +222,7 @@ class _Planner:
     # Order.
 
     def _drafts(self) -> list[_Draft]:
-        """The instructions with the time at which each would start if every mesh ran on its own."""
+        """Return the instructions with the time at which each would start if every mesh ran on its own."""
         ready: dict[Value, float] = dict.fromkeys(self.main.args, 0.0)
         owners = self.owners
         free: dict[str, float] = dict.fromkeys(owners.values(), 0.0)
@@ -247,7 +247,7 @@ class _Planner:
         return drafts
 
     def _shares(self, op: TransferOp, root: Value) -> bool:
-        """Whether the transfer gives the buffer that it takes, to a mesh of the same devices.
+        """Return whether the transfer gives the buffer that it takes, to a mesh of the same devices.
 
         Results of the step have buffers of their own: callers may donate one of them.
         """
@@ -270,7 +270,7 @@ class _Planner:
     # Instructions.
 
     def _signature(self, callee: str) -> tuple[list[str | None], list[int]]:
-        """The declared memory of each result, and the arguments that may be donated."""
+        """Return the declared memory of each result, and the arguments that may be donated."""
         result = self.signatures.get(callee)
         if result is None:
             function = self.callees[callee]
@@ -298,7 +298,7 @@ class _Planner:
         return Run(program.number, op.mesh, inputs, outputs, donated, label or "inferred", origins)
 
     def _place_on(self, mesh: str, number: int) -> int:
-        """The number of the place that a value has as an argument of a program on `mesh`."""
+        """Return the number of the place that a value has as an argument of a program on `mesh`."""
         slot = self.slots[number]
         if slot.mesh == mesh:
             return self.places[number]
@@ -330,7 +330,7 @@ def _grouped(drafts: Sequence[_Draft]) -> list[list[_Draft]]:
 
 
 def _is_alias(op: TransferOp) -> bool:
-    """Whether the transfer changes nothing: the same mesh, sharding and memory."""
+    """Return whether the transfer changes nothing: the same mesh, sharding and memory."""
     source, target = op.source_type, op.target_type
     memories = {source.memory_kind or "device", target.memory_kind or "device"}
     return source.mesh == target.mesh and len(memories) == 1 and _same_sharding(source, target)
@@ -341,7 +341,7 @@ def _same_sharding(source: MeshTensorType, target: MeshTensorType) -> bool:
 
 
 def _plain(type: MeshTensorType) -> MeshTensorType:
-    """The type without a sharding that shards nothing: programs that differ in this are one."""
+    """Return the type without a sharding that shards nothing: programs that differ in this are one."""
     if type.sharding is None or not _replicated(type):
         return type
     return type.with_sharding(None)
@@ -368,13 +368,13 @@ def _memory_kinds(dicts: Sequence[DictAttr]) -> list[str | None]:
 
 
 def _layout(attributes: DictAttr) -> str | None:
-    """The layout of an argument or result; None where it is the usual one or may be."""
+    """Return the layout of an argument or result; None where it is the usual one or may be."""
     layout = attributes.entries.get("mhlo.layout_mode")
     return layout.value if isinstance(layout, StringAttr) and layout.value.startswith("{") else None
 
 
 def _argument_name(value: Value) -> str:
-    """The name that the location of an argument gives it, as JAX writes: `"params['w']"`."""
+    """Return the name that the location of an argument gives it, as JAX writes: `"params['w']"`."""
     text = value.location.resolved
     if text.startswith('"') and text.endswith('"') and text.count('"') == 2:
         return unquote(text)

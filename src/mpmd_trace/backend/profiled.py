@@ -17,7 +17,7 @@ Call = Callable[[Sequence[Any]], Sequence[Any]]
 def annotated_calls(
     plan: Plan, instructions: Sequence[Run | Transfer], groups: Sequence[Sequence[int]], calls: Sequence[Call]
 ) -> list[Call]:
-    """The call of each group of instructions, issued under an annotation that says what it is.
+    """Return the call of each group of instructions, issued under an annotation that says what it is.
 
     Runs of one program are numbered from 0 on each mesh: with one program for all microbatches, that is the number of
     the microbatch in schedules that take them in order.

@@ -11,13 +11,13 @@ _BEGIN = re.compile(r"[\[.]")
 
 
 def path_in(name: str) -> str:
-    """The path inside of an argument or of the result: `['w']` of `params['w']`."""
+    """Return the path inside of an argument or of the result: `['w']` of `params['w']`."""
     at = _BEGIN.search(name)
     return name[at.start() :] if at else ""
 
 
 def ends(path: str, tail: str) -> bool:
-    """Whether a path ends with another one."""
+    """Return whether a path ends with another one."""
     return path.endswith(tail)  # both begin with a bracket or a dot, or are empty
 
 
@@ -28,7 +28,7 @@ def replacements(
     *,
     trains: bool,
 ) -> dict[int, int]:
-    """The arguments that a result replaces, each with the number of the result.
+    """Return the arguments that a result replaces, each with the number of the result.
 
     Args:
         arguments: the name (`params['w']`, or none) and type of each argument.
@@ -70,5 +70,5 @@ def alike(arguments: Mapping[int, tuple[str, Hashable]]) -> dict[int, int]:
 
 
 def _ends_of(path: str) -> list[str]:
-    """What `ends` a path, the shortest first: from each bracket and dot on, and nothing."""
+    """Return what `ends` a path, the shortest first: from each bracket and dot on, and nothing."""
     return ["", *(path[at:] for at in range(len(path) - 1, -1, -1) if path[at] in "[.")]

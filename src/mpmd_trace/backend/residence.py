@@ -173,7 +173,7 @@ class Residence:
 def residence(
     plan: Plan, temporary: dict[int, int] | None = None, reused: dict[int, int] | None = None, *, held: bool = True
 ) -> Residence:
-    """What the plan holds (none of it, unless `held`) and moves; the others are as in `Plan.live_bytes`."""
+    """Return what the plan holds (none of it, unless `held`) and moves; the others are as in `Plan.live_bytes`."""
     reader = _Reader(plan)
     return Residence(
         tuple(reader.held(temporary, reused)) if held else (),
@@ -233,7 +233,7 @@ class _Reader:
                     fresh[slot] = tuple(dict.fromkeys(a for s in alike for a in fresh[s]))
 
     def _new(self, argument: int) -> int | None:
-        """What takes the place of an argument."""
+        """Return what takes the place of an argument."""
         result = self.replaced.get(argument)
         return None if result is None else self.plan.results[result]
 
@@ -293,7 +293,7 @@ class _Reader:
         return sorted(result, key=lambda one: -one.bytes)
 
     def returning(self) -> list[Returning]:
-        """The replaced arguments whose results are on another mesh; what nothing reads stays where it is."""
+        """Return the replaced arguments whose results are on another mesh; what nothing reads stays where it is."""
         slots, staying = self.plan.slots, self.plan.unused.difference(self.plan.donated)
         pairs = ((slots[a], slots[self.plan.results[r]], r) for a, r in self.replaced.items())
         return [
@@ -305,7 +305,7 @@ class _Reader:
     # What moves.
 
     def sent(self) -> list[Sent]:
-        """Every value with what it is sent for, the largest first."""
+        """Return every value with what it is sent for, the largest first."""
         twins = self._forward_edges()
         copies: dict[tuple[int, Cause, str, str], list[int]] = collections.defaultdict(list)
         for transfer in self.plan.transfers:
@@ -368,7 +368,7 @@ class _Reader:
     # What is held.
 
     def held(self, temporary: dict[int, int] | None, reused: dict[int, int] | None) -> list[Held]:
-        """What each mesh holds at the start and at its peak."""
+        """Return what each mesh holds at the start and at its peak."""
         plan = self.plan
         at: dict[str, tuple[int, int]] = dict.fromkeys(plan.meshes, (-1, -1))
         for place, mesh, used in plan.memory_use(temporary, reused):
@@ -399,7 +399,7 @@ class _Reader:
         return result
 
     def _is_gradient(self, slot: Slot) -> bool:
-        """Whether backwards made it, or add to it: the zeros that a sum of gradients starts from."""
+        """Return whether backwards made it, or add to it: the zeros that a sum of gradients starts from."""
         root, maker = self.root.get(slot.number, slot.number), self._maker(slot)
         alike = slot.type.tensor in self.weights or _parts_of(slot.type) in self.weights
         if not alike or not maker:
@@ -416,7 +416,7 @@ class _Reader:
     def _at(
         self, at: Mapping[str, tuple[int, int]], counted: set[int], reused: dict[int, int] | None = None
     ) -> dict[str, int]:
-        """The bytes of some slots on each mesh while the instruction of its peak runs; see `Plan.live_bytes`."""
+        """Return the bytes of some slots on each mesh while the instruction of its peak runs; see `Plan.live_bytes`."""
         result: dict[str, int] = {}
         for meshes in dict.fromkeys(self.plan.sharing.values()):
             for mesh in meshes:  # of those that share devices each by itself
@@ -450,12 +450,12 @@ def _parts_of(type: MeshTensorType) -> TensorType | None:
 
 
 def is_hoisted(run: Run | None) -> bool:
-    """Whether a run computes once what is the same for all microbatches."""
+    """Return whether a run computes once what is the same for all microbatches."""
     return run is not None and run.origins == ((HOISTED, 0),)
 
 
 def _phases(run: Run) -> frozenset[str]:
-    """Whether a run has forwards ("F") and backwards ("B") of named computations."""
+    """Return whether a run has forwards ("F") and backwards ("B") of named computations."""
     return frozenset("B" if count else "F" for _, count in run.origins)
 
 
@@ -464,7 +464,7 @@ def _is_float(slot: Slot) -> bool:
 
 
 def _replaced(plan: Plan, *, trains: bool) -> dict[int, int]:
-    """The arguments that a result replaces, each with the number of the result."""
+    """Return the arguments that a result replaces, each with the number of the result."""
     slots = plan.slots
     given = {s: (slots[s].name, slots[s].type.tensor) for s in plan.arguments}
     made = [(name, slots[s].type.tensor) for s, name in zip(plan.results, plan.result_names, strict=True)]

@@ -69,7 +69,7 @@ class Runtime:
         self._room = [None] * places.room
 
     def run(self, args: list[jax.Array]) -> list[jax.Array]:
-        """The results for these arrays, which must be exactly what the plan expects.
+        """Return the results for these arrays, which must be exactly what the plan expects.
 
         Returns as soon as everything is issued.  Donated arguments are gone afterwards.  The list is emptied,
         so that what only it holds goes with its last use.
@@ -119,7 +119,7 @@ class Runtime:
         return [e for e in self.executables if e is not None]
 
     def donated(self, args: Sequence[jax.Array]) -> list[jax.Array]:
-        """What the caller gave away: all of it is gone after the step, reused or not."""
+        """Return what the caller gave away: all of it is gone after the step, reused or not."""
         return [args[i] for i in self._donated]
 
     def _check_numbers(self, results: Sequence[jax.Array], at: int) -> None:
@@ -156,7 +156,7 @@ class Runtime:
         return self.mover(instruction)
 
     def _is_copy(self, transfer: Transfer) -> bool:
-        """Whether a transfer is plain copies, which may share a call with others."""
+        """Return whether a transfer is plain copies, which may share a call with others."""
         return bool(self._copies(transfer))
 
     def _issued(self, step: Step, places: Places) -> Issued:
@@ -174,7 +174,7 @@ class Runtime:
         return self.placement.sharding(slot_info.type, slot_info.memory_kind)
 
     def mover(self, transfer: Transfer) -> Call:
-        """The function that carries out a (batched) transfer."""
+        """Return the function that carries out a (batched) transfer."""
         pairs = self._pairs(transfer)
         key = tuple((a.place, b.place) for a, b in pairs)
         result = self._movers.get(key)
@@ -188,7 +188,7 @@ class Runtime:
         return [(slots[i], slots[o]) for i, o in zip(transfer.inputs, transfer.outputs, strict=True)]
 
     def _copies(self, transfer: Transfer) -> tuple[Copy, ...]:
-        """Where each value is copied to; empty where one of them has other tiles there."""
+        """Return where each value is copied to; empty where one of them has other tiles there."""
         copies = tuple(self._copy(*pair) for pair in self._pairs(transfer))
         return cast(tuple[Copy, ...], copies) if all(copies) else ()
 
@@ -222,7 +222,7 @@ class Runtime:
         return lambda arrays: [mover([a])[0] for mover, a in zip(movers, arrays, strict=True)]
 
     def _lay_out(self, before: Slot, after: Slot) -> Call:
-        """A transfer between unusual layouts: by way of the usual one, of which there are plain copies."""
+        """Return a transfer between unusual layouts: by way of the usual one, of which there are plain copies."""
         target = self.placement.spec(*after.place)
         plain = before._replace(layout=None), after._replace(layout=None)
         usual = self.placement.spec(*plain[0].place)
@@ -259,7 +259,7 @@ class Runtime:
         return lambda arrays: again(program(arrays))
 
     def to_tiles(self, before: Slot, after: Slot) -> tuple[NamedSharding, Call]:
-        """The sharding on the source mesh with the tiles of the target, and a program that makes it."""
+        """Return the sharding on the source mesh with the tiles of the target, and a program that makes it."""
         source, target = self.sharding(before.number), self.sharding(after.number)
         devices = source.mesh.devices.reshape(target.mesh.devices.shape)
         between = NamedSharding(Mesh(devices, target.mesh.axis_names), target.spec)
@@ -274,7 +274,7 @@ class Runtime:
 
 
 def _chooser(slots: Sequence[int]) -> Callable[[list[Any]], Sequence[Any]]:
-    """A function from all slots to these ones, as a sequence."""
+    """Return a function from all slots to these ones, as a sequence."""
     if len(slots) > 1 and tuple(slots) != tuple(range(slots[0], slots[0] + len(slots))):
         return itemgetter(*slots)
     return itemgetter(slice(slots[0], slots[0] + len(slots)) if slots else slice(0, 0))

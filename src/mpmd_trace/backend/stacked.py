@@ -77,7 +77,7 @@ class Pieces:
         return jax.numpy.asarray(self.whole(self.parts))
 
     def whole(self, parts: Iterable[Any]) -> Any:
-        """The whole array of these parts, each an array of NumPy or of typed keys."""
+        """Return the whole array of these parts, each an array of NumPy or of typed keys."""
         those = list(parts)
         if not _is_key(self):
             return np.concatenate([np.asarray(part) for part in those], self.axis)
@@ -85,7 +85,7 @@ class Pieces:
         return jax.random.wrap_key_data(np.concatenate(data, self.axis), impl=jax.random.key_impl(those[0]))
 
     def is_deleted(self) -> bool:
-        """Whether a piece was donated or deleted."""
+        """Return whether a piece was donated or deleted."""
         return any(part.is_deleted() for part in self.parts)
 
     def delete(self) -> None:
@@ -136,7 +136,7 @@ def _resized(shape: Sequence[int], axis: int, size: int) -> tuple[int, ...]:
 
 
 def union(shardings: Sequence[Any], form: Rows) -> NamedSharding | None:
-    """The sharding of an array whose pieces have these; None where no sharding says so.
+    """Return the sharding of an array whose pieces have these; None where no sharding says so.
 
     Its mesh is made of those of the pieces along a new axis, `stage`, over which the layers are sharded first.
     """
@@ -161,7 +161,7 @@ def union(shardings: Sequence[Any], form: Rows) -> NamedSharding | None:
 
 
 def _spec(sharding: NamedSharding) -> tuple[Any, ...]:
-    """The spec without what says nothing at its end."""
+    """Return the spec without what says nothing at its end."""
     result = list(sharding.spec)
     while result and result[-1] is None:
         result.pop()
@@ -199,7 +199,7 @@ class StackedArrays:
         self._known: list[Any] = list(self.shardings)
 
     def apart(self, arrays: Sequence[Any]) -> list[Any]:
-        """The arrays of the program.  Raises `MpmdError` for those that are gone."""
+        """Return the arrays of the program.  Raises `MpmdError` for those that are gone."""
         result: list[Any] = []
         for i, (x, form) in enumerate(zip(arrays, self.forms, strict=True)):
             if isinstance(x, Pieces) and (x.axis, x.bounds) != form and not x.is_deleted():
@@ -238,7 +238,7 @@ class StackedArrays:
         return [put(part, spec) for part, spec in zip(parts, specs, strict=True)]
 
     def _is_ours(self, i: int, x: jax.Array) -> bool:
-        """Whether the shards of `x` are those of the pieces."""
+        """Return whether the shards of `x` are those of the pieces."""
         wanted = self.shardings[i]
         if wanted is None or x.sharding is self._known[i]:
             return wanted is not None
@@ -248,7 +248,7 @@ class StackedArrays:
         return True
 
     def together(self, arrays: Sequence[Any]) -> list[Any]:
-        """The arrays of the user: one over all meshes of its pieces, which shares their buffers, or `Pieces`."""
+        """Return the arrays of the user: one over all meshes of its pieces, which shares their buffers, or `Pieces`."""
         return [
             arrays[at.start] if form is None else _together(form, arrays[at], sharding)
             for form, at, sharding in zip(self.forms, self.places, self.shardings, strict=True)

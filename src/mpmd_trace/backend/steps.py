@@ -85,6 +85,6 @@ class Places:
         self.room = len(self._of) + 1 - len(plan.arguments)
 
     def of(self, slots: Iterable[int]) -> tuple[int, ...]:
-        """The places of slots."""
+        """Return the places of slots."""
         nowhere = len(self._of)
         return tuple(self._of.get(slot, nowhere) for slot in slots)

@@ -58,7 +58,7 @@ class Stored:
 def stored_form(
     program: LoadedProgram, module: str, name: str, schedule: str, warnings: tuple[tuple[str, str | None], ...] = ()
 ) -> Stored:
-    """A compiled program as it is stored.
+    """Return a compiled program as it is stored.
 
     Args:
         program: what was compiled of the module.
@@ -92,7 +92,7 @@ def _header(name: str, topology: Mapping[str, Mesh], schedule: str, keep_unused:
 
 
 def versions(device: jax.Device) -> dict[str, str]:
-    """What executables depend on."""
+    """Return what executables depend on."""
     result = {"mpmd_trace": mpmd_trace.__version__, "jax": jax.__version__}
     result["jaxlib"] = importlib.metadata.version("jaxlib")
     result["platform"] = f"{device.platform}, {device.client.platform_version}"
@@ -102,7 +102,7 @@ def versions(device: jax.Device) -> dict[str, str]:
 
 
 def _features() -> str:
-    """A key of the instructions that the CPU has."""
+    """Return a key of the instructions that the CPU has."""
     try:
         with open("/proc/cpuinfo", encoding="utf-8") as file:
             flags = next((line for line in file if line.startswith(("flags", "Features"))), "")
@@ -112,7 +112,7 @@ def _features() -> str:
 
 
 def written(stored: Stored, signature: bytes = b"") -> bytes:
-    """The bytes of a file."""
+    """Return the bytes of a file."""
     parts = {"module.mlir": stored.module.encode(), "plan.pickle": stored.plan, "signature.pickle": signature}
     parts.update({f"executables/{i}": executable for i, executable in enumerate(stored.executables)})
     header = {**stored.header, "numbers": stored.numbers, "warnings": stored.warnings}
@@ -125,12 +125,12 @@ def written(stored: Stored, signature: bytes = b"") -> bytes:
 
 
 def sealed(data: bytes) -> bytes:
-    """The data with its checksum in the place of its last bytes."""
+    """Return the data with its checksum in the place of its last bytes."""
     return data[:-_DIGEST] + hashlib.sha256(data[:-_DIGEST]).hexdigest().encode()
 
 
 def read(data: bytes, what: str) -> tuple[Stored, bytes]:
-    """What `written` was given.  Raises `MpmdError` for anything else, before anything of it is run."""
+    """Return what `written` was given.  Raises `MpmdError` for anything else, before anything of it is run."""
     if len(data) <= _DIGEST or sealed(data) != data:
         made = _format(data)
         if made is not None and made < _FORMAT:
@@ -150,7 +150,7 @@ def read(data: bytes, what: str) -> tuple[Stored, bytes]:
 
 
 def _format(data: bytes) -> int | None:
-    """The format of what may be a file of ours."""
+    """Return the format of what may be a file of ours."""
     try:
         with zipfile.ZipFile(io.BytesIO(data)) as archive:
             return int(json.loads(archive.read("header.json"))["format"])

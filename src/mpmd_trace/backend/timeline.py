@@ -42,7 +42,7 @@ class Timeline:
     seconds: float
 
     def on_lane(self, lane: str) -> list[TimelineEntry]:
-        """The entries of a mesh or link, by time."""
+        """Return the entries of a mesh or link, by time."""
         return sorted((e for e in self.entries if e.lane == lane), key=lambda e: e.start)
 
     def busy(self) -> dict[str, float]:
@@ -95,11 +95,11 @@ class Measurement:
         return before
 
     def shares_devices(self, at: int) -> bool:
-        """Whether an instruction is launched on several devices."""
+        """Return whether an instruction is launched on several devices."""
         return bool(self.runtime.placement.meshes[self.runtime.instructions[at].meshes[0]].devices.size > 1)
 
     def finish(self, outputs: Sequence[Any]) -> Sequence[Any]:
-        """What an instruction gives, once it is there."""
+        """Return what an instruction gives, once it is there."""
         jax.block_until_ready(outputs)
         return outputs
 
@@ -109,7 +109,7 @@ class Measurement:
             thread.join()
 
     def run(self) -> tuple[list[jax.Array], Timeline]:
-        """The results, and when everything ran."""
+        """Return the results, and when everything ran."""
         lanes: dict[str, list[int]] = {}
         for at, instruction in enumerate(self.runtime.instructions):
             lanes.setdefault(lane_of(instruction), []).append(at)
@@ -170,7 +170,7 @@ class _Stopped(Exception):
 
 
 def lane_of(instruction: Run | Transfer) -> str:
-    """The mesh of a run, or `source -> target`."""
+    """Return the mesh of a run, or `source -> target`."""
     if isinstance(instruction, Run):
         return instruction.mesh
     return f"{instruction.source} -> {instruction.target}"

@@ -40,7 +40,7 @@ class InternalError(Exception):
 
 
 def internal_error(error: BaseException) -> InternalError | None:
-    """What to raise in place of an error that is a bug of this package, None for any other."""
+    """Return what to raise in place of an error that is a bug of this package, None for any other."""
     if _place(error) is None:
         return None
     return InternalError(
@@ -54,7 +54,7 @@ def internal_error(error: BaseException) -> InternalError | None:
 
 
 def in_words(error: BaseException) -> str:
-    """The type of an error and the first line of its text; of a bug of this package also its place."""
+    """Return the type of an error and the first line of its text; of a bug of this package also its place."""
     text = (str(error).strip().splitlines() or [""])[0]
     if isinstance(error, InternalError):
         return text
@@ -90,7 +90,7 @@ def _raises(frame: traceback.FrameSummary) -> bool:
 
 
 def explains_internal_errors(fn: Callable[P, T]) -> Callable[P, T]:
-    """A function that users call, whose bugs are `InternalError`s."""
+    """Return a function that users call, whose bugs are `InternalError`s."""
 
     @functools.wraps(fn)
     def explained(*args: P.args, **kwargs: P.kwargs) -> T:

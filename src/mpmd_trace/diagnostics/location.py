@@ -70,7 +70,7 @@ class Location:
 
 
 def _expanded(text: str, table: dict[str, str]) -> Iterator[str]:
-    """The pieces of the text with its aliases, and those in their definitions, replaced."""
+    """Yield the pieces of the text with its aliases, and those in their definitions, replaced."""
     pending = [(text, 0)]
     while pending:
         text, start = pending.pop()
@@ -86,7 +86,7 @@ UNKNOWN = Location("unknown")
 
 
 def fused(first: Location, second: Location) -> Location:
-    """The location of an op made of two others."""
+    """Return the location of an op made of two others."""
     if first is second or second is UNKNOWN:
         return first
     if first is UNKNOWN:

@@ -56,5 +56,5 @@ class MpmdWarning(UserWarning):
 
 
 def shortened(lines: Sequence[str], most: int = 8) -> list[str]:
-    """The lines of a list in a message, or the first ones and how many there are besides."""
+    """Return the lines of a list in a message, or the first ones and how many there are besides."""
     return [*lines[:most], *([f"  and {len(lines) - most} more"] if len(lines) > most else [])]

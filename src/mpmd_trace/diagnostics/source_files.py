@@ -13,7 +13,7 @@ _LIBRARIES = tuple({sysconfig.get_path(name) + os.sep for name in ("stdlib", "pu
 
 
 def is_ours(file: str) -> bool:
-    """Whether a source file is part of this package or of its command line."""
+    """Return whether a source file is part of this package or of its command line."""
     return file.startswith(_OURS) or _COMMAND_LINE in file
 
 

@@ -23,7 +23,7 @@ def quote(text: str) -> str:
 
 
 def unquote(text: str) -> str:
-    """The value of an MLIR string literal."""
+    """Return the value of an MLIR string literal."""
     text = text.strip()
     if len(text) < 2 or text[0] != '"' or text[-1] != '"':
         raise ValueError(f"not a string literal: {text}")
@@ -38,7 +38,7 @@ TOKENS = re.compile(r'"(?:[^"\\]|\\.)*"|->|[<>]=|[<(\[{>)\]},]', re.S)
 
 
 def split_top_level(text: str, separator: str = ",") -> list[str]:
-    """The parts of `text` between separators that are outside of brackets and strings, stripped."""
+    """Return the parts of `text` between separators that are outside of brackets and strings, stripped."""
     parts: list[str] = []
     depth = start = 0
     for match in TOKENS.finditer(text):
@@ -57,7 +57,7 @@ def split_top_level(text: str, separator: str = ",") -> list[str]:
 
 
 def matching_bracket(text: str, start: int) -> int:
-    """The index of the bracket that closes the one at `start`; strings and `->` are skipped."""
+    """Return the index of the bracket that closes the one at `start`; strings and `->` are skipped."""
     if text.startswith("(", start):  # around types, of which there may be thousands, there is mostly one pair
         close = text.find(")", start)
         if text.find("(", start + 1, close) < 0 and text.find('"', start, close) < 0 <= close:

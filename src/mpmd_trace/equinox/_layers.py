@@ -46,7 +46,7 @@ class NamedFunction(NamedLayer, eqx.Module):  # type: ignore[misc]
         return self.function
 
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
-        """What the function returns; its arrays are operands of the named computation."""
+        """Return what the function returns; its arrays are operands of the named computation."""
         return tags.tagged(self.function, tags.Tag("named_computation", self.mpmd_name))(*args, **kwargs)
 
     def __reduce__(self) -> tuple[Any, ...]:
@@ -59,7 +59,7 @@ def _apply(layer: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
 
 @functools.cache
 def _named_class(cls: Any, name: str) -> type[eqx.Module]:
-    """The subclass of `cls` whose instances are called `name`.
+    """Return the subclass of `cls` whose instances are called `name`.
 
     The name is a property of the class, so that the fields (and what depends on them: `dataclasses.replace`,
     serialization, the generated `__init__`) are those of `cls`.
@@ -157,7 +157,7 @@ def _apart(model: M, where: Callable[[M], Any]) -> M:
 
 
 def _select(model: Any, where: Callable[[Any], Any]) -> list[Any]:
-    """What `where` selects, each once."""
+    """Return what `where` selects, each once."""
     layers = list({id(layer): layer for layer in _selected(model, where)}.values())
     if not layers:
         raise mistake("name_layers: `where` selects no layer.")
@@ -171,7 +171,7 @@ def _select(model: Any, where: Callable[[Any], Any]) -> list[Any]:
 
 
 def _paths(model: Any, layers: Sequence[Any]) -> list[str]:
-    """The names that the paths of the layers give: of the first one, where a layer occurs several times."""
+    """Return the names that the paths of the layers give: of the first one, where a layer occurs several times."""
     ids = {id(layer) for layer in layers}
     paths: dict[int, list[str]] = {}
 
@@ -224,7 +224,7 @@ def _replace(node: Any, names: Mapping[int, str]) -> Any:
 
 
 def split(tree: Any) -> tuple[list[Any], Statics]:
-    """The arrays of `tree`, in order, and the rest as a hashable value.
+    """Return the arrays of `tree`, in order, and the rest as a hashable value.
 
     Raises:
         FrontendError: when a leaf is neither an array nor hashable.

@@ -24,7 +24,7 @@ class CallsApart:
         self._bodies: dict[Any, tuple[Any, Closed]] = {}
 
     def equation(self, eqn: Equation, operands: Sequence[Any], params: dict[str, Any], counter: int) -> list[Any]:
-        """An equation of code without a name; one that reads nothing traced is no call."""
+        """Return an equation of code without a name; one that reads nothing traced is no call."""
         traced = [i for i, a in enumerate(operands) if isinstance(a, jax.core.Tracer)]
         if not traced:
             return tracing.rebind(eqn, operands, params)
@@ -40,7 +40,7 @@ class CallsApart:
         return self._call(key, [operands[i] for i in traced], eqn.primitive.name, counter)
 
     def computation(self, shared: Shared, operands: Sequence[Any], name: str, count: int, counter: int) -> list[Any]:
-        """A named computation, transposed `count` times."""
+        """Return a named computation, transposed `count` times."""
         key = (id(shared), name, count)
         if key not in self._bodies:
 
@@ -51,7 +51,7 @@ class CallsApart:
         return self._call(key, operands, name, counter)
 
     def tensor(self, x: Any, name: str, counter: int) -> list[Any]:
-        """A named tensor."""
+        """Return a named tensor."""
         key = (name, jax.typeof(x))
         if key not in self._bodies:
             made = tracing.make_closed(lambda x: lowering.named_tensor_p.bind(x, name=name), [key[1]])

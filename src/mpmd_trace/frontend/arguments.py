@@ -32,7 +32,7 @@ class Leaf:
 
     @staticmethod
     def of(name: str, aval: Any) -> Leaf:
-        """The leaf called `name` of the type `aval`."""
+        """Return the leaf called `name` of the type `aval`."""
         impl = tracing.key_implementation(aval) if tracing.is_key(aval) else None
         return Leaf(name, tracing.struct(aval), impl, tracing.physical(aval))
 
@@ -48,12 +48,12 @@ class Leaf:
 
 
 def rows_name(name: str, axis: int, start: int, stop: int) -> str:
-    """The name of rows of an array, as one would write them."""
+    """Return the name of rows of an array, as one would write them."""
     return f"{name}[{':, ' * axis}{start}:{stop}]"
 
 
 def path_name(root: str, path: Sequence[Any]) -> str:
-    """The name of the leaf at `path` of the value called `root`."""
+    """Return the name of the leaf at `path` of the value called `root`."""
     return f"{root}{jax.tree_util.keystr(tuple(path))}"
 
 
@@ -84,7 +84,7 @@ def flatten(
     donate_argnums: int | Sequence[int],
     donate_argnames: str | Sequence[str] = (),
 ) -> Given:
-    """The flat dynamic arguments of `fn(*args, **kwargs)`.
+    """Return the flat dynamic arguments of `fn(*args, **kwargs)`.
 
     Raises:
         FrontendError: for positions out of range, unknown names, arguments both static and donated, and
@@ -157,7 +157,7 @@ def _donations(
 
 
 def _type_of(leaf: Any) -> Any:
-    """The abstract value of an argument leaf, None when it is not an array."""
+    """Return the abstract value of an argument leaf, None when it is not an array."""
     if isinstance(leaf, jax.ShapeDtypeStruct):
         weak = bool(getattr(leaf, "weak_type", False))
         return jax.core.ShapedArray(leaf.shape, leaf.dtype, weak_type=weak)
@@ -181,7 +181,7 @@ def _not_an_array(where: str, leaf: Any) -> str:
 
 
 def one_line(error: Exception) -> str:
-    """What JAX says about pytrees that do not fit, which takes many lines, on one."""
+    """Return what JAX says about pytrees that do not fit, which takes many lines, on one."""
     text = " ".join(str(error).split())
     return text if len(text) <= 400 else text[:397] + "..."
 

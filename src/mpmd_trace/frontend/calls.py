@@ -36,7 +36,7 @@ class Plan:
 
 
 def plan(closed: Closed, args: Sequence[Any]) -> Plan:
-    """The division of the call of `closed` on `args`; emits the slices that it takes outside."""
+    """Return the division of the call of `closed` on `args`; emits the slices that it takes outside."""
     parts = opened(closed)
     env: dict[Any, Any] = dict(zip(parts.invars, args, strict=True))
     outside: dict[Any, Place] = {}
@@ -75,7 +75,7 @@ def live_equations(closed: Closed, wanted: Sequence[bool] | None = None, given: 
 
 
 def needed_variables(closed: Closed, wanted: Sequence[bool], given: set[Any]) -> set[Any]:
-    """The variables on which the wanted results depend, when the values of `given` are known."""
+    """Return the variables on which the wanted results depend, when the values of `given` are known."""
     return _liveness(closed, wanted, given)[1]
 
 

@@ -63,7 +63,7 @@ class Config:
     where: str | None = None
 
     def __repr__(self) -> str:
-        """What `make_config` was told, as far as it has a short form."""
+        """Return what `make_config` was told, as far as it has a short form."""
         meshes = ", ".join(f"{name}: {dict(mesh.shape)}" for name, mesh in self.topology.items())
         names = "'auto'" if self.assigns_names else self.name_to_mesh_assignment
         schedule = getattr(self.pipeline_schedule, "name", self.pipeline_schedule)
@@ -94,22 +94,25 @@ class Config:
         return len({tuple(mesh.shape.items()) for mesh in self.topology.values()}) > 1 if given is None else bool(given)
 
     def place(self, name: str) -> tuple[str | None, int | None]:
-        """The mesh and stage of a name."""
+        """Return the mesh and stage of a name."""
         assignment = self.assignments.get(name)
         return (None, None) if assignment is None else (assignment.mesh, assignment.stage)
 
     def input_meshes(self, in_tree: Any) -> dict[int, Assignment]:
-        """The assigned inputs, by position among the leaves of `in_tree` (args, kwargs)."""
+        """Return the assigned inputs, by position among the leaves of `in_tree` (args, kwargs)."""
         leaves = jax.tree.unflatten(in_tree, range(in_tree.num_leaves))[0]
         return _per_leaf(self.input_mesh_assignment, leaves, "input_mesh_assignment")
 
     def output_meshes(self, out_tree: Any) -> dict[int, Assignment]:
-        """The assigned outputs, by position among the leaves of `out_tree`."""
+        """Return the assigned outputs, by position among the leaves of `out_tree`."""
         per_output = self._per_output(out_tree)
         return {i: a for i, a in per_output.items() if isinstance(a, Assignment)}
 
     def same_mesh(self, traced: Traced) -> list[tuple[int, int]]:
-        """The inputs and outputs that share a mesh, by position.  Raises `FrontendError` where they do not fit."""
+        """Return the inputs and outputs that share a mesh, by position.
+
+        Raises `FrontendError` where they do not fit.
+        """
         pairs: list[tuple[int, int]] = []
         problems: list[str] = []
         wanted: dict[MeshOfInput, list[int]] = {}
@@ -140,7 +143,7 @@ class Config:
 
 
 def _in_pieces(traced: Traced) -> list[str]:
-    """The names of the arguments whose layers are on several meshes."""
+    """Return the names of the arguments whose layers are on several meshes."""
     if traced.stacks is None:
         return []
     leaves = zip(traced.stacks.signature.inputs, traced.stacks.inputs, strict=True)
@@ -167,7 +170,7 @@ def _unlike(wanted: MeshOfInput, given: Sequence[Leaf], made: Sequence[Leaf], in
 
 
 def _per_leaf(prefix: Any, full: Any, what: str) -> dict[int, Any]:
-    """The assignment of each leaf (a position) of `full` that has one."""
+    """Return the assignment of each leaf (a position) of `full` that has one."""
     if prefix is None or (isinstance(prefix, tuple) and not prefix):
         return {}
     result: dict[int, Any] = {}

@@ -55,13 +55,13 @@ class Order:
             self._tokens.pop()
 
     def chains(self, closed: Closed, scope: Scope) -> tuple[Chain, ...]:
-        """The chains of the ordered callbacks in `closed`, which stands at `scope`."""
+        """Return the chains of the ordered callbacks in `closed`, which stands at `scope`."""
         if not tracing.is_ordered(closed):
             return ()
         return self._found(closed) if scope.is_open else (scope.chain,)
 
     def _found(self, closed: Closed) -> tuple[Chain, ...]:
-        """The chains in code without a name."""
+        """Return the chains in code without a name."""
         if not tracing.is_ordered(closed):
             return ()
         if id(closed) not in self._memo:
@@ -79,7 +79,7 @@ class Order:
         return self._memo[id(closed)][1]
 
     def given(self, chains: Sequence[Chain]) -> list[Any]:
-        """The tokens of these chains."""
+        """Return the tokens of these chains."""
         return [self._tokens[-1].get(chain, np.zeros((), np.float32)) for chain in chains]
 
     def take(self, chains: Sequence[Chain], tokens: Sequence[Any]) -> None:
@@ -87,7 +87,7 @@ class Order:
         self._tokens[-1].update(zip(chains, tokens, strict=True))
 
     def bind(self, eqn: Equation, args: Sequence[Any], chain: Chain) -> list[Any]:
-        """The results of a callback, behind those of the chain before it where it is ordered."""
+        """Return the results of a callback, behind those of the chain before it where it is ordered."""
         if not tracing.is_ordered(eqn):
             return tracing.rebind(eqn, args)
         chains = (chain,)
@@ -104,7 +104,7 @@ class Order:
     def loop(
         self, eqn: Equation, args: Sequence[Any], scope: Scope, evaluate: Callable[[Closed, Sequence[Any]], list[Any]]
     ) -> list[Any]:
-        """The results of a loop or conditional at `scope` that stays, with a token through it.
+        """Return the results of a loop or conditional at `scope` that stays, with a token through it.
 
         What is in it, of whichever chains, comes in one order. `evaluate` interprets the jaxprs in it.
         """
@@ -123,12 +123,12 @@ class Order:
 
 
 def once(results: Sequence[Any]) -> list[Any]:
-    """What has effects happens once: its results are sent to the meshes that use them, and not made on each."""
+    """Return what has effects happens once: its results are sent to the meshes that use them, and not made on each."""
     return [lowering.broadcast_p.bind(r)[0] for r in results]
 
 
 def effect_problems(closed: Any) -> list[Diagnostic]:
-    """The side effects that a program over several meshes cannot have."""
+    """Return the side effects that a program over several meshes cannot have."""
     problems = []
 
     def visit(jaxpr: Any) -> None:

@@ -20,7 +20,7 @@ class FrontendError(MpmdError):
 
 
 def problem(message: str, where: str | None = None) -> Diagnostic:
-    """An error at `where` (`file:line`)."""
+    """Return an error at `where` (`file:line`)."""
     location = UNKNOWN
     if where is not None:
         file, _, line = where.rpartition(":")
@@ -50,7 +50,7 @@ def raise_problems(problems: Iterable[Problem], where: str | None = None) -> Non
 
 
 def at_users_place(error: MpmdError, where: str | None = None) -> MpmdError:
-    """The error with places in the user's files: the line that called the library where an op was made.
+    """Return the error with places in the user's files: the line that called the library where an op was made.
 
     What has no place gets the place `where` (`file:line`).
     """
@@ -70,7 +70,7 @@ def _at_users_place(diagnostic: Diagnostic, where: str | None) -> Diagnostic:
 
 
 def users_place(location: Location) -> Location:
-    """The innermost place of a location that is in the user's files; the location itself if that is all."""
+    """Return the innermost place of a location that is in the user's files; the location itself if that is all."""
     files = list(location.files)
     own = next((place for place in files if is_users(place[0])), None)
     return location if own is None or own == files[0] else _location(*own)

@@ -23,7 +23,7 @@ class Written:
     """Writes jaxprs with numbers for their variables: those are written alike that are equal but for names."""
 
     def lines(self, closed: Closed) -> Iterator[Hashable]:
-        """What stands for the arguments, the equations and the results."""
+        """Yield what stands for the arguments, the equations and the results."""
         parts = opened(closed)
         number: dict[Any, int] = {}
 
@@ -41,19 +41,19 @@ class Written:
         yield tuple(map(use, parts.outvars))
 
     def params(self, eqn: tracing.Equation) -> Hashable:
-        """What stands for the parameters of `eqn`, but for rules."""
+        """Return what stands for the parameters of `eqn`, but for rules."""
         return tuple((k, self.value(v)) for k, v in eqn.params.items() if k not in _RULES)
 
     def type(self, aval: Any) -> Hashable:
-        """What stands for a type."""
+        """Return what stands for a type."""
         return (str(aval), bool(getattr(aval, "weak_type", False)))
 
     def equation(self, eqn: tracing.Equation) -> Hashable:
-        """What stands for an equation, but for its operands, parameters and results."""
+        """Return what stands for an equation, but for its operands, parameters and results."""
         raise NotImplementedError
 
     def value(self, value: Any) -> Hashable:
-        """What stands for a parameter or constant: equal for equal ones."""
+        """Return what stands for a parameter or constant: equal for equal ones."""
         raise NotImplementedError
 
 
@@ -66,7 +66,7 @@ class Fingerprints(Written):
         self._alive: list[Any] = []
 
     def of(self, closed: Closed) -> int:
-        """The number of `closed`."""
+        """Return the number of `closed`."""
         if id(closed) not in self._memo:
             key = tuple(self.lines(closed))
             self._memo[id(closed)] = (closed, self._numbers.setdefault(key, len(self._numbers)))

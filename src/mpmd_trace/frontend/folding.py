@@ -37,7 +37,7 @@ class Stack:
         self._whole: Any = None
 
     def whole(self) -> Any:
-        """The stacked array, made once."""
+        """Return the stacked array, made once."""
         if self._whole is None:
             self._whole = lax.concatenate([lax.expand_dims(jnp.asarray(whole(p)), (0,)) for p in self.parts], 0)
         return self._whole
@@ -100,7 +100,7 @@ def _known_input(value: Any) -> np.ndarray[Any, Any] | None:
 
 
 def fold(eqn: tracing.Equation, args: Sequence[Any]) -> list[Any] | None:
-    """The results of `eqn` as `Known`s, when its operands are known integers; None otherwise."""
+    """Return the results of `eqn` as `Known`s, when its operands are known integers; None otherwise."""
     name = eqn.primitive.name
     if name not in _FOLDABLE and name != "iota":
         return None
@@ -121,7 +121,7 @@ def fold(eqn: tracing.Equation, args: Sequence[Any]) -> list[Any] | None:
 
 
 def _computed(name: str, aval: tracing.Aval, values: Sequence[Any]) -> np.ndarray[Any, Any] | None:
-    """The result of this type, by NumPy; None where that may be another one."""
+    """Return the result of this type, by NumPy; None where that may be another one."""
     if name in _NUMPY:
         with np.errstate(over="ignore"):  # integers wrap around
             return np.asarray(_NUMPY[name](*values), aval.dtype)
@@ -144,7 +144,7 @@ _RESHAPING = frozenset({"squeeze", "reshape", "slice", "broadcast_in_dim"})
 
 
 def sliced(eqn: tracing.Equation, args: Sequence[Any], moved: bool = False) -> list[Any] | None:
-    """The result of a `dynamic_slice` at a known place as a plain slice; None for other equations.
+    """Return the result of a `dynamic_slice` at a known place as a plain slice; None for other equations.
 
     With `moved`, reshapes of such slices count too.
     """

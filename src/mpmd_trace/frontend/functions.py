@@ -10,12 +10,12 @@ __all__ = ["labels", "name_of", "parameters_of", "positional_names"]
 
 
 def name_of(fn: Callable[..., Any]) -> str:
-    """The name of a function, or of the type of a callable object."""
+    """Return the name of a function, or of the type of a callable object."""
     return str(getattr(fn, "__name__", type(fn).__name__))
 
 
 def parameters_of(fn: Callable[..., Any]) -> list[inspect.Parameter] | None:
-    """The parameters, None where nobody knows them."""
+    """Return the parameters, None where nobody knows them."""
     try:
         return list(inspect.signature(fn).parameters.values())
     except (TypeError, ValueError):
@@ -23,12 +23,12 @@ def parameters_of(fn: Callable[..., Any]) -> list[inspect.Parameter] | None:
 
 
 def positional_names(parameters: Iterable[inspect.Parameter]) -> list[str]:
-    """The names of the parameters that may be given by position."""
+    """Return the names of the parameters that may be given by position."""
     return [p.name for p in parameters if p.kind in (p.POSITIONAL_ONLY, p.POSITIONAL_OR_KEYWORD)]
 
 
 def labels(fn: Callable[..., Any], count: int) -> list[str]:
-    """The names of the first `count` positional parameters, `args[i]` where there is none."""
+    """Return the names of the first `count` positional parameters, `args[i]` where there is none."""
     parameters = parameters_of(fn) or []
     names = positional_names(parameters)[:count]
     variadic = next((p.name for p in parameters if p.kind is p.VAR_POSITIONAL), "args")

@@ -207,7 +207,7 @@ def _count(microbatches: object) -> int:
 
 
 def _cut(args: Sequence[Any], positions: Sequence[int], count: int, fn: Callable[..., Any]) -> tuple[Any, ...]:
-    """The arguments at `positions` with their first axes in `count` parts, along a new first axis."""
+    """Return the arguments at `positions` with their first axes in `count` parts, along a new first axis."""
     wrong = []
     names = positional_names(parameters_of(fn) or [])
     for position in positions:

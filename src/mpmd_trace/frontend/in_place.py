@@ -61,7 +61,7 @@ def kept(
 
 
 def _variables(objects: dict[str, Any]) -> Iterator[tuple[str, Any, Any]]:
-    """Each variable of NNX in named arguments: where it is, the variable, and its value."""
+    """Yield each variable of NNX in named arguments: where it is, the variable, and its value."""
     variable: Any = sys.modules["flax.nnx"].Variable
     for name, tree in objects.items():
         for path, leaf in jax.tree_util.tree_leaves_with_path(tree, is_leaf=lambda x: isinstance(x, variable)):

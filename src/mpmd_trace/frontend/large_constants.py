@@ -23,7 +23,7 @@ class LargeConstants:
         self._given: list[dict[int, Any]] = []
 
     def of(self, closed: Closed) -> dict[int, Any]:
-        """The large constants anywhere in `closed`, by identity."""
+        """Return the large constants anywhere in `closed`, by identity."""
         if id(closed) in self._memo:
             return self._memo[id(closed)][1]
         parts = opened(closed)
@@ -45,10 +45,10 @@ class LargeConstants:
             self._given.pop()
 
     def read(self, value: Any) -> Any:
-        """What stands for a constant."""
+        """Return what stands for a constant."""
         return self._given[-1].get(id(value), value)
 
 
 def is_large(value: Any) -> bool:
-    """Whether a constant becomes an input."""
+    """Return whether a constant becomes an input."""
     return getattr(value, "nbytes", 0) > LARGE_CONSTANT_BYTES

@@ -73,7 +73,7 @@ def _scans(closed: Closed, computed: Sequence[bool]) -> Iterator[Found]:
 
 
 def _multiplies(eqn: Equation) -> bool:
-    """Whether there is a product in `eqn`."""
+    """Return whether there is a product in `eqn`."""
     inside = (one for inner in tracing.subjaxprs(eqn) for one in tracing.equations(inner))
     return eqn.primitive.name in _PRODUCTS or any(one.primitive.name in _PRODUCTS for one in inside)
 
@@ -92,7 +92,7 @@ def _judged(eqn: Equation, computed: Sequence[bool]) -> Found:
 
 
 def _only_sums(layout: tracing.ScanLayout) -> bool:
-    """Whether what the scan carries is handed on or added to, and looked at by nothing else."""
+    """Return whether what the scan carries is handed on or added to, and looked at by nothing else."""
     parts = tracing.opened(layout.body)
     users: dict[Any, list[Equation]] = {}
     for eqn in parts.eqns:
@@ -112,7 +112,7 @@ def _only_sums(layout: tracing.ScanLayout) -> bool:
 
 
 def _flow(closed: Closed, masks: Sequence[int]) -> tuple[list[int], bool]:
-    """What the results depend on, for arguments of these; and whether parameters multiply what is carried."""
+    """Return what the results depend on, for arguments of these; and whether parameters multiply what is carried."""
     parts = tracing.opened(closed)
     of: dict[Any, int] = dict(zip(parts.invars, masks, strict=True))
     multiplies = False

@@ -47,12 +47,12 @@ def assigned_parts(names: Iterable[str], count: int = 1) -> AbstractContextManag
 
 
 def is_assigning() -> bool:
-    """Whether a program is being traced for `mpmd_trace.jit`."""
+    """Return whether a program is being traced for `mpmd_trace.jit`."""
     return _assigned.value is not None
 
 
 def equal_parts(name: str, count: int) -> list[str]:
-    """The names of `count` equal parts of the layers `name`."""
+    """Return the names of `count` equal parts of the layers `name`."""
     return [f"{name}[{i}/{count}]" for i in range(count)]
 
 
@@ -66,7 +66,7 @@ def _ranges(names: Iterable[str]) -> dict[str, list[_Part]]:
 
 
 def range_mistakes(names: Sequence[str]) -> list[str]:
-    """What is wrong with the ranges of layers among assigned names: gaps, overlaps, a name given in two ways."""
+    """Return what is wrong with the ranges of layers among assigned names: gaps, overlaps, a name given in two ways."""
     mistakes = []
     by_parts = {match[1] for name in names if (match := _PART.fullmatch(name))}
     for name, parts in _ranges(names).items():
@@ -89,7 +89,7 @@ def range_mistakes(names: Sequence[str]) -> list[str]:
 
 
 def _parts(name: str, length: int, names: Sequence[str], otherwise: int) -> list[_Part]:
-    """The parts of `length` layers called `name`, in their order.  Raises `FrontendError`."""
+    """Return the parts of `length` layers called `name`, in their order.  Raises `FrontendError`."""
     ranges = _ranges(names).get(name)
     if ranges is not None:
         if ranges[-1].stop != length:
@@ -130,7 +130,7 @@ def bounds_of(eqn: tracing.Equation) -> tuple[int, ...] | None:
 
 
 def has_marks(closed: tracing.Closed) -> bool:
-    """Whether the program cuts the layers of a scan."""
+    """Return whether the program cuts the layers of a scan."""
     return any(eqn.primitive.name == "slice" and bounds_of(eqn) is not None for eqn in tracing.equations(closed))
 
 
@@ -191,7 +191,7 @@ def scan(
 
 
 def _scan_of(body: Callable[..., Any], part: _Part, reverse: bool, unroll: int | bool) -> Callable[..., Any]:
-    """The scan over one part, which is a computation of its own."""
+    """Return the scan over one part, which is a computation of its own."""
 
     def run(carry: Any, xs: Any) -> Any:
         return lax.scan(body, carry, xs, part.stop - part.start, reverse=reverse, unroll=unroll)

@@ -32,7 +32,7 @@ _CALLED = "enumerated_for calls its body as body(i, carry, x)"
 
 
 def parameter_order(body: Callable[..., Any]) -> Order:
-    """What the names of the parameters of `body` say.
+    """Return what the names of the parameters of `body` say.
 
     Raises:
         FrontendError: when they say that the carry comes first, or when the body does not take three arguments.
@@ -92,7 +92,7 @@ def _swapped(body: Callable[..., Any]) -> Exception:
 
 
 def _gives_carry(body: Callable[..., Any], *args: Any) -> bool:
-    """Whether the body takes these arguments and returns a carry."""
+    """Return whether the body takes these arguments and returns a carry."""
     try:
         result = jax.eval_shape(body, *args)
     except Exception:  # of the user's code, which was not made for this
@@ -101,7 +101,7 @@ def _gives_carry(body: Callable[..., Any], *args: Any) -> bool:
 
 
 def _is_carry(result: Any, carry: Any) -> bool:
-    """Whether a result is a new carry, perhaps with outputs, of the types of the last one."""
+    """Return whether a result is a new carry, perhaps with outputs, of the types of the last one."""
     structure = jax.tree.structure(carry)
     if jax.tree.structure(result) != structure:
         if not isinstance(result, tuple) or len(result) != 2 or jax.tree.structure(result[0]) != structure:
@@ -112,7 +112,7 @@ def _is_carry(result: Any, carry: Any) -> bool:
 
 
 def _looks_like(body: Callable[..., Any], i: Any, carry: Any, x: Any) -> str | None:
-    """What is odd about the carry that `body` returns, a single array, if something is."""
+    """Return what is odd about the carry that `body` returns, a single array, if something is."""
     try:
         closed = jax.make_jaxpr(lambda *args: jax.tree.leaves(body(*args)))(i, carry, x)
     except Exception:  # it is called again, and then the error is the user's to see
@@ -136,7 +136,7 @@ _KEEPING = frozenset({"convert_element_type", "broadcast_in_dim", "reshape", "sq
 
 
 def _summands(parts: OpenJaxpr) -> set[Any]:
-    """The variables that the first result is a sum of."""
+    """Return the variables that the first result is a sum of."""
     makers = {v: eqn for eqn in parts.eqns for v in eqn.outvars}
     result: set[Any] = set()
     left = [parts.outvars[0]]

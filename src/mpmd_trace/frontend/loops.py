@@ -106,7 +106,7 @@ def enumerated_for(
 
 
 def _sliced(inputs: Any) -> tuple[Any, int]:
-    """The inputs of a loop as a pytree to be sliced along the first axes, and how many slices there are."""
+    """Return the inputs of a loop as a pytree to be sliced along the first axes, and how many slices there are."""
     if isinstance(inputs, list):
         if not inputs:
             raise mistake("enumerated_for got an empty list of microbatches.")

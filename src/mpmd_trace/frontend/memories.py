@@ -16,7 +16,7 @@ _SPACES = {"device": jax.memory.Space.Device, HOST: jax.memory.Space.Host}
 
 
 def names_devices(eqn: Equation) -> bool:
-    """Whether `eqn` is a `device_put` to certain devices, and not only to a memory."""
+    """Return whether `eqn` is a `device_put` to certain devices, and not only to a memory."""
     if eqn.primitive.name != "device_put":
         return False
     return any(isinstance(target, Sharding | jax.Device) for target in eqn.params["devices"])
@@ -33,7 +33,7 @@ def put(x: Any, target: Any) -> Any:
 def divide_results(
     closed: Closed, specs: Sequence[Spec | None], platform: str
 ) -> tuple[tuple[Spec | None, ...], tuple[str | None, ...]]:
-    """The specs of the results of `closed`, and for each the memory to which it must be moved in the end.
+    """Return the specs of the results of `closed`, and for each the memory to which it must be moved in the end.
 
     A spec keeps the memory of what the program itself puts there (on a CPU, JAX leaves it where it is).
     """
@@ -50,7 +50,7 @@ def divide_results(
 
 
 def returned_arguments(closed: Closed) -> dict[int, int]:
-    """The results that are arguments as they came, each with the number of the argument."""
+    """Return the results that are arguments as they came, each with the number of the argument."""
     parts = opened(closed)
     numbers = {var: i for i, var in enumerate(parts.invars)}
     return {i: numbers[v] for i, v in enumerate(parts.outvars) if not is_literal(v) and v in numbers}

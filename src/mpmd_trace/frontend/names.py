@@ -13,7 +13,7 @@ from mpmd_trace.ir.assignment import Assignment
 
 
 def nearest(name: str, known: Iterable[str]) -> str:
-    """A sentence that offers the known names most like `name`, or all of them when none is."""
+    """Return a sentence that offers the known names most like `name`, or all of them when none is."""
     listed = sorted(n for n in known if isinstance(n, str))
     close = difflib.get_close_matches(name, listed, n=3, cutoff=0.5)
     if close:
@@ -34,7 +34,7 @@ def name_problems(
     assignments: Mapping[str, Assignment],
     where: str | None = None,
 ) -> tuple[list[Diagnostic], list[str]]:
-    """What does not fit, and what is likely to be a mistake: a configuration may serve several programs.
+    """Return what does not fit, and what is likely to be a mistake: a configuration may serve several programs.
 
     Args:
         names: each name in the program, with the places where it occurs.
@@ -84,7 +84,7 @@ def name_problems(
 
 
 def _unused(name: str, assigned: Assignment, names: Iterable[str]) -> str:
-    """The warning about an assigned name that the program does not have."""
+    """Return the warning about an assigned name that the program does not have."""
     close = difflib.get_close_matches(name, names, n=3)
     return (
         f"the name {name!r} is assigned to mesh {assigned.mesh!r} but occurs nowhere in the program"

@@ -21,14 +21,14 @@ Inside: TypeAlias = Callable[[Closed, Sequence[Any], Any], tuple[list[Any], Any]
 
 
 def can_thread(eqn: Equation) -> bool:
-    """Whether a token can go through `eqn`; a batch of loops, each with its own end, has no order."""
+    """Return whether a token can go through `eqn`; a batch of loops, each with its own end, has no order."""
     if eqn.primitive.name == "while":
         return not tracing.out_avals(eqn.params["cond_jaxpr"])[0].shape
     return eqn.primitive.name in ("scan", "cond")
 
 
 def threaded(eqn: Equation, args: Sequence[Any], token: Any, inside: Inside) -> tuple[list[Any], Any]:
-    """The results of a `scan`, `while` or `cond`, and the token behind it."""
+    """Return the results of a `scan`, `while` or `cond`, and the token behind it."""
     rule = {"scan": _scan, "while": _while, "cond": _cond}[eqn.primitive.name]
     *results, token = rule(eqn, list(args), token, inside)
     return results, token

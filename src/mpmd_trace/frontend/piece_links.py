@@ -54,7 +54,7 @@ _OTHER_AXIS = ("cumsum", "cumprod", "cummax", "cummin", "cumlogsumexp")
 
 
 def linked(eqn: Equation, axes: Sequence[int | None]) -> Link | None:
-    """How `eqn` computes each piece of its results from pieces of its operands, if it does.
+    """Return how `eqn` computes each piece of its results from pieces of its operands, if it does.
 
     Args:
         eqn: an equation without jaxprs.
@@ -78,12 +78,12 @@ def _links(eqn: Equation) -> Iterator[Link]:
             yield (axis, *(None for _ in shapes[1:]), *(other for _ in outs))
 
     def kept(gone: Iterable[int]) -> Iterator[Link]:
-        """The first operand without some of its axes."""
+        """Yield the first operand without some of its axes."""
         there = [axis for axis in range(len(shape)) if axis not in gone]
         return alone((axis, i) for i, axis in enumerate(there))
 
     def alike(gone: Iterable[int]) -> Iterator[Link]:
-        """All operands and results have the same axes, but for some."""
+        """Yield all operands and results have the same axes, but for some."""
         return ((axis,) * (len(shapes) + len(outs)) for axis in range(len(out)) if axis not in gone)
 
     if name in ELEMENTWISE:
@@ -152,7 +152,7 @@ def _links(eqn: Equation) -> Iterator[Link]:
 
 
 def _has_window(params: dict[str, Any], axis: int) -> bool:
-    """Whether a window of a `reduce_window` is more than one row along an axis."""
+    """Return whether a window of a `reduce_window` is more than one row along an axis."""
     names = ("window_dimensions", "window_strides", "base_dilation", "window_dilation")
     return any(params[name][axis] != 1 for name in names) or tuple(params["padding"][axis]) != (0, 0)
 
@@ -184,7 +184,7 @@ def _scatter_links(params: dict[str, Any], shapes: Sequence[Sequence[int]]) -> I
 
 
 def _moved_rows(eqn: Equation, axis: int) -> bool:
-    """Whether a `slice` or `pad` takes, adds or skips rows along an axis."""
+    """Return whether a `slice` or `pad` takes, adds or skips rows along an axis."""
     params = eqn.params
     if eqn.primitive.name == "slice":
         step = (params["strides"] or (1,) * (axis + 1))[axis]
@@ -194,7 +194,7 @@ def _moved_rows(eqn: Equation, axis: int) -> bool:
 
 
 def cut_axis(eqn: Equation, axes: Iterable[int | None]) -> int | None:
-    """The axis along which `eqn` takes rows of, adds rows to, or joins arrays, one by one; None if it does not.
+    """Return the axis along which `eqn` takes rows of, adds rows to, or joins arrays, one by one; None if it does not.
 
     Args:
         eqn: an equation.
@@ -215,7 +215,7 @@ def cut_axis(eqn: Equation, axes: Iterable[int | None]) -> int | None:
 
 
 def contracted(eqn: Equation) -> list[tuple[int, int]]:
-    """The axes of both operands over which `eqn` sums, if it is a product of arrays without axes in common."""
+    """Return the axes of both operands over which `eqn` sums, if it is a product of arrays without axes in common."""
     if eqn.primitive.name != "dot_general":
         return []
     (left, right), batch = eqn.params["dimension_numbers"]

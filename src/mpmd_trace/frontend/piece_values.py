@@ -61,22 +61,22 @@ class Pieces:
 
 
 def as_array(part: Any) -> Any:
-    """A part as an array."""
+    """Return a part as an array."""
     return lax.full(part.aval.shape, 0, part.aval.dtype) if isinstance(part, Zero) else part
 
 
 def sizes(bounds: Sequence[int]) -> list[int]:
-    """How many rows are between one bound and the next."""
+    """Return how many rows are between one bound and the next."""
     return [b - a for a, b in itertools.pairwise(bounds)]
 
 
 def resized(aval: Any, axis: int, size: int) -> Any:
-    """A type with another number of rows."""
+    """Return a type with another number of rows."""
     return aval.update(shape=(*aval.shape[:axis], size, *aval.shape[axis + 1 :]))
 
 
 def flat_arrays(values: Sequence[Any]) -> list[Any]:
-    """All arrays, piece by piece."""
+    """Return all arrays, piece by piece."""
     return [a for v in values for a in (v.arrays if isinstance(v, Pieces) else [v])]
 
 
@@ -136,7 +136,7 @@ _KEEP_ZEROS = frozenset({"neg", "copy", "reshape", "transpose", "squeeze", "redu
 
 
 def one_piece(eqn: Equation, args: list[Any], axis: int, start: int, size: int) -> list[Any]:
-    """The results of `eqn` for one piece of its operands: rows `start` to `start + size` along `axis`."""
+    """Return the results of `eqn` for one piece of its operands: rows `start` to `start + size` along `axis`."""
     name = eqn.primitive.name
     zeros = [isinstance(a, Zero) for a in args]
     aval = resized(eqn.outvars[0].aval, axis, size)

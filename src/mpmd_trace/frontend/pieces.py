@@ -44,7 +44,7 @@ class Rows(NamedTuple):
 
 
 def rows(cut: Cut, aval: Any) -> Rows | None:
-    """The cuts of an array of this type in numbers of rows; None where it cannot be cut so."""
+    """Return the cuts of an array of this type in numbers of rows; None where it cannot be cut so."""
     shape = getattr(aval, "shape", ())
     if cut.axis >= len(shape):
         return None
@@ -106,11 +106,11 @@ class Cuts:
         return False
 
     def get(self, atom: Any) -> Cut | None:
-        """The cut of a value, None for one that is whole."""
+        """Return the cut of a value, None for one that is whole."""
         return None if tracing.is_literal(atom) else self.of.get(atom)
 
     def rows(self, atom: Any) -> Rows | None:
-        """The cut of a value in numbers of rows, None for one that is whole."""
+        """Return the cut of a value in numbers of rows, None for one that is whole."""
         cut = self.get(atom)
         return None if cut is None else rows(cut, atom.aval)
 
@@ -218,7 +218,7 @@ class _Search:
         self._marked: dict[int, tuple[Closed, bool]] = {}
 
     def is_marked(self, eqn: Equation) -> bool:
-        """Whether layers are cut inside of `eqn`."""
+        """Return whether layers are cut inside of `eqn`."""
         for inner in tracing.subjaxprs(eqn):
             if id(inner) not in self._marked:
                 self._marked[id(inner)] = inner, has_marks(inner)
@@ -228,7 +228,7 @@ class _Search:
 
 
 def _part(cut: Cut | None, aval: Any, start: int, stop: int) -> Cut | None:
-    """The cut of rows `start` to `stop` of an array with this cut; None if they are in one piece."""
+    """Return the cut of rows `start` to `stop` of an array with this cut; None if they are in one piece."""
     known = None if cut is None else rows(cut, aval)
     if known is None or stop <= start:
         return None
@@ -259,7 +259,7 @@ class Body(NamedTuple):
 
 
 def bodies(eqn: Equation) -> list[Body]:
-    """The jaxprs in `eqn` that `Cuts` looks into."""
+    """Return the jaxprs in `eqn` that `Cuts` looks into."""
     operands, results, params = list(eqn.invars), list(eqn.outvars), eqn.params
     every = list(range(len(operands)))
 

@@ -62,7 +62,7 @@ class _Interpreter:
         self._told: set[tuple[str | None, str]] = set()
 
     def evaluate(self, cuts: Cuts, args: Sequence[Any]) -> list[Any]:
-        """The results for `args`, which are in pieces as `cuts` says."""
+        """Return the results for `args`, which are in pieces as `cuts` says."""
         parts = cuts.parts
         env: dict[Any, Any] = dict(zip(parts.constvars, parts.consts, strict=True))
         env.update(zip(parts.invars, args, strict=True))
@@ -101,7 +101,7 @@ class _Interpreter:
         return cut_rows(value, value.axis, 0, value.bounds[-1])
 
     def _on_wholes(self, eqn: Equation, args: Sequence[Any]) -> list[Any]:
-        """The results of an equation that needs all layers."""
+        """Return the results of an equation that needs all layers."""
         return list(tracing.rebind(eqn, [self._whole(a, eqn) for a in args]))
 
     def _tell(self, value: Pieces, eqn: Equation | None) -> None:
@@ -156,7 +156,7 @@ class _Interpreter:
         return self._on_wholes(eqn, args)
 
     def _each(self, eqn: Equation, args: list[Any], out: Sequence[Rows | None], link: Link) -> list[Any]:
-        """An equation that computes piece k of its results from piece k of its operands."""
+        """Return an equation that computes piece k of its results from piece k of its operands."""
         atoms = [*eqn.invars, *eqn.outvars]
         forms = [*Form.of(args).rows, *out]
         order = [*range(len(args), len(forms)), *range(len(args))]  # results say how the operands are cut
@@ -246,7 +246,7 @@ class _Interpreter:
         return [self._as_cut(a, cuts.rows(v), eqn) for v, a in zip(atoms, args, strict=True)]
 
     def _alike(self, like: Form, values: Sequence[Any], eqn: Equation) -> list[Any]:
-        """The values in pieces as those of this form."""
+        """Return the values in pieces as those of this form."""
         return [self._as_cut(value, wanted, eqn) for value, wanted in zip(values, like.rows, strict=True)]
 
     def _on_flat(
@@ -330,7 +330,7 @@ class _Interpreter:
     def _whiles(
         self, eqn: Equation, inner: list[Cuts], for_test: list[Any], for_step: list[Any], start: list[Any]
     ) -> list[Any] | None:
-        """A loop for each piece, whose layers go on until each is done; None where pieces need each other."""
+        """Return a loop for each piece, whose layers go on until each is done; None where pieces need each other."""
         test, step = inner
         like = Form.of(start)
         flat = flat_arrays(start)
@@ -365,7 +365,7 @@ class _Interpreter:
         return like.values(results)
 
     def _cond(self, eqn: Equation, args: list[Any], inner: list[Cuts]) -> list[Any]:
-        """A conditional for each piece, and one for what is whole: each piece may be on a mesh of its own."""
+        """Return a conditional for each piece, and one for what is whole: each piece may be on a mesh of its own."""
         index, *operands = args
         entering = self._entering(inner[0].parts.invars, inner[0], operands, eqn)
         arrays, like = flat_arrays(entering), Form.of(entering)
@@ -386,7 +386,7 @@ class _Interpreter:
     def _branch(
         self, cuts: Cuts, eqn: Equation, like: Form, arrays: Sequence[Any], bounds: Sequence[Rows | None]
     ) -> Closed:
-        """A branch as a jaxpr of arrays, which returns those of its results."""
+        """Return a branch as a jaxpr of arrays, which returns those of its results."""
 
         def run(*flat: Any) -> list[Any]:
             outputs = self.evaluate(cuts, self._entering(cuts.parts.invars, cuts, like.values(flat), eqn))
@@ -397,7 +397,7 @@ class _Interpreter:
 
 
 def _in_turns(known: Rows | None) -> Rows | None:
-    """How an array is cut that has such arrays along a new first axis."""
+    """Return how an array is cut that has such arrays along a new first axis."""
     return None if known is None else known._replace(axis=known.axis + 1)
 
 

@@ -38,7 +38,7 @@ def shardings(
     kept: Sequence[NamedSharding | None] = (),
     layouts_given: Sequence[str | None] = (),
 ) -> tuple[tuple[Spec | None, ...], list[str]]:
-    """The place of each leaf, and the mistakes.
+    """Return the place of each leaf, and the mistakes.
 
     Args:
         prefix: a pytree prefix of the positional arguments, or of the result, of `NamedSharding`, `Format` or None.
@@ -102,7 +102,7 @@ def staying(
     leaves: Sequence[Any],
     topology: Sequence[Any],
 ) -> tuple[Spec | None, ...]:
-    """The specs, where the arguments `idle`, which are only returned, stay on the mesh that they are on."""
+    """Return the specs, where the arguments `idle`, which are only returned, stay on the mesh that they are on."""
     result = list(specs)
     for i in idle:
         spec, sharding = result[i] or Spec(), kept[i]
@@ -121,7 +121,7 @@ def _mesh_of_device(leaf: Any, topology: Sequence[Any]) -> Mesh | None:
 
 
 def same_devices(mesh: Any, other: Any) -> bool:
-    """Whether both are meshes of the same devices with the same axes."""
+    """Return whether both are meshes of the same devices with the same axes."""
     return (
         isinstance(mesh, Mesh)
         and isinstance(other, Mesh)
@@ -132,7 +132,7 @@ def same_devices(mesh: Any, other: Any) -> bool:
 
 
 def _foreign(sharding: NamedSharding, topology: Sequence[Any]) -> str | None:
-    """What is wrong with a mesh whose devices are those of no mesh of the topology."""
+    """Return what is wrong with a mesh whose devices are those of no mesh of the topology."""
     mesh = sharding.mesh
     known = [m for m in topology if isinstance(m, Mesh)]
     if not isinstance(mesh, Mesh) or mesh.empty or not known or any(same_devices(mesh, m) for m in known):
@@ -149,7 +149,7 @@ def _devices(mesh: Mesh) -> str:
 
 
 def _layout(wanted: Any, leaf: Leaf) -> tuple[str | None, str | None]:
-    """The text of the layout of a `Format`, None for the default; and what is wrong with it."""
+    """Return the text of the layout of a `Format`, None for the default; and what is wrong with it."""
     rank = len(leaf.struct.shape)
     if leaf.key_impl is not None:
         return None, "a typed PRNG key has no layout; give a sharding, or pass jax.random.key_data(key)."
@@ -187,7 +187,7 @@ def _given_layout(leaf: Any, places: Sequence[set[Any]]) -> str | None:
 
 
 def kept_sharding(leaf: Any, topology: Sequence[Any]) -> NamedSharding | None:
-    """The sharding that an array was given on one of the meshes, which it then keeps."""
+    """Return the sharding that an array was given on one of the meshes, which it then keeps."""
     sharding = getattr(leaf, "sharding", None)
     if not isinstance(sharding, NamedSharding) or not isinstance(sharding.mesh, Mesh):
         return None

@@ -37,7 +37,7 @@ _FOREIGN = ("ffi", "callback", "custom_call")
 
 
 def key_of(closed: Closed, *more: Any) -> str:
-    """The key of a jaxpr and of other values.  Raises `Unknown`."""
+    """Return the key of a jaxpr and of other values.  Raises `Unknown`."""
     keys = _Keys()
     return keys.digest("program", keys.jaxpr(closed), *(keys.value(one) for one in more))
 
@@ -71,7 +71,7 @@ class _Keys(Written):
         return primitive.name, str(eqn.source_info.name_stack), tracing.settings_of(eqn)
 
     def value(self, value: Any) -> Any:
-        """What stands for a value: equal in all processes for equal ones."""
+        """Return what stands for a value: equal in all processes for equal ones."""
         kind = type(value)
         if value is None or kind in (bool, int, float, complex, str, bytes):
             return kind.__name__, repr(value)
@@ -122,7 +122,7 @@ class _Keys(Written):
 
 
 def _known_primitives() -> frozenset[int]:
-    """The primitives of JAX and of this package (by id): their lowering changes with the versions alone."""
+    """Return the primitives of JAX and of this package (by id): their lowering changes with the versions alone."""
     return _primitives_in(len(sys.modules))
 
 
@@ -137,7 +137,7 @@ def _primitives_in(_modules: int) -> frozenset[int]:
 
 @functools.cache
 def sources() -> str:
-    """A key of the files of this package, for what one version of it has made is not that of another."""
+    """Return a key of the files of this package, for what one version of it has made is not that of another."""
     folder = os.path.dirname(os.path.dirname(os.path.abspath(__file__)))
     texts = []
     for path, folders, files in os.walk(folder):

@@ -34,7 +34,7 @@ INLINED = {
 
 
 def kind_of(eqn: Equation) -> str:
-    """The control flow of `eqn` in words."""
+    """Return the control flow of `eqn` in words."""
     kinds = {
         "cond": "a conditional (jax.lax.cond, switch or a branch of while)",
         "while": "a loop with a number of iterations that is not known (jax.lax.while_loop)",
@@ -64,7 +64,7 @@ def has_no_order(eqn: Equation) -> Diagnostic:
 
 
 def applied(eqn: Equation) -> Closed | None:
-    """The jaxpr that `eqn` only applies to its operands, if it does."""
+    """Return the jaxpr that `eqn` only applies to its operands, if it does."""
     name = eqn.primitive.name
     return eqn.params["jaxpr" if name in REMAT else INLINED[name]] if name in INLINED or name in REMAT else None
 
@@ -79,7 +79,7 @@ class _Flow(NamedTuple):
 
 
 def only_returned(closed: Closed) -> list[int]:
-    """The arguments that are results as they came and that nothing computes with.
+    """Return the arguments that are results as they came and that nothing computes with.
 
     Also by way of functions that are only applied, as named layers, and of loops: these may hand them on, or not look
     at them.
@@ -120,7 +120,7 @@ def _flow(closed: Closed, known: dict[int, tuple[Closed, _Flow]]) -> _Flow:
 
 
 def _flow_of_loop(loop: tracing.ScanLayout, operands: int, known: dict[int, tuple[Closed, _Flow]]) -> _Flow:
-    """What each turn hands on to the next is what the first one was given."""
+    """Return what each turn hands on to the next is what the first one was given."""
     turn = _flow(loop.body, known)
     carried = {i: loop.constants + i for i in range(loop.carries) if turn.returned.get(i) == loop.constants + i}
     others = (n for i, n in turn.returned.items() if carried.get(i) != n)
@@ -133,7 +133,7 @@ _LOOKED_AT = MARKERS | {markers.transposes_p.name, "sharding_constraint", "devic
 
 
 def stays(eqn: Equation, args: Sequence[Any]) -> bool:
-    """Whether `eqn` stays what it is on these operands, wherever it stands."""
+    """Return whether `eqn` stays what it is on these operands, wherever it stands."""
     if eqn.effects or eqn.primitive.name in _LOOKED_AT or any(True for _ in tracing.subjaxprs(eqn)):
         return False
     return any(isinstance(a, jax.core.Tracer) for a in args)
@@ -146,7 +146,7 @@ class Questions:
         self._named_memo: dict[int, tuple[Closed, bool]] = {}
 
     def has_names(self, closed: Closed) -> bool:
-        """Whether `closed` contains a tagged jit or a mark, at any depth."""
+        """Return whether `closed` contains a tagged jit or a mark, at any depth."""
         if id(closed) not in self._named_memo:
             answer = any(
                 eqn.primitive.name in MARKERS
@@ -158,11 +158,11 @@ class Questions:
         return self._named_memo[id(closed)][1]
 
     def has_calls(self, closed: Closed, kinds: tuple[str, ...]) -> bool:
-        """Whether `closed` contains a call, or, if its kind is asked for, a loop that makes calls."""
+        """Return whether `closed` contains a call, or, if its kind is asked for, a loop that makes calls."""
         return any((tag := tag_of(eqn)) is not None and tag.kind in kinds for eqn in tracing.equations(closed))
 
     def recomputes(self, closed: Closed) -> bool:
-        """Whether anything named in `closed` is recomputed for a backward."""
+        """Return whether anything named in `closed` is recomputed for a backward."""
         return any(
             self.has_names(inner) and (eqn.primitive.name in REMAT or self.recomputes(inner))
             for eqn in opened(closed).eqns
@@ -170,7 +170,7 @@ class Questions:
         )
 
     def must_change(self, closed: Closed) -> bool:
-        """Whether control flow that stays contains something that cannot stay."""
+        """Return whether control flow that stays contains something that cannot stay."""
         return self.has_names(closed) or any(
             eqn.primitive.name == "sharding_constraint"
             or (tracing.calls_out(eqn) and tracing.is_ordered(eqn))
@@ -180,7 +180,7 @@ class Questions:
         )
 
     def names_in(self, eqn: Equation) -> list[str]:
-        """The names of the computations and tensors inside of `eqn`, sorted."""
+        """Return the names of the computations and tensors inside of `eqn`, sorted."""
         inside = [one for inner in tracing.subjaxprs(eqn) for one in tracing.equations(inner)]
         names = {tag.name for one in inside if (tag := tag_of(one)) is not None and tag.kind == "named_computation"}
         return sorted(names.union(one.params["name"] for one in inside if one.primitive is markers.named_tensor_p))

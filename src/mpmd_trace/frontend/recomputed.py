@@ -41,20 +41,20 @@ class Expressions:
         self._depth = 0
 
     def fresh(self) -> int:
-        """A number that no expression has."""
+        """Return a number that no expression has."""
         self._fresh -= 1
         return self._fresh
 
     def constant(self, value: Any) -> int:
-        """The number of a constant that is written out."""
+        """Return the number of a constant that is written out."""
         return self._numbers.setdefault(self._fingerprints.value(value), len(self._numbers))
 
     def slice(self, operand: int, index: int) -> int:
-        """The number of a slice of a value along its first axis."""
+        """Return the number of a slice of a value along its first axis."""
         return self._numbers.setdefault(("slice", operand, index), len(self._numbers))
 
     def results(self, eqn: Equation, operands: Sequence[int]) -> list[int]:
-        """The numbers of the results of `eqn` for the numbers of its operands."""
+        """Return the numbers of the results of `eqn` for the numbers of its operands."""
         if eqn.primitive is markers.transposes_p:
             return list(operands)
         inner = applied(eqn)
@@ -103,7 +103,7 @@ class Later:
         self._index = index
 
     def now(self) -> Any:
-        """The value."""
+        """Return the value."""
         return self._compute()[self._index]
 
 
@@ -150,14 +150,14 @@ class Values:
         return result
 
     def crosses(self, args: Sequence[Any], name: str) -> bool:
-        """Whether the computation `name` of the backward gets something recomputed elsewhere."""
+        """Return whether the computation `name` of the backward gets something recomputed elsewhere."""
         own = frozenset([self._place(name)])
         return any(id(a) in self._again and not self._places[id(a)] <= own for a in args if id(a) in self._places)
 
     def add_later(
         self, eqn: Equation, args: Sequence[Any], scope: Scope, compute: Callable[[Sequence[Any]], list[Any]]
     ) -> list[Later]:
-        """The results of `eqn`, an equation of the forward pass that nothing but the backward may need."""
+        """Return the results of `eqn`, an equation of the forward pass that nothing but the backward may need."""
         values = functools.cache(lambda: compute([now(a) for a in args]))
         results = [Later(values, i) for i in range(len(eqn.outvars))]
         self.add(eqn, args, results, None, scope)

@@ -112,7 +112,7 @@ class Rewriter:
         return self._traced(run, lambda run: tracing.make_program(run, types, name, without_unused=self._apart))
 
     def _traced(self, run: Callable[..., Any], make: Callable[[Callable[..., Any]], Any]) -> Any:
-        """What `make` traces of `run`; what only the backward needs of the forward pass goes first."""
+        """Return what `make` traces of `run`; what only the backward needs of the forward pass goes first."""
         before = len(self._kept)
         made = make(run)
         # A function of its own: JAX remembers what it traced.
@@ -126,7 +126,7 @@ class Rewriter:
         wanted: Sequence[bool] | None = None,
         given: dict[Place, Any] | None = None,
     ) -> list[Any]:
-        """The results of `closed` on `args`; those that are not `wanted` may be None.
+        """Return the results of `closed` on `args`; those that are not `wanted` may be None.
 
         `given` holds values inside `closed` that need not be computed.
         """
@@ -168,7 +168,7 @@ class Rewriter:
         return results
 
     def _unused(self, eqn: Equation, args: list[Any], outer: Scope) -> Sequence[Any]:
-        """The results of an equation that no result depends on: values for the backward to keep, or None."""
+        """Return the results of an equation that no result depends on: values for the backward to keep, or None."""
         scope = outer.at(eqn)
         values = self._values[-1] if scope.is_open else None
         if values is None or scope.is_backward or any(a is None for a in args):
@@ -188,7 +188,7 @@ class Rewriter:
         return self.evaluate(inner, args, scope, [False] * len(eqn.outvars))
 
     def _opens(self, eqn: Equation) -> bool:
-        """Whether the equations inside of `eqn` are interpreted in its place, where no call is."""
+        """Return whether the equations inside of `eqn` are interpreted in its place, where no call is."""
         tag = tag_of(eqn)
         if tag is not None and tag.kind == "call":
             return True
@@ -267,7 +267,7 @@ class Rewriter:
         return self._bind(eqn, args, params, scope)
 
     def _bind(self, eqn: Equation, args: Sequence[Any], params: dict[str, Any], scope: Scope) -> list[Any]:
-        """An equation that stays what it is."""
+        """Return an equation that stays what it is."""
         operands = [folding.whole(a) for a in args]
         if eqn.effects:
             results = tracing.rebind(eqn, operands, params)
@@ -278,11 +278,11 @@ class Rewriter:
         return self._calls.equation(eqn, operands, params, counter)
 
     def _counter(self, scope: Scope) -> int | None:
-        """The microbatch that calls here are of, where each part of it is a call of its own; else None."""
+        """Return the microbatch that calls here are of, where each part of it is a call of its own; else None."""
         return scope.counter if self._apart and scope.level == "main" else None
 
     def _whole(self, eqn: Equation, args: list[Any], scope: Scope, name: str) -> list[Any]:
-        """A loop or conditional, all names in which are at one place, as the computation `name`."""
+        """Return a loop or conditional, all names in which are at one place, as the computation `name`."""
         chain = self._order.chain(name)
         inside = dataclasses.replace(scope, level="named", parent=name, chain=chain)
         chains = (chain,) if any(map(tracing.is_ordered, tracing.subjaxprs(eqn))) else ()
@@ -298,7 +298,7 @@ class Rewriter:
         return self._taken(chains, list(out))
 
     def _changed(self, value: Any, scope: Scope) -> Any:
-        """A parameter with the jaxprs in it rewritten."""
+        """Return a parameter with the jaxprs in it rewritten."""
         if type(value) in (tuple, list):
             return type(value)([self._changed(v, scope) for v in value])
         if not tracing.is_jaxpr(value) or not self._ask.must_change(value):
@@ -341,12 +341,12 @@ class Rewriter:
         return self._taken(chains, shared.results(operands, out))
 
     def _operands(self, body: Closed, values: Sequence[Any], chains: Sequence[Any]) -> list[Any]:
-        """What a rewritten body takes: its large constants, these values, and the tokens of these chains."""
+        """Return what a rewritten body takes: its large constants, these values, and the tokens of these chains."""
         large = map(self.large_constants.read, self.large_constants.of(body).values())
         return [*large, *map(folding.whole, values), *self._order.given(chains)]
 
     def _taken(self, chains: Sequence[Any], results: list[Any]) -> list[Any]:
-        """The results without the tokens of these chains, which are known from now on."""
+        """Return the results without the tokens of these chains, which are known from now on."""
         count = len(results) - len(chains)
         self._order.take(chains, results[count:])
         return results[:count]
@@ -376,7 +376,7 @@ class Rewriter:
         return lowering.sharding_p.bind(x, sharding=text, mesh=self.meshes.op(sharding))[0]
 
     def _put(self, eqn: Equation, values: list[Any]) -> list[Any]:
-        """A `device_put`: of its targets, only the axes and the memory count."""
+        """Return a `device_put`: of its targets, only the axes and the memory count."""
         result = []
         for i, (x, target) in enumerate(zip(values, eqn.params["devices"], strict=True)):
             is_sharding = isinstance(target, jax.sharding.Sharding)
@@ -459,7 +459,7 @@ class Rewriter:
         return [results[i] for i in range(len(division.wanted))]
 
     def _unroll(self, eqn: Equation, args: list[Any], scope: Scope, unused: bool = False) -> list[Any]:
-        """A scan, one iteration after the other, each a call when calls are possible here.
+        """Return a scan, one iteration after the other, each a call when calls are possible here.
 
         Of a scan that is `unused`, the equations are known to those who may want their results kept.
         """

@@ -68,7 +68,7 @@ def name_scans(fn: Callable[..., T], name: str) -> Callable[..., T]:
 
 
 def _chosen(closed: Closed, fn: Callable[..., Any], name: str) -> dict[int, Closed]:
-    """The bodies of the scans over layers, by identity.  Raises `FrontendError` when there are none."""
+    """Return the bodies of the scans over layers, by identity.  Raises `FrontendError` when there are none."""
     result = scans_of(closed)
     possible = [one for one in result if not one.reason]
     possible = [one for one in possible if one.multiplies] or possible
@@ -90,7 +90,7 @@ def _chosen(closed: Closed, fn: Callable[..., Any], name: str) -> dict[int, Clos
 
 
 def _run(closed: Closed, args: Sequence[Any], name: str, chosen: Mapping[int, Closed]) -> list[Any]:
-    """The results of `closed`, with the chosen scans called `name`."""
+    """Return the results of `closed`, with the chosen scans called `name`."""
 
     def rule(eqn: Equation, operands: list[Any]) -> list[Any]:
         with tracing.source_of(eqn):
@@ -108,7 +108,7 @@ def _run(closed: Closed, args: Sequence[Any], name: str, chosen: Mapping[int, Cl
 
 
 def _has(closed: Closed, chosen: Mapping[int, Closed]) -> bool:
-    """Whether a chosen scan is in `closed`."""
+    """Return whether a chosen scan is in `closed`."""
     return any(e.primitive.name == "scan" and id(e.params["jaxpr"]) in chosen for e in tracing.equations(closed))
 
 

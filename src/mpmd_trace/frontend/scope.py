@@ -40,7 +40,7 @@ class Scope:
         return self.rematerialised or self.transposes > 0
 
     def at(self, eqn: Equation) -> Scope:
-        """The scope inside `eqn`."""
+        """Return the scope inside `eqn`."""
         scopes = tracing.scopes(eqn)
         counter = tags.counter_in(scopes)
         return dataclasses.replace(
@@ -68,32 +68,32 @@ class Shared:
         return any(computed for computed, _ in self.sources)
 
     def results(self, operands: Sequence[Any], out: Sequence[Any]) -> list[Any]:
-        """The results of the original, for the operands and results of `closed`."""
+        """Return the results of the original, for the operands and results of `closed`."""
         return [(out if computed else operands)[i] for computed, i in self.sources]
 
 
 def tag_of(eqn: Equation) -> tags.Tag | None:
-    """The tag of a tagged jit, None for any other equation."""
+    """Return the tag of a tagged jit, None for any other equation."""
     if eqn.primitive.name not in ("jit", "pjit"):
         return None
     return tags.decode(eqn.params["name"])
 
 
 def is_computation(eqn: Equation) -> bool:
-    """Whether `eqn` is a named computation."""
+    """Return whether `eqn` is a named computation."""
     tag = tag_of(eqn)
     return tag is not None and tag.kind == "named_computation"
 
 
 def count_in(body: Closed) -> int:
-    """How often the named computation with this body was transposed."""
+    """Return how often the named computation with this body was transposed."""
     eqns = opened(body).eqns
     counts = [e.params["count"] for e in eqns if e.primitive is markers.transposes_p]
     return max(counts, default=0)
 
 
 def distinct(results: Sequence[Any], arguments: Sequence[Any]) -> tuple[list[Any], list[tuple[bool, int]]]:
-    """The results without arguments and repetitions, and the source of each of them."""
+    """Return the results without arguments and repetitions, and the source of each of them."""
     kept: list[Any] = []
     place = {id(a): (False, i) for i, a in enumerate(arguments)}
     sources = []

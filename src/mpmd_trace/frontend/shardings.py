@@ -26,11 +26,11 @@ class Meshes:
         self._symbols: dict[Axes, str] = {}
 
     def ops(self) -> tuple[str, ...]:
-        """The text of the `sdy.mesh` op of each set of axes that was seen."""
+        """Return the text of the `sdy.mesh` op of each set of axes that was seen."""
         return tuple(map(self._op, self._symbols))
 
     def op(self, sharding: NamedSharding) -> str:
-        """The text of the `sdy.mesh` op of a sharding for which there is a text."""
+        """Return the text of the `sdy.mesh` op of a sharding for which there is a text."""
         return self._op(_listed(sharding.mesh.shape))
 
     def _op(self, axes: Axes) -> str:
@@ -62,7 +62,7 @@ class Meshes:
         return f"@{symbol}, [{dimensions(sharding.spec, aval)}]", None
 
     def unknown(self, shape: Mapping[Any, int]) -> str | None:
-        """What is wrong with a mesh of this shape, when none of the topology has it."""
+        """Return what is wrong with a mesh of this shape, when none of the topology has it."""
         axes = _listed(shape)
         if not self._known or not axes or axes in self._known:
             return None
@@ -73,14 +73,14 @@ class Meshes:
 
 
 def without_devices(eqn: tracing.Equation) -> dict[str, Any]:
-    """The parameters; a `shard_map` loses its devices, because the assignment says which ones it runs on."""
+    """Return the parameters; a `shard_map` loses its devices, because the assignment says which ones it runs on."""
     mesh = eqn.params.get("mesh") if eqn.primitive.name == "shard_map" else None
     params: dict[str, Any] = eqn.params
     return {**params, "mesh": mesh.abstract_mesh} if isinstance(mesh, Mesh) else params
 
 
 def no_named_sharding(sharding: object) -> str:
-    """What is wrong with something else than a `NamedSharding`."""
+    """Return what is wrong with something else than a `NamedSharding`."""
     kind = type(sharding).__name__
     return f"{kind} cannot be used here. Use a jax.sharding.NamedSharding over a mesh of the topology."
 
@@ -90,7 +90,7 @@ def _listed(shape: Mapping[Any, int]) -> Axes:
 
 
 def dimensions(spec: PartitionSpec, aval: tracing.Aval) -> str:
-    """The dimension shardings of `spec`; trailing dimensions of the physical array are whole."""
+    """Return the dimension shardings of `spec`; trailing dimensions of the physical array are whole."""
     rank = len(tracing.physical(aval)[0])
     entries = [*spec, *[None] * (rank - len(spec))]
     return ", ".join(_dimension(entry) for entry in entries)

@@ -52,7 +52,7 @@ class Split:
     out_tree: Any
 
     def leaves(self, leaves: Sequence[Any], topology: Sequence[Any]) -> list[Any]:
-        """The arguments of the user with a type for each piece in the place of stacked ones."""
+        """Return the arguments of the user with a type for each piece in the place of stacked ones."""
         result: list[Any] = []
         for x, cut in zip(leaves, self.stacks.inputs, strict=True):
             if cut is None:
@@ -66,7 +66,7 @@ class Split:
         return result
 
     def spread(self, prefix: Any, topology: Sequence[Any], *, results: bool) -> Any:
-        """A pytree prefix of shardings for the arrays of the user as one for the pieces."""
+        """Return a pytree prefix of shardings for the arrays of the user as one for the pieces."""
         if prefix is None:
             return None
         signature, stacks = self.stacks.signature, self.stacks
@@ -91,7 +91,7 @@ class Split:
 
 
 def split(closed: Closed, given: Given, out_names: Sequence[str], out_tree: Any) -> Split | None:
-    """The program with its stacked layers in pieces; None where it cuts no layers."""
+    """Return the program with its stacked layers in pieces; None where it cuts no layers."""
     if not has_marks(closed):
         return None
     cuts = Cuts(closed)
@@ -120,7 +120,7 @@ def split(closed: Closed, given: Given, out_names: Sequence[str], out_tree: Any)
 
 
 def _opened(tree: Any, forms: Sequence[Rows | None]) -> Any:
-    """The structure with a tuple of leaves in the place of each stacked one."""
+    """Return the structure with a tuple of leaves in the place of each stacked one."""
     leaves = [0 if cut is None else (0,) * len(cut.pairs) for cut in forms]
     return jax.tree.structure(jax.tree.unflatten(tree, leaves))
 

@@ -29,14 +29,14 @@ class Statics:
 
 
 def divided(tree: Any, is_array: Callable[[Any], bool]) -> tuple[list[Any], Statics]:
-    """The arrays of `tree`, in order, and the rest."""
+    """Return the arrays of `tree`, in order, and the rest."""
     leaves, treedef = jax.tree.flatten(tree)
     rest = tuple(ARRAY if is_array(leaf) else leaf for leaf in leaves)
     return [leaf for leaf in leaves if is_array(leaf)], Statics(treedef, rest)
 
 
 def join(arrays: Iterable[Any], statics: Statics) -> Any:
-    """The pytree that was taken apart, with `arrays` in place of its arrays."""
+    """Return the pytree that was taken apart, with `arrays` in place of its arrays."""
     fill = iter(arrays)
     return jax.tree.unflatten(statics.treedef, [next(fill) if leaf is ARRAY else leaf for leaf in statics.leaves])
 
@@ -88,7 +88,7 @@ def without_statics(tree: Any) -> Any:
 
 
 def is_hashable(value: object) -> bool:
-    """Whether `value` has a hash (a tuple of a list says that it is hashable, and is not)."""
+    """Return whether `value` has a hash (a tuple of a list says that it is hashable, and is not)."""
     try:
         hash(value)
     except TypeError:

@@ -42,12 +42,12 @@ class Tag:
     name: str
 
     def encode(self) -> str:
-        """The reserved function name."""
+        """Return the reserved function name."""
         return f"{_PREFIX}{self.kind}[{self.name}]"
 
 
 def decode(function_name: str) -> Tag | None:
-    """The tag that `function_name` spells, or None for a name that a user gave."""
+    """Return the tag that `function_name` spells, or None for a name that a user gave."""
     if not function_name.startswith(_PREFIX) or not function_name.endswith("]"):
         return None
     kind, _, rest = function_name[len(_PREFIX) :].partition("[")
@@ -55,12 +55,12 @@ def decode(function_name: str) -> Tag | None:
 
 
 def counter_scope(call_counter: int) -> str:
-    """The name scope that carries a call counter to the frontend."""
+    """Return the name scope that carries a call counter to the frontend."""
     return f"{_COUNTER}{call_counter}"
 
 
 def counter_in(scopes: Sequence[str]) -> int | None:
-    """The innermost call counter among `scopes`, or None."""
+    """Return the innermost call counter among `scopes`, or None."""
     for scope in reversed(scopes):
         if scope.startswith(_COUNTER):
             return int(scope[len(_COUNTER) :])
@@ -68,7 +68,7 @@ def counter_in(scopes: Sequence[str]) -> int | None:
 
 
 def is_name(name: object) -> bool:
-    """Whether `name` can name a computation or tensor."""
+    """Return whether `name` can name a computation or tensor."""
     return isinstance(name, str) and bool(name) and name == name.strip() and not set(name) & _SEPARATORS
 
 
@@ -90,7 +90,7 @@ def check_name(name: object, what: str) -> str:
 def layer_names(
     defaults: Sequence[str], name: str | Sequence[str] | Callable[[str], str] | None, what: str
 ) -> list[str]:
-    """The names of layers: `name` for all of them, one per layer, or made of its default name.
+    """Return the names of layers: `name` for all of them, one per layer, or made of its default name.
 
     Raises:
         FrontendError: when there are more or fewer names than layers, and for a name that cannot be one.
@@ -126,7 +126,7 @@ _ATTRIBUTE_KEYS = (jax.tree_util.GetAttrKey, jax.tree_util.FlattenedIndexKey)
 
 
 def is_array(leaf: object) -> bool:
-    """Whether `leaf` is an array or tracer (typed PRNG keys included)."""
+    """Return whether `leaf` is an array or tracer (typed PRNG keys included)."""
     return isinstance(leaf, (jax.Array, np.ndarray, np.generic)) or hasattr(leaf, "__jax_array__")
 
 
@@ -147,7 +147,7 @@ _jits: weakref.WeakKeyDictionary[Any, dict[Any, Callable[..., Any]]] = weakref.W
 
 
 def _jit_of(function: Callable[..., Any] | None, tag: Tag, shared: bool = False) -> Callable[..., Any]:
-    """A tagged jit `(statics, *arrays) -> result` that runs `function`; when it is `shared`, for all names.
+    """Return a tagged jit `(statics, *arrays) -> result` that runs `function`; when it is `shared`, for all names.
 
     When `function` is None, it is found in the arguments (callable pytrees such as modules).
     """
@@ -206,7 +206,7 @@ def _closure(function: Callable[..., Any] | None) -> tuple[_Cell, ...]:
 
 
 def _value(argument: Any) -> Any:
-    """The argument that `_mark_static` marked."""
+    """Return the argument that `_mark_static` marked."""
     return argument.value if isinstance(argument, StaticLeaf) else argument
 
 

@@ -188,7 +188,7 @@ class Traced:
         return tuple(i for i, s in enumerate(self.in_shardings) if s is not None and s.memory == HOST)
 
     def evaluate(self, *leaves: Any) -> list[Any]:
-        """The leaves of the result for `leaves` of the arguments, computed without meshes."""
+        """Return the leaves of the result for `leaves` of the arguments, computed without meshes."""
         return list(self._plain(*self.constants, *leaves))
 
     @property
@@ -197,12 +197,12 @@ class Traced:
         return self._lowered[0]
 
     def mlir_text(self, debug_info: bool = True) -> str:
-        """The module with `mpmd` ops, without topology; with source locations on request."""
+        """Return the module with `mpmd` ops, without topology; with source locations on request."""
         return lowering.module_text(self.module, debug_info)
 
 
 def _attributes(spec: Spec | None) -> dict[str, str]:
-    """What the module says of the place of an argument or result."""
+    """Return what the module says of the place of an argument or result."""
     attributes: dict[str, str] = {}
     if spec is not None and spec.text is not None:
         attributes["sdy.sharding"] = f"#sdy.sharding<{spec.text}>"

@@ -24,7 +24,10 @@ class Assignment:
 
     @classmethod
     def parse(cls, text: str) -> Assignment:
-        """The assignment that `text` spells.  Raises `ValueError` with the stage where that is no whole number."""
+        """Return the assignment that `text` spells.
+
+        Raises `ValueError` with the stage where that is no whole number.
+        """
         match = _PLACE.match(text)
         assert match is not None  # it matches any text
         mesh, kind, stage = match.groups()

@@ -41,7 +41,7 @@ class Attribute(Interned):
 
     @classmethod
     def interned(cls, text: str, **fields: Any) -> Self:
-        """The attribute with this text, made with these fields if need be."""
+        """Return the attribute with this text, made with these fields if need be."""
         result = ATTRIBUTES.find(text)
         if result is None:
             made = cls(text)
@@ -56,7 +56,7 @@ class Attribute(Interned):
 
 
 def _again(cls: type[Attribute], text: str, fields: dict[str, Any]) -> Attribute:
-    """What was copied or pickled is the one object with this text again."""
+    """Return what was copied or pickled is the one object with this text again."""
     return cls.interned(text, **fields)
 
 
@@ -142,7 +142,7 @@ _PLAIN_KEY = re.compile(r"[A-Za-z_][A-Za-z0-9_$.]*$")
 
 
 def dict_text(items: Mapping[str, Attribute]) -> str:
-    """The entries of a dictionary, sorted by name, as MLIR prints them between braces."""
+    """Return the entries of a dictionary, sorted by name, as MLIR prints them between braces."""
     parts = []
     for key in sorted(items):
         shown = key if _PLAIN_KEY.match(key) else quote(key)

@@ -110,7 +110,7 @@ def _parse_user_origin(text: str) -> UserOriginAttr:
 
 
 def parse_dict_body(text: str) -> dict[str, Attribute]:
-    """The entries of an attribute dictionary, given what stands between its braces."""
+    """Return the entries of an attribute dictionary, given what stands between its braces."""
     entries: dict[str, Attribute] = {}
     for part in split_top_level(text):
         match = re.match(r'([A-Za-z_][A-Za-z0-9_$.]*|"(?:[^"\\]|\\.)*")\s*(=\s*)?', part)
@@ -123,7 +123,7 @@ def parse_dict_body(text: str) -> dict[str, Attribute]:
 
 
 def parse_attribute(text: str) -> Attribute:
-    """The attribute that `text` (as printed by MLIR) spells.  What no pass reads stays opaque."""
+    """Return the attribute that `text` (as printed by MLIR) spells.  What no pass reads stays opaque."""
     result = ATTRIBUTES.find(text)
     if result is None:
         result = ATTRIBUTES.keep(text, _parse(text))

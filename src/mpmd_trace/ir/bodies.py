@@ -79,7 +79,7 @@ class BodyBuilder:
         self.block = Block()
 
     def arg(self, type: Type, loc: Location = UNKNOWN) -> Value:
-        """A new block argument."""
+        """Return a new block argument."""
         return self.block.add_arg(type, loc=loc)
 
     def op(self, name: str, operands: Sequence[Value], result_types: Sequence[Type], **kwargs: object) -> Op:
@@ -97,13 +97,13 @@ class BodyBuilder:
         return returned
 
     def finish(self, returned: Sequence[Value], terminator: str = "mpmd.return") -> Region:
-        """The frozen body that returns these values."""
+        """Return the frozen body that returns these values."""
         self.block.append(make_op(terminator, returned))
         return freeze(Region([self.block]))
 
 
 def effective_operands(op: Op) -> list[Value]:
-    """The operands of the op, then the values that its regions capture, each once."""
+    """Return the operands of the op, then the values that its regions capture, each once."""
     return list(dict.fromkeys(op.operands + free_values(op) if op.regions else op.operands))
 
 
@@ -150,7 +150,7 @@ def region_dce(region: Region) -> bool:
 
 
 def _dead_ops(region: Region) -> dict[Op, None]:
-    """The ops that `region_dce` removes, users before producers; frozen bodies inside are not looked into."""
+    """Return the ops that `region_dce` removes, users before producers; frozen bodies inside are not looked into."""
     dead: dict[Op, None] = {}
 
     def visit(region: Region) -> None:
@@ -188,7 +188,7 @@ def bodies_in(region: Region) -> Iterator[tuple[Op, int, Region]]:
 
 
 def dce(body: Region) -> Region:
-    """The body after `region_dce`; the same object when that changes nothing.  Arguments stay."""
+    """Return the body after `region_dce`; the same object when that changes nothing.  Arguments stay."""
 
     def make() -> Region:
         if not _dead_ops(body) and all(dce(inner) is inner for _, _, inner in bodies_in(body)):
@@ -201,7 +201,7 @@ def dce(body: Region) -> Region:
 
 
 def without_dead_ops(body: Region) -> Region:
-    """The body after `dce` as often as it changes something."""
+    """Return the body after `dce` as often as it changes something."""
 
     def make() -> Region:
         cleaned = dce(body)
@@ -211,7 +211,7 @@ def without_dead_ops(body: Region) -> Region:
 
 
 def restrict(body: Region, keep_args: Sequence[bool] | None, keep_results: Sequence[bool] | None) -> Region:
-    """The body without some arguments (which must be unused) and some returned values; no other change."""
+    """Return the body without some arguments (which must be unused) and some returned values; no other change."""
     key = ("restrict", tuple(keep_args or ()), tuple(keep_results or ()))
 
     def make() -> Region:
@@ -231,7 +231,7 @@ def restrict(body: Region, keep_args: Sequence[bool] | None, keep_results: Seque
 def map_ops(
     body: Region, key: Hashable, rewrite: Callable[[Region], bool], *, only: Callable[[Op], bool] | None = None
 ) -> Region:
-    """The body after `rewrite` worked on a mutable copy of it; the same body when it says nothing changed.
+    """Return the body after `rewrite` worked on a mutable copy of it; the same body when it says nothing changed.
 
     Nor is a copy made of a body that has no op for which `only` holds.
     """
@@ -246,12 +246,12 @@ def map_ops(
 
 
 def fingerprint(region: Region) -> str:
-    """A text that two regions share iff they print the same (up to value names).  Frozen ones remember it."""
+    """Return a text that two regions share iff they print the same (up to value names).  Frozen ones remember it."""
     if region.frozen:
         return remembered(region, "fingerprint", lambda: print_region(region))
     return print_region(region)
 
 
 def equivalent(a: Region, b: Region) -> bool:
-    """Whether the two bodies consist of the same ops in the same order."""
+    """Return whether the two bodies consist of the same ops in the same order."""
     return a is b or fingerprint(a) == fingerprint(b)

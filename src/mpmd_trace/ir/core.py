@@ -233,7 +233,7 @@ class Op(OperandList["Use", "Value"]):
     # Attributes: discardable ones win over inherent ones of the same name.
 
     def attr(self, name: str) -> Attribute | None:
-        """The attribute of that name, discardable or inherent."""
+        """Return the attribute of that name, discardable or inherent."""
         attribute = self.attrs.get(name)
         return attribute if attribute is not None else self.props.get(name)
 
@@ -255,7 +255,7 @@ class Op(OperandList["Use", "Value"]):
         return self.block.parent.parent
 
     def ancestor_in(self, block: Block) -> Op | None:
-        """This op, or the op around it, that lies directly in `block`; None if there is none."""
+        """Return this op, or the op around it, that lies directly in `block`; None if there is none."""
         op: Op | None = self
         while op is not None and op.block is not block:
             op = op.parent_op
@@ -291,7 +291,7 @@ class Op(OperandList["Use", "Value"]):
         return self.name in _TERMINATORS or bool(self.successors)
 
     def walk(self, *, post_order: bool = True, reverse: bool = False) -> Iterator[Op]:
-        """This op and everything nested in it, frozen bodies included."""
+        """Yield this op and everything nested in it, frozen bodies included."""
         if not post_order:
             yield self
         if self.regions:
@@ -300,7 +300,7 @@ class Op(OperandList["Use", "Value"]):
             yield self
 
     def clone(self, mapping: dict[Value, Value] | None = None, *, operands: Sequence[Value] | None = None) -> Op:
-        """A detached copy; `mapping` (old value -> new value) is read for operands and extended by results.
+        """Return a detached copy; `mapping` (old value -> new value) is read for operands and extended by results.
 
         Frozen bodies are shared, other regions copied.
         """
@@ -411,11 +411,11 @@ class Region:
         return block
 
     def walk(self, *, post_order: bool = True, reverse: bool = False) -> Iterator[Op]:
-        """Every op in the region."""
+        """Yield every op in the region."""
         return walk_regions([self], post_order=post_order, reverse=reverse)
 
     def clone(self, mapping: dict[Value, Value] | None = None) -> Region:
-        """An unfrozen copy; values defined outside are mapped by `mapping` or kept."""
+        """Return an unfrozen copy; values defined outside are mapped by `mapping` or kept."""
         mapping = {} if mapping is None else mapping
         blocks: dict[Block, Block] = {}
         for old in self.blocks:
@@ -504,7 +504,7 @@ def op_class(cls: type[Op]) -> type[Op]:
 
 
 def make_op(name: str, *args: Any, **kwargs: Any) -> Op:
-    """An op of the class that models `name` (the generic class if none does); arguments as `Op`."""
+    """Return an op of the class that models `name` (the generic class if none does); arguments as `Op`."""
     cls = _CLASSES.get(name)
     if cls is None:
         return Op(name, *args, **kwargs)

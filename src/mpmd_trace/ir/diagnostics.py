@@ -74,12 +74,12 @@ class Diagnostics:
 
 
 def error_at(op: Op, message: str, *notes: Note) -> MpmdError:
-    """The exception for what is wrong with the op, to raise where no diagnostics are at hand."""
+    """Return the exception for what is wrong with the op, to raise where no diagnostics are at hand."""
     return MpmdError([Diagnostic("error", message, op.loc, notes, describe(op))])
 
 
 def describe(op: Op) -> str:
-    """A short text of the op: generic form without the insides of its regions."""
+    """Return a short text of the op: generic form without the insides of its regions."""
     operands = ", ".join(v.type.text for v in op.operands)
     results = ", ".join(r.type.text for r in op.results)
     merged = {**op.props, **op.attrs}

@@ -22,7 +22,7 @@ def make_unary(
     loc: Location,
     use: Use | None = None,
 ) -> _SomeOp:
-    """An op with one operand and one result, as `make_op`, but made faster; `props` is taken, not copied.
+    """Return an op with one operand and one result, as `make_op`, but made faster; `props` is taken, not copied.
 
     `use`, a use of `value`, becomes that of the op, wherever it is in the list.
     Mesh inference makes an assign and an unassign for every value that calls pass, and removes them again.

@@ -75,7 +75,7 @@ class _FrozenBlock(Frozen, Block):
 
 
 def _frozen_class(cls: type[Op]) -> type[Op]:
-    """The class of ops in frozen bodies that are instances of `cls` otherwise."""
+    """Return the class of ops in frozen bodies that are instances of `cls` otherwise."""
     frozen = type(cls.__name__, (Frozen, cls), {"__slots__": (), "frozen": True, "_mutable_class": cls})
     return _FROZEN_CLASSES.setdefault(cls, frozen)
 

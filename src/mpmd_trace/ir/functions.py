@@ -91,7 +91,7 @@ class FuncOp(Op):
             self.attrs[SHARED_DEVICES] = DictAttr.get(shared)
 
     def sharing(self, mesh: str) -> tuple[str, ...]:
-        """The meshes of the topology that have the devices of a mesh, itself among them."""
+        """Return the meshes of the topology that have the devices of a mesh, itself among them."""
         owners = self.device_owners
         return tuple(other for other, owner in owners.items() if owner == owners[mesh])
 
@@ -188,7 +188,7 @@ class FuncOp(Op):
 
 
 def function_around(op: Op) -> FuncOp | None:
-    """The function that the op is in, or is."""
+    """Return the function that the op is in, or is."""
     around: Op | None = op
     while around is not None and not isinstance(around, FuncOp):
         around = around.parent_op
@@ -203,7 +203,7 @@ def make_function(
     visibility: str | None = None,
     loc: Location = UNKNOWN,
 ) -> FuncOp:
-    """A detached `func.func` of one block, which ends with its return."""
+    """Return a detached `func.func` of one block, which ends with its return."""
     block = region.block
     type = function_type(tuple(a.type for a in block.args), tuple(v.type for v in block.terminator.operands))
     props: dict[str, Attribute] = {"sym_name": StringAttr.get(name), "function_type": TypeAttr.get(type)}

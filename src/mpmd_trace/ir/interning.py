@@ -41,6 +41,6 @@ class Interner(Generic[T]):
         self.find = self._known.get
 
     def keep(self, text: str, made: T) -> T:
-        """The one object with this text: `made`, unless there is one by now."""
+        """Return the one object with this text: `made`, unless there is one by now."""
         with self._lock:
             return self._known.setdefault(text, made)

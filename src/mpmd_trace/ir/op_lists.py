@@ -28,7 +28,7 @@ class Linked:
     _order: int
 
     def is_before(self, other: Linked) -> bool:
-        """Whether this op comes before `other`, which must be in the same block."""
+        """Return whether this op comes before `other`, which must be in the same block."""
         block = self.block
         assert block is not None and block is other.block, "ops of different blocks have no order"
         if self._order < 0 or other._order < 0 or not block._ordered:

@@ -28,7 +28,7 @@ class OperandList(Linked, Generic[U, V]):
     frozen: ClassVar[bool] = False
 
     def _new_use(self, index: int, value: V) -> U:
-        """A use of `value`, in the front of its list, as the operand of that number."""
+        """Return a use of `value`, in the front of its list, as the operand of that number."""
         raise NotImplementedError
 
     @property

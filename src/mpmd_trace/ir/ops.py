@@ -310,7 +310,7 @@ def make_fragment(
     attrs: Mapping[str, Attribute] | None = None,
     loc: Location = UNKNOWN,
 ) -> FragmentOp:
-    """A detached fragment with a frozen body."""
+    """Return a detached fragment with a frozen body."""
     assert body.frozen
     props: dict[str, Attribute] = {"mesh_name": StringAttr.get(mesh), "origin": ArrayAttr.get(origin)}
     if stage is not None:
@@ -320,12 +320,12 @@ def make_fragment(
 
 
 def make_transfer(value: Value, target: Type, *, loc: Location | None = None) -> TransferOp:
-    """A detached transfer of `value` to `target`."""
+    """Return a detached transfer of `value` to `target`."""
     return make_unary(TransferOp, value, target, {}, loc or value.location)
 
 
 def before_transfers(value: Value) -> Value:
-    """The value that is sent, when this one comes from a transfer, or from several one after the other."""
+    """Return the value that is sent, when this one comes from a transfer, or from several one after the other."""
     op = value.defining_op
     while isinstance(op, TransferOp):
         value = op.operand(0)
@@ -341,25 +341,25 @@ def make_assign(
     loc: Location | None = None,
     use: Use | None = None,
 ) -> AssignOp:
-    """A detached assign of the local tensor `value`, with that use of it if one is given."""
+    """Return a detached assign of the local tensor `value`, with that use of it if one is given."""
     props: dict[str, Attribute] = {} if label is None else {"origin": StringAttr.get(label)}
     return make_unary(AssignOp, value, mesh_type, props, loc or value.location, use)
 
 
 def make_unassign(value: Value, label: str | None = None, *, loc: Location | None = None) -> UnassignOp:
-    """A detached unassign of the mesh tensor `value`."""
+    """Return a detached unassign of the mesh tensor `value`."""
     assert isinstance(value.type, MeshTensorType)
     props: dict[str, Attribute] = {} if label is None else {"origin": StringAttr.get(label)}
     return make_unary(UnassignOp, value, value.type.tensor, props, loc or value.location)
 
 
 def make_return(values: Sequence[Value], name: str = "mpmd.return") -> Op:
-    """A detached terminator."""
+    """Return a detached terminator."""
     return make_op(name, values)
 
 
 def local_type(type: Type) -> Type:
-    """The type inside a fragment of a value of this type outside: the global tensor of a mesh tensor."""
+    """Return the type inside a fragment of a value of this type outside: the global tensor of a mesh tensor."""
     return type.tensor if isinstance(type, MeshTensorType) else type
 
 
@@ -403,7 +403,7 @@ class Module:
         return symbol.value if isinstance(symbol, StringAttr) else None
 
     def lookup(self, name: str) -> FuncOp | None:
-        """The function with that symbol name."""
+        """Return the function with that symbol name."""
         for f in self.functions:
             if f.sym_name == name:
                 return f
@@ -421,7 +421,7 @@ class Module:
         return self.op.walk(post_order=post_order, reverse=reverse)
 
     def clone(self) -> Module:
-        """A copy; bodies of fragments and named computations are shared, those of functions may change."""
+        """Return a copy; bodies of fragments and named computations are shared, those of functions may change."""
         copy = Module(self.op.clone(), self.resources, self.outlined)
         copy.own_bodies()
         return copy
@@ -435,7 +435,7 @@ class Module:
                     own.parent = function
 
     def to_generic(self, *, debug_info: bool = False, outlined: bool = True) -> str:
-        """The module in MLIR's generic form (fast; no dialect library is needed).
+        """Return the module in MLIR's generic form (fast; no dialect library is needed).
 
         `outlined`: with the outlined functions, behind the others.
         """
@@ -456,6 +456,6 @@ class Module:
 
 
 def tensor_of(value: Value) -> TensorType | None:
-    """The (global) tensor type of a tensor or mesh tensor; None for a token."""
+    """Return the (global) tensor type of a tensor or mesh tensor; None for a token."""
     type = local_type(value.type)
     return type if isinstance(type, TensorType) else None

@@ -53,7 +53,7 @@ class _Frame:
 
 
 def parse_generic(text: str) -> Module:
-    """The module that `text` spells in generic form.
+    """Return the module that `text` spells in generic form.
 
     Raises `ValueError` on text that MLIR would not have printed.
     """

@@ -57,7 +57,7 @@ class Region(Protocol):
 
 
 def print_op(op: Op, *, debug_info: bool = False) -> str:
-    """The op in generic form, with everything nested in it.
+    """Return the op in generic form, with everything nested in it.
 
     Values defined outside of it print as `%<unnamed>`-style names `%free0`, ...
     """
@@ -70,7 +70,7 @@ def print_op(op: Op, *, debug_info: bool = False) -> str:
 
 
 def print_region(region: Region) -> str:
-    """The region in generic form, without locations."""
+    """Return the region in generic form, without locations."""
     printer = _Printer(debug_info=False)
     printer.region(region, "")
     return "".join(printer.out)
@@ -87,7 +87,7 @@ class _Printer:
         self.debug_info = debug_info
 
     def name(self, value: Value) -> str:
-        """The name of a value whose definition was not printed yet: it comes later, or is somewhere else."""
+        """Return the name of a value whose definition was not printed yet: it comes later, or is somewhere else."""
         results = self.names.get(value)
         if results is None:
             base = f"%free{self.free}"

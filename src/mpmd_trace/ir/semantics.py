@@ -85,7 +85,7 @@ def _side_effect(op: Op) -> bool:
 
 
 def is_removable(op: Op) -> bool:
-    """Whether MLIR removes the op when no result is used ("dead-able"; terminators count as such here)."""
+    """Return whether MLIR removes the op when no result is used ("dead-able"; terminators count as such here)."""
     name = op.name
     if name in EFFECTFUL:
         return False
@@ -99,7 +99,7 @@ def is_removable(op: Op) -> bool:
 
 
 def is_pure(op: Op) -> bool:
-    """Whether the op has no effect and may be executed speculatively."""
+    """Return whether the op has no effect and may be executed speculatively."""
     name = op.name
     if name in EFFECTFUL or name in REMOVABLE_ONLY:
         return outlined_callee(op) is not None
@@ -121,7 +121,10 @@ def trivially_dead(op: Op) -> bool:
 
 
 def is_constant_like(op: Op) -> bool:
-    """Whether MLIR treats the op as a constant.  It does not fold or unify `sdy.constant`: each has a sharding."""
+    """Return whether MLIR treats the op as a constant.
+
+    It does not fold or unify `sdy.constant`: each has a sharding.
+    """
     return op.name in ("stablehlo.constant", "arith.constant")
 
 
@@ -136,7 +139,7 @@ def reduction_kind(op: Op) -> str | None:
 
 
 def region_reduction_kind(region: Region) -> str | None:
-    """The reduction that the region of a reduce or scatter computes, or None when it is another function.
+    """Return the reduction that the region of a reduce or scatter computes, or None when it is another function.
 
     The region has 2n arguments and returns n values; each must be the same reduction op of arguments i and
     i + n, in either order.

@@ -54,11 +54,11 @@ class TensorShardingAttr(Attribute):
         return SYMBOL.match(self.mesh).group(1).strip('"') if self.mesh.startswith("@") else ""  # type: ignore[union-attr]
 
     def dim_axes(self, dim: int) -> tuple[Axis, ...]:
-        """The axes that shard this dimension, major first."""
+        """Return the axes that shard this dimension, major first."""
         return _parse_axes(_in_braces(self.dims[dim]))
 
     def is_open(self, dim: int) -> bool:
-        """Whether propagation may shard this dimension further."""
+        """Return whether propagation may shard this dimension further."""
         return "?" in split_top_level(_in_braces(self.dims[dim]))
 
     @property
@@ -73,7 +73,7 @@ class TensorShardingAttr(Attribute):
         return (*of_dims, *self.replicated, *self.unreduced)
 
     def with_mesh(self, name: str) -> TensorShardingAttr:
-        """The same sharding on another mesh symbol."""
+        """Return the same sharding on another mesh symbol."""
         dims = ", ".join(self.dims)
         return parse_sharding_body(f"<{SymbolRefAttr.get(name).text}, [{dims}]{self.suffix}>")
 
@@ -99,7 +99,7 @@ def _parse_axes(text: str) -> tuple[Axis, ...]:
 
 
 def parse_sharding_body(body: str) -> TensorShardingAttr:
-    """The sharding spelled `<@mesh, [{"x"}, {}], ...>` (without the `#sdy.sharding` in front)."""
+    """Return the sharding spelled `<@mesh, [{"x"}, {}], ...>` (without the `#sdy.sharding` in front)."""
     body = body.strip()
     text = "#sdy.sharding" + body
     result = ATTRIBUTES.find(text)

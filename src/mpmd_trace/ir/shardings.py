@@ -41,7 +41,7 @@ __all__ = [
 
 
 def mesh_symbols(module: Module) -> dict[str, MeshAttr]:
-    """The meshes that `sdy.mesh` ops of the module define, by symbol name."""
+    """Return the meshes that `sdy.mesh` ops of the module define, by symbol name."""
     result: dict[str, MeshAttr] = {}
     for op in module.body:
         if op.name == "sdy.mesh":
@@ -52,38 +52,38 @@ def mesh_symbols(module: Module) -> dict[str, MeshAttr]:
 
 
 def mesh_of(sharding: TensorShardingAttr, symbols: dict[str, MeshAttr]) -> MeshAttr | None:
-    """The mesh that a sharding refers to, by symbol or inlined; None for an unknown symbol."""
+    """Return the mesh that a sharding refers to, by symbol or inlined; None for an unknown symbol."""
     if sharding.mesh.startswith("@"):
         return symbols.get(sharding.mesh_name)
     return cast(MeshAttr, parse_attribute("#sdy." + sharding.mesh))
 
 
 def fully_open(mesh_ref: str, rank: int) -> TensorShardingAttr:
-    """Every dimension `{?}`; `mesh_ref` is spelled as in a sharding, e.g. `@mesh`."""
+    """Return every dimension `{?}`; `mesh_ref` is spelled as in a sharding, e.g. `@mesh`."""
     return parse_sharding_body(f"<{mesh_ref}, [{', '.join(['{?}'] * rank)}]>")
 
 
 def fully_closed(mesh_ref: str, rank: int) -> TensorShardingAttr:
-    """Every dimension `{}`."""
+    """Return every dimension `{}`."""
     return parse_sharding_body(f"<{mesh_ref}, [{', '.join(['{}'] * rank)}]>")
 
 
 def mesh_ref(name: str) -> str:
-    """How a sharding spells a reference to the mesh with this symbol name."""
+    """Return how a sharding spells a reference to the mesh with this symbol name."""
     return SymbolRefAttr.get(name).text
 
 
 def sharding_like(
     sharding: TensorShardingAttr, *, mesh_ref: str | None = None, dims: Sequence[str] | None = None
 ) -> TensorShardingAttr:
-    """The sharding with another mesh reference or other dimensions."""
+    """Return the sharding with another mesh reference or other dimensions."""
     mesh_ref = sharding.mesh if mesh_ref is None else mesh_ref
     dims = sharding.dims if dims is None else dims
     return parse_sharding_body(f"<{mesh_ref}, [{', '.join(dims)}]{sharding.suffix}>")
 
 
 def map_shardings(attribute: Attribute, change: Callable[[TensorShardingAttr], TensorShardingAttr]) -> Attribute:
-    """The attribute with every sharding in it replaced."""
+    """Return the attribute with every sharding in it replaced."""
     if isinstance(attribute, TensorShardingAttr):
         return change(attribute)
     if isinstance(attribute, TensorShardingPerValueAttr):
@@ -96,7 +96,7 @@ def map_shardings(attribute: Attribute, change: Callable[[TensorShardingAttr], T
 
 
 def sharding_class(sharding: TensorShardingAttr | None) -> tuple[object, ...] | None:
-    """What distinguishes shardings in effect: two are equivalent iff this is equal.
+    """Return what distinguishes shardings in effect: two are equivalent iff this is equal.
 
     None when nothing is sharded; openness of dimensions and replicated axes do not count.
     """
@@ -109,12 +109,12 @@ def sharding_class(sharding: TensorShardingAttr | None) -> tuple[object, ...] | 
 
 
 def equivalent_shardings(a: TensorShardingAttr | None, b: TensorShardingAttr | None) -> bool:
-    """Whether values with these shardings need no resharding between them."""
+    """Return whether values with these shardings need no resharding between them."""
     return a is b or sharding_class(a) == sharding_class(b)
 
 
 def local_shape(tensor: TensorType, sharding: TensorShardingAttr | None, mesh: MeshAttr | None) -> tuple[int, ...]:
-    """The shape of the part of a tensor on one device, each dimension rounded up."""
+    """Return the shape of the part of a tensor on one device, each dimension rounded up."""
     shape = tensor.shape or ()
     if sharding is None or mesh is None:
         return shape
@@ -131,7 +131,7 @@ _WIDTH = re.compile(r"(?:ui|si|i|bf|f|tf)(\d+)")
 
 
 def bit_width(element: str) -> int:
-    """The number of bits of an element type.  Raises `ValueError` for types without a size."""
+    """Return the number of bits of an element type.  Raises `ValueError` for types without a size."""
     if element.startswith("complex<"):
         return 2 * bit_width(element[len("complex<") : -1])
     if element.startswith("!quant.uniform<"):
@@ -143,6 +143,6 @@ def bit_width(element: str) -> int:
 
 
 def byte_size(type: MeshTensorType, symbols: dict[str, MeshAttr]) -> float:
-    """The bytes that a value of this type takes on one device (a fraction for elements of some bits)."""
+    """Return the bytes that a value of this type takes on one device (a fraction for elements of some bits)."""
     mesh = None if type.sharding is None else mesh_of(type.sharding, symbols)
     return math.prod(local_shape(type.tensor, type.sharding, mesh)) * bit_width(type.tensor.element) / 8

@@ -15,7 +15,7 @@ __all__ = ["parse", "read_module"]
 def parse(
     text: str, *, filename: str = "-", allow_unregistered: bool = False, diagnostics: list[Diagnostic] | None = None
 ) -> Module:
-    """The module spelled by `text`: pretty or generic MLIR, in any dialect that jaxlib knows.
+    """Return the module spelled by `text`: pretty or generic MLIR, in any dialect that jaxlib knows.
 
     `filename` appears in diagnostics; `allow_unregistered` takes ops of unknown dialects, too.  Warnings and remarks
     of the parser go to `diagnostics`.  Raises `MpmdError` with every diagnostic of the parser and verifier, also for

@@ -138,7 +138,7 @@ _TENSOR = re.compile(r"tensor<((?:(?:\d+|\?)x)*|\*x)(.*)>$", re.DOTALL)
 
 
 def tensor(shape: tuple[int, ...], element: str, encoding: str | None = None) -> TensorType:
-    """The ranked tensor type with this shape (dynamic: -1) and element type, e.g. `tensor((4, 2), "f32")`."""
+    """Return the ranked tensor type with this shape (dynamic: -1) and element type, e.g. `tensor((4, 2), "f32")`."""
     dims = "".join("?x" if size < 0 else f"{size}x" for size in shape)
     text = f"tensor<{dims}{element}{', ' + encoding if encoding else ''}>"
     result = _TYPES.find(text) or _TYPES.keep(text, TensorType(text, shape, element, encoding))
@@ -149,7 +149,7 @@ def tensor(shape: tuple[int, ...], element: str, encoding: str | None = None) ->
 def mesh_tensor(
     mesh: str, tensor: TensorType, sharding: TensorShardingAttr | None = None, memory_kind: str | None = None
 ) -> MeshTensorType:
-    """The mesh tensor type of `tensor` on `mesh`."""
+    """Return the mesh tensor type of `tensor` on `mesh`."""
     key = (mesh, sharding, memory_kind)
     known = tensor._on_meshes.get(key)
     if known is not None:
@@ -167,7 +167,7 @@ def mesh_tensor(
 
 
 def function_type(inputs: tuple[Type, ...], results: tuple[Type, ...]) -> FunctionType:
-    """The function type; printed without parentheses around a single plain result, as MLIR does."""
+    """Return the function type; printed without parentheses around a single plain result, as MLIR does."""
     left = ", ".join(t.text for t in inputs)
     if len(results) == 1 and not isinstance(results[0], FunctionType):
         right = results[0].text
@@ -180,7 +180,7 @@ def function_type(inputs: tuple[Type, ...], results: tuple[Type, ...]) -> Functi
 
 
 def parse_type(text: str) -> Type:
-    """The type that `text` (as printed by MLIR) spells.  Unknown types stay opaque.
+    """Return the type that `text` (as printed by MLIR) spells.  Unknown types stay opaque.
 
     Raises `ValueError` when the text of a tensor, mesh tensor or function type is malformed.
     """

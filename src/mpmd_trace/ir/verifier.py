@@ -38,7 +38,7 @@ ISOLATED = frozenset(
 
 
 def verify(module: Module) -> list[Diagnostic]:
-    """What is wrong with the module, as errors; empty when it is valid."""
+    """Return what is wrong with the module, as errors; empty when it is valid."""
     return _Verifier(module).run()
 
 
@@ -61,7 +61,7 @@ class _Verifier:
     # Ops.
 
     def isolated(self, op: Op, function: FuncOp | None) -> bool:
-        """An op whose regions stand for themselves: first everything in it, then the isolated ops in it."""
+        """Return an op whose regions stand for themselves: first everything in it, then the isolated ops in it."""
         if isinstance(op, FuncOp):
             function = op
         problem = op_problem(op, None if op is function else function)
@@ -76,7 +76,7 @@ class _Verifier:
         return all(good)
 
     def region(self, region: Region, parent: Op, function: FuncOp | None, inner: list[Op]) -> Problem | None:
-        """The first problem of the ops in a region; isolated ops are left for later (`inner`)."""
+        """Return the first problem of the ops in a region; isolated ops are left for later (`inner`)."""
         if region.frozen and parent is not function:
             # A body has no relation to the function around it, so its problems are the same wherever it is.
             def make() -> tuple[Problem | None, tuple[Op, ...]]:
@@ -154,7 +154,7 @@ class _Verifier:
         return good
 
     def visibility(self, region: Region) -> Problem | None:
-        """The first use, in an isolated region, of a value that cannot be seen there."""
+        """Return the first use, in an isolated region, of a value that cannot be seen there."""
 
         def make() -> Problem | None:
             bodies: list[Region] = []

@@ -95,7 +95,7 @@ _RETURNING = frozenset({"mpmd.fragment", "mpmd.named_computation", "mpmd.for"})
 
 
 def op_problem(op: Op, function: FuncOp | None, parent: Op | None = None) -> Problem | None:
-    """The first problem of an op, or None.
+    """Return the first problem of an op, or None.
 
     `function`: the function around the op; `parent`: the op around it (for ops in frozen bodies).
     """
@@ -115,7 +115,7 @@ def op_problem(op: Op, function: FuncOp | None, parent: Op | None = None) -> Pro
 
 
 def parent_problem(op: Op, parent: Op | None) -> Problem | None:
-    """Whether the op stands in an op where it may."""
+    """Return whether the op stands in an op where it may."""
     shape = _SHAPES.get(op.name)
     if shape is None or not shape.parents or parent is None or parent.name in shape.parents:
         return None
@@ -123,7 +123,7 @@ def parent_problem(op: Op, parent: Op | None) -> Problem | None:
 
 
 def block_problem(block: Block, parent: Op) -> Problem | None:
-    """Whether a block ends as the op around it wants it to."""
+    """Return whether a block ends as the op around it wants it to."""
     if parent.name not in _RETURNING:
         return None
     last = block.last
@@ -211,7 +211,7 @@ def _shape_problem(op: Op, shape: _Shape) -> str | None:
 
 
 def _topology(function: FuncOp | None) -> TopologyAttr | str:
-    """The topology of the function, or what is wrong with it."""
+    """Return the topology of the function, or what is wrong with it."""
     if function is None:
         return "the op is in no function with a topology"
     result = function.attrs.get("topology")
@@ -225,7 +225,7 @@ def _topology(function: FuncOp | None) -> TopologyAttr | str:
 def _mesh_values(
     op: Op, mesh: str, function: FuncOp | None, args: Sequence[Type], returned: Sequence[Type], body: str
 ) -> str | None:
-    """The types outside and inside of a fragment or fragment call fit."""
+    """Return the types outside and inside of a fragment or fragment call fit."""
     for what, inner_what, outer, inner in (
         ("operand", "argument", [v.type for v in op.operands], args),
         ("result", "returned value", [r.type for r in op.results], returned),
@@ -291,7 +291,7 @@ def _transfer(op: Op, function: FuncOp | None) -> str | None:
 
 
 def _declared_kind(value: Value) -> str | None:
-    """The memory kind that attributes give a value."""
+    """Return the memory kind that attributes give a value."""
     name, declared = "mhlo.memory_kind", None
     if isinstance(value, BlockArg):
         function = value.owner.parent_op
@@ -372,7 +372,7 @@ def _for(op: Op, function: FuncOp | None) -> str | None:
 
 
 def type_kind(type: Type) -> str:
-    """What sort of type it is, whatever its parameters."""
+    """Return what sort of type it is, whatever its parameters."""
     if isinstance(type, TensorType):
         return "tensor" if type.is_ranked else "unranked tensor"
     return "mesh tensor" if isinstance(type, MeshTensorType) else type.text.partition("<")[0]

@@ -17,7 +17,7 @@ RAGGED_DOT = "chlo.ragged_dot"
 
 
 def elements_computed(op: Op) -> float:
-    """The elements that an op computes, and the multiply-adds of a contraction."""
+    """Return the elements that an op computes, and the multiply-adds of a contraction."""
     elements = sum(t.num_elements for r in op.results if isinstance(t := r.type, TensorType) and t.is_ranked)
     if outlined_callee(op) is not None:
         return float(outlined_work(op))

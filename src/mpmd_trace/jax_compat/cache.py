@@ -17,7 +17,7 @@ __all__ = ["drop", "get", "is_used", "put"]
 
 
 def is_used(backend: Any) -> bool:
-    """Whether `jax_compilation_cache_dir` names a cache that is in use, to which nobody else can write."""
+    """Return whether `jax_compilation_cache_dir` names a cache that is in use, to which nobody else can write."""
     if not (compilation_cache.is_persistent_cache_enabled() and compilation_cache.is_cache_used(backend)):
         return False
     return _is_ours(str(config.compilation_cache_dir.value))
@@ -25,7 +25,7 @@ def is_used(backend: Any) -> bool:
 
 @functools.cache
 def _is_ours(folder: str) -> bool:
-    """Whether what is in a folder may be run; warns where not."""
+    """Return whether what is in a folder may be run; warns where not."""
     try:
         result = os.stat(folder)
     except OSError:  # it is made by JAX, or is no folder of this system
@@ -47,7 +47,7 @@ def _is_ours(folder: str) -> bool:
 
 
 def get(key: str, backend: Any) -> bytes | None:
-    """An entry, or None."""
+    """Return an entry, or None."""
     try:
         cache = compilation_cache._get_cache(backend)
         return None if cache is None else cache.get(key)

@@ -56,7 +56,7 @@ class Calls:
         return {name: [_callee(op) for op in calls] for name, calls in self.of.items()}
 
     def is_private(self, name: str) -> bool:
-        """Whether only the module itself may call the function."""
+        """Return whether only the module itself may call the function."""
         attributes = self.functions[name].attributes
         return "sym_visibility" in attributes and attributes["sym_visibility"].value == "private"
 
@@ -109,7 +109,7 @@ class Calls:
             self.of[name] = []
 
     def can_inline(self, name: str) -> bool:
-        """Whether a function is one block that may be put in the place of a call."""
+        """Return whether a function is one block that may be put in the place of a call."""
         function = self.functions.get(name)
         if function is None or "no_inline" in function.attributes:
             return False

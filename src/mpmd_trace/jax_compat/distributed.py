@@ -31,7 +31,7 @@ HEARTBEAT = 100
 
 
 def backends_are_initialized() -> bool:
-    """Whether JAX has looked for its devices, after which no process can join a job."""
+    """Return whether JAX has looked for its devices, after which no process can join a job."""
     return bool(xla_bridge.backends_are_initialized())
 
 
@@ -171,7 +171,7 @@ class _Call:
 
 
 def place_in_job() -> tuple[int, int]:
-    """The number of this process, and how many there are."""
+    """Return the number of this process, and how many there are."""
     state = distributed.global_state
     assert state.process_id is not None
     assert state.num_processes is not None
@@ -179,7 +179,7 @@ def place_in_job() -> tuple[int, int]:
 
 
 def hosts_the_service() -> bool:
-    """Whether the coordination service ends with this process."""
+    """Return whether the coordination service ends with this process."""
     return distributed.global_state.service is not None
 
 
@@ -204,7 +204,7 @@ class Store:
         self._client.key_value_set_bytes(name, value)
 
     def get(self, name: str, seconds: float) -> bytes | None:
-        """The value, as soon as it is there; None if it is not in time."""
+        """Return the value, as soon as it is there; None if it is not in time."""
         try:
             result: bytes = self._client.blocking_key_value_get_bytes(name, max(1, int(seconds * 1000)))
         except jax.errors.JaxRuntimeError as error:
@@ -223,5 +223,5 @@ _OF_TRANSFERS = ("Error while transferring", "Gloo")
 
 
 def is_from_elsewhere(reason: str) -> bool:
-    """Whether a value is an error because of the process that it came from."""
+    """Return whether a value is an error because of the process that it came from."""
     return any(words in reason for words in _OF_TRANSFERS)

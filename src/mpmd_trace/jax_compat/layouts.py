@@ -36,7 +36,7 @@ __all__ = [
 
 
 def has_layout(x: Any) -> bool:
-    """Whether `x` is a `Format` that asks for a certain layout; `Layout.AUTO` leaves the choice."""
+    """Return whether `x` is a `Format` that asks for a certain layout; `Layout.AUTO` leaves the choice."""
     return isinstance(x, Format) and isinstance(x.layout, Layout)
 
 
@@ -46,7 +46,7 @@ def to_text(layout: Layout, dtype: Any) -> str:
 
 
 def from_text(text: str) -> Layout | None:
-    """The layout of such a text; None for `default` and `auto`, and for what is none."""
+    """Return the layout of such a text; None for `default` and `auto`, and for what is none."""
     match = re.fullmatch(r"\{([\d,]*)(?::T((?:\([\d,]+\))+))?\}", text)
     if match is None:
         return None
@@ -57,7 +57,7 @@ def from_text(text: str) -> Layout | None:
 
 
 def layout_of(x: Any) -> Any:
-    """The layout of an array as a cheap object that can only be compared; None where the platform has none."""
+    """Return the layout of an array as a cheap object that can only be compared; None where the platform has none."""
     try:
         return x._pjrt_layout
     except (AttributeError, _jax.JaxRuntimeError):
@@ -65,7 +65,7 @@ def layout_of(x: Any) -> Any:
 
 
 def default_layout(shape: tuple[int, ...], dtype: Any, sharding: jax.sharding.Sharding) -> Layout:
-    """The layout that arrays have when nobody asks for another one."""
+    """Return the layout that arrays have when nobody asks for another one."""
     plain = Layout(tuple(range(len(shape))))
     device = next(iter(sharding.device_set))
     try:
@@ -96,7 +96,7 @@ def full_format(spec: jax.ShapeDtypeStruct) -> Format:
 
 
 def place_of(spec: jax.ShapeDtypeStruct) -> Format | jax.sharding.Sharding | None:
-    """The sharding of `spec`, with the layout if it says one."""
+    """Return the sharding of `spec`, with the layout if it says one."""
     return spec.format if has_layout(spec.format) else spec.sharding
 
 
@@ -126,7 +126,7 @@ def put(x: Any, to: jax.ShapeDtypeStruct, may_alias: bool | None = None) -> jax.
 
 
 def _put_numpy(x: np.ndarray[Any, Any], to: jax.ShapeDtypeStruct) -> jax.Array:
-    """A copy as `jax.device_put` makes it; on CPUs of what `x` is at the time of the call.
+    """Return a copy as `jax.device_put` makes it; on CPUs of what `x` is at the time of the call.
 
     A first step gets hundreds of arrays, and most of what `jax.device_put` does is finding out what is known here.
     """
@@ -153,7 +153,7 @@ def _put_numpy(x: np.ndarray[Any, Any], to: jax.ShapeDtypeStruct) -> jax.Array:
 
 
 def _read_now(x: Any, device: jax.Device) -> Any:
-    """What `jax.device_put` may read later: the caller may change an array of NumPy as soon as it has it back.
+    """Return what `jax.device_put` may read later: the caller may change an array of NumPy as soon as it has it back.
 
     JAX copies it into the memory of a CPU when it comes to it.  Other devices get it as under `jax.jit`, without a
     second copy of large parameters.
@@ -189,7 +189,7 @@ def _put_own_part(x: Any, to: jax.ShapeDtypeStruct) -> jax.Array:
 
 
 def elsewhere(spec: jax.ShapeDtypeStruct) -> jax.Array:
-    """The array like `spec` in a process that has none of its devices."""
+    """Return the array like `spec` in a process that has none of its devices."""
     assert spec.sharding is not None
     if jax.dtypes.issubdtype(spec.dtype, jax.dtypes.prng_key):
         impl = key_implementation(spec)

@@ -101,7 +101,7 @@ def _lower_named_computation(
 
 
 def _function_for(ctx: Any, body: Any, name: str) -> str:
-    """The symbol of the private function that holds `body`, made when this is its first use."""
+    """Return the symbol of the private function that holds `body`, made when this is its first use."""
     module = ctx.module_context
     made = module.cached_primitive_lowerings
     key = ("mpmd_trace.function", id(body))
@@ -192,7 +192,7 @@ for _p, _rule in (
 
 
 def run_plainly(program: Any, args: Sequence[Any]) -> list[Any]:
-    """The results of `program` on `args`, as if it had no `mpmd` ops."""
+    """Return the results of `program` on `args`, as if it had no `mpmd` ops."""
 
     def plainly(eqn: tracing.Equation, values: list[Any]) -> list[Any]:
         if eqn.primitive in (named_computation_p, call_p):
@@ -215,7 +215,7 @@ def platform_of(mesh: Any) -> str | None:
 
 
 def lower(program: Any, platform: str) -> tuple[ir.Module, tuple[Any, ...]]:
-    """The MLIR module of a program of `tracing.make_program`; all arguments stay.
+    """Return the MLIR module of a program of `tracing.make_program`; all arguments stay.
 
     And the Python functions that the module calls back (`jax.pure_callback`), by their number in it.
     """
@@ -264,5 +264,5 @@ def annotate_main(
 
 
 def module_text(module: ir.Module, debug_info: bool) -> str:
-    """The text of `module`, with source locations when `debug_info` is set."""
+    """Return the text of `module`, with source locations when `debug_info` is set."""
     return str(module.operation.get_asm(enable_debug_info=debug_info))

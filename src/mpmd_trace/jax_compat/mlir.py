@@ -36,7 +36,7 @@ def _registry() -> Any:
 
 
 def new_context(*, allow_unregistered: bool = False) -> Any:
-    """A fresh MLIR context with every dialect that programs may use."""
+    """Return a fresh MLIR context with every dialect that programs may use."""
     from jaxlib.mlir import ir  # late: the command line starts without jaxlib
     from jaxlib.mlir.dialects import chlo, mpmd, sdy, stablehlo
 
@@ -112,7 +112,7 @@ def _named(text: str, filename: str) -> str:
 
 
 def _parse(text: str, context: Any, filename: str, diagnostics: list[Diagnostic] | None = None) -> Any:
-    """The jaxlib module; warnings and remarks go to `diagnostics`.  Raises `MpmdError`."""
+    """Return the jaxlib module; warnings and remarks go to `diagnostics`.  Raises `MpmdError`."""
     from jaxlib.mlir import ir  # late: the command line starts without jaxlib
 
     _check_risks(text, filename)
@@ -265,7 +265,7 @@ def _check_calls(module: Any) -> None:
 
 
 def module_to_generic(module: Any) -> str:
-    """A jaxlib module in generic form with locations; the module is not changed."""
+    """Return a jaxlib module in generic form with locations; the module is not changed."""
     return _generic(module)
 
 
@@ -348,7 +348,7 @@ def _check_entry_point(module: Any, pipeline: str) -> None:
 
 @functools.cache
 def pipeline_parses(pipeline: str) -> bool:
-    """Whether MLIR's pass registry in jaxlib knows every pass of this textual pipeline."""
+    """Return whether MLIR's pass registry in jaxlib knows every pass of this textual pipeline."""
     from jaxlib.mlir import passmanager  # late: the command line starts without jaxlib
 
     with text_context() as context, _collecting(context):
@@ -361,7 +361,7 @@ def pipeline_parses(pipeline: str) -> bool:
 
 @functools.cache
 def expand_pipeline(pipeline: str) -> str:
-    """The passes that a pipeline stands for, as text.  Raises `MpmdError` when jaxlib does not know it."""
+    """Return the passes that a pipeline stands for, as text.  Raises `MpmdError` when jaxlib does not know it."""
     from jaxlib.mlir import passmanager  # late: the command line starts without jaxlib
 
     said: list[str] = []
@@ -393,7 +393,7 @@ def _taking_stderr(said: list[str]) -> Iterator[None]:
 
 
 def _plain(error: Exception) -> str:
-    """The text of an exception in one line."""
+    """Return the text of an exception in one line."""
     return " ".join(str(error).split())
 
 
@@ -403,7 +403,7 @@ def _attribute_context() -> Any:
 
 
 def normalize_attribute(text: str) -> str:
-    """The attribute as MLIR prints it: `dense<"0x0000803F"> : tensor<f32>` is `dense<1.000000e+00> : ...`."""
+    """Return the attribute as MLIR prints it: `dense<"0x0000803F"> : tensor<f32>` is `dense<1.000000e+00> : ...`."""
     from jaxlib.mlir import ir  # late: the command line starts without jaxlib
 
     return str(ir.Attribute.parse(text, _attribute_context()))

@@ -11,7 +11,7 @@ __all__ = ["annotation", "is_profiling", "step_annotation"]
 
 
 def is_profiling() -> bool:
-    """Whether a profile is being taken, by whomever."""
+    """Return whether a profile is being taken, by whomever."""
     return bool(_profiler.TraceMe.is_enabled())
 
 

@@ -205,7 +205,7 @@ class Built:
         return result
 
     def direct_call(self) -> Callable[[Sequence[jax.Array]], list[jax.Array]]:
-        """The program as a function of a sequence of arrays, which must be what it wants: nothing is checked."""
+        """Return the program as a function of a sequence of arrays, which must be what it wants: nothing is checked."""
         executable = self._compiled._executable
         unsafe = executable.unsafe_call
         if unsafe.ordered_effects or unsafe.has_unordered_effects or unsafe.has_host_callbacks:
@@ -231,7 +231,7 @@ jax.monitoring.register_event_listener(_count_hits)
 
 
 def compile_lowered(lowered: Any, options: dict[str, Any] | None = None) -> Built:
-    """The compiled program; may run in any thread."""
+    """Return the compiled program; may run in any thread."""
     before = _HITS.count
     with jax.enable_x64(True), _no_mesh_around():
         compiled = lowered.compile(options)
@@ -239,7 +239,7 @@ def compile_lowered(lowered: Any, options: dict[str, Any] | None = None) -> Buil
 
 
 def _cached_bytes(lowered: Any, options: dict[str, Any] | None) -> bytes | None:
-    """The executable of `lowered` as it lies in the persistent compilation cache, or None."""
+    """Return the executable of `lowered` as it lies in the persistent compilation cache, or None."""
     lowering = lowered._lowering
     arguments = lowering.compile_args
     backend, devices = arguments["backend"], list(lowering._device_list)
@@ -336,7 +336,7 @@ class Rebound:
 def rebound(
     compiled: Built | Rebound, devices: Sequence[jax.Device], results: Sequence[jax.ShapeDtypeStruct]
 ) -> Rebound | None:
-    """The compiled program on other `devices`, as many and of the same kind, or None where that cannot be done.
+    """Return the compiled program on other `devices`, as many and of the same kind, or None where that cannot be done.
 
     The executable is serialized and read back with another device assignment: XLA does not compile again.  What it
     read back has no text of its own where that is not needed to run it.
@@ -351,7 +351,7 @@ def rebound(
 def deserialized(
     executable: bytes, devices: Sequence[jax.Device], results: Sequence[jax.ShapeDtypeStruct]
 ) -> Rebound | None:
-    """A serialized executable for these devices; None where a platform's executables belong to their devices."""
+    """Return a serialized executable for these devices; None where a platform's executables belong to their devices."""
     loaded = _loaded(executable, devices)
     return None if loaded is None else Rebound(loaded, results, executable)
 
@@ -376,7 +376,7 @@ def _loaded(executable: bytes, devices: Sequence[jax.Device]) -> Any:
 
 
 def same_tiles(shape: tuple[int, ...], source: jax.sharding.Sharding, target: jax.sharding.Sharding) -> bool:
-    """Whether the two shardings put the same part of an array on the devices of the same number."""
+    """Return whether the two shardings put the same part of an array on the devices of the same number."""
     if source.num_devices != target.num_devices:
         return False
     left = source._to_xla_hlo_sharding(len(shape))
@@ -387,7 +387,7 @@ def same_tiles(shape: tuple[int, ...], source: jax.sharding.Sharding, target: ja
 def batched_copy(
     shardings: Sequence[jax.sharding.NamedSharding], *, fresh: bool | Sequence[bool]
 ) -> Callable[[Sequence[jax.Array]], list[jax.Array]]:
-    """A function that copies arrays to these shardings, which must have the same tiles as theirs.
+    """Return a function that copies arrays to these shardings, which must have the same tiles as theirs.
 
     The arrays and the targets may be on different devices.  `fresh`, for all or for each: the copies never
     share a buffer with their source, even on the same device.  Of devices of several processes this one copies its
@@ -411,7 +411,7 @@ def batched_copy(
 
 
 def _copied(x: jax.Array, target: jax.sharding.NamedSharding, fresh: bool) -> jax.Array:
-    """A copy whose blocks are on the devices of the same number, of which some are other processes'."""
+    """Return a copy whose blocks are on the devices of the same number, of which some are other processes'."""
     place = dict(zip(x.sharding._device_assignment, target._device_assignment, strict=True))
     blocks = [
         jax.device_put(
@@ -430,7 +430,7 @@ traceback_scope = _jax.TracebackScope
 
 
 def shards_of(x: jax.Array) -> list[jax.Array]:
-    """The part of an array on each device of this process, in the order of its sharding."""
+    """Return the part of an array on each device of this process, in the order of its sharding."""
     array: Any = x
     shards: list[jax.Array] = array._arrays
     return shards

@@ -41,7 +41,7 @@ class _OtherForm(Exception):
 
 
 def slim(serialized: bytes) -> bytes:
-    """The executable without the insides of its fusions; the same bytes where their form is another one."""
+    """Return the executable without the insides of its fusions; the same bytes where their form is another one."""
     try:
         size, start = _number(serialized, 0)  # of IFRT's header
         start += size
@@ -51,7 +51,7 @@ def slim(serialized: bytes) -> bytes:
 
 
 def _changed(message: bytes, path: list[int], change: Callable[[bytes], bytes]) -> bytes:
-    """A message in which the one message at the end of a path of fields is changed."""
+    """Return a message in which the one message at the end of a path of fields is changed."""
     if not path:
         return change(message)
     number, *rest = path
@@ -124,7 +124,7 @@ def _fields(message: bytes) -> Iterator[_Field]:
 
 
 def _number(data: bytes, place: int) -> tuple[int, int]:
-    """The variable-length number that begins there, and the place behind it."""
+    """Return the variable-length number that begins there, and the place behind it."""
     value = shift = 0
     while place < len(data):
         byte = data[place]
@@ -137,7 +137,7 @@ def _number(data: bytes, place: int) -> tuple[int, int]:
 
 
 def _numbers(packed: bytes | int) -> list[int]:
-    """A repeated number, of which one alone may be written plainly."""
+    """Return a repeated number, of which one alone may be written plainly."""
     if isinstance(packed, int):
         return [packed]
     attribute, place = [], 0

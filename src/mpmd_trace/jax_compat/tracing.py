@@ -44,7 +44,7 @@ class OpenJaxpr:
 
 
 def opened(closed: Closed) -> OpenJaxpr:
-    """The parts of `closed`; an open jaxpr (as `checkpoint` carries one) has no constants.
+    """Return the parts of `closed`; an open jaxpr (as `checkpoint` carries one) has no constants.
 
     Mutable arrays that live inside (`jax.new_ref`) are values of their own after each write.
     """
@@ -73,12 +73,12 @@ def lowered(closed: Closed) -> Closed:
 
 
 def in_avals(closed: Closed) -> tuple[Aval, ...]:
-    """The abstract values of the arguments."""
+    """Return the abstract values of the arguments."""
     return tuple(v.aval for v in opened(closed).invars)
 
 
 def out_avals(closed: Closed) -> tuple[Aval, ...]:
-    """The abstract values of the results."""
+    """Return the abstract values of the results."""
     return tuple(v.aval for v in opened(closed).outvars)
 
 
@@ -86,22 +86,22 @@ _JAXPRS = (core.Jaxpr, getattr(core, "ClosedJaxpr", core.Jaxpr))
 
 
 def is_jaxpr(value: object) -> bool:
-    """Whether `value` is a jaxpr, open or closed."""
+    """Return whether `value` is a jaxpr, open or closed."""
     return isinstance(value, _JAXPRS)
 
 
 def is_literal(atom: Atom) -> bool:
-    """Whether `atom` is a literal rather than a variable."""
+    """Return whether `atom` is a literal rather than a variable."""
     return isinstance(atom, core.Literal)
 
 
 def is_key(aval: Aval) -> bool:
-    """Whether `aval` is an array of typed PRNG keys."""
+    """Return whether `aval` is an array of typed PRNG keys."""
     return bool(jax.dtypes.issubdtype(aval.dtype, jax.dtypes.prng_key))
 
 
 def key_implementation(aval: Aval) -> str:
-    """The name of the PRNG whose keys `aval` describes, such as `threefry2x32`."""
+    """Return the name of the PRNG whose keys `aval` describes, such as `threefry2x32`."""
     return str(aval.dtype._impl.name)
 
 
@@ -117,7 +117,7 @@ def struct(aval: Aval) -> jax.ShapeDtypeStruct:
 
 
 def subjaxprs(eqn: Equation) -> Iterator[Closed]:
-    """The jaxprs among the parameters of `eqn`, in the order of the parameters."""
+    """Yield the jaxprs among the parameters of `eqn`, in the order of the parameters."""
     for value in eqn.params.values():
         if isinstance(value, _JAXPRS):
             yield value
@@ -126,7 +126,7 @@ def subjaxprs(eqn: Equation) -> Iterator[Closed]:
 
 
 def equations(closed: Closed) -> Iterator[Equation]:
-    """The equations of `closed` and of the jaxprs inside of it, at any depth; those of each jaxpr once."""
+    """Yield the equations of `closed` and of the jaxprs inside of it, at any depth; those of each jaxpr once."""
     seen: dict[int, Closed] = {}
     left = [closed]
     while left:
@@ -139,13 +139,13 @@ def equations(closed: Closed) -> Iterator[Equation]:
 
 
 def transposes(eqn: Equation) -> int:
-    """How many times `eqn` itself went through a transposition."""
+    """Return how many times `eqn` itself went through a transposition."""
     stack = eqn.source_info.name_stack.stack
     return sum(isinstance(e, source_info_util.Transform) and e.name == "transpose" for e in stack)
 
 
 def scopes(eqn: Equation) -> tuple[str, ...]:
-    """The named scopes that `eqn` was made in, outermost first."""
+    """Return the named scopes that `eqn` was made in, outermost first."""
     stack = eqn.source_info.name_stack.stack
     return tuple(e.name for e in stack if isinstance(e, source_info_util.Scope))
 
@@ -172,13 +172,13 @@ def source_of(eqn: Equation) -> Iterator[None]:
 
 
 def settings_of(eqn: Equation) -> str:
-    """The settings that `eqn` was made under and is lowered with, as text."""
+    """Return the settings that `eqn` was made under and is lowered with, as text."""
     names = [n for n in type(eqn.ctx).__slots__ if n != "configs" and not n.startswith("_")]
     return " ".join(str(getattr(eqn.ctx, name)) for name in names)
 
 
 def rebind(eqn: Equation, args: Sequence[Any], params: dict[str, Any] | None = None) -> list[Any]:
-    """The results of `eqn`'s primitive on `args`, with other parameters where `params` is given."""
+    """Return the results of `eqn`'s primitive on `args`, with other parameters where `params` is given."""
     bound = eqn.primitive.get_bind_params(eqn.params if params is None else params)
     if isinstance(bound, tuple):
         functions, bound = bound
@@ -217,7 +217,7 @@ def staged(eqn: Equation, args: Sequence[Any]) -> list[Any] | None:
 
 
 def interpret(program: Any, args: Sequence[Any], rule: Callable[[Equation, list[Any]], Sequence[Any]]) -> list[Any]:
-    """The results of a jaxpr on `args`, where `rule` gives those of each equation on its operands."""
+    """Return the results of a jaxpr on `args`, where `rule` gives those of each equation on its operands."""
     parts = opened(program)
     env: dict[Any, Any] = dict(zip(parts.constvars, parts.consts, strict=True))
     env.update(zip(parts.invars, args, strict=True))
@@ -247,7 +247,7 @@ class ScanLayout:
 
 
 def scan_layout(eqn: Equation) -> ScanLayout:
-    """The layout of a `scan` equation."""
+    """Return the layout of a `scan` equation."""
     p = eqn.params
     if "num_consts" in p:
         constants, carries = p["num_consts"], p["num_carry"]
@@ -257,12 +257,12 @@ def scan_layout(eqn: Equation) -> ScanLayout:
 
 
 def make_closed(function: Callable[..., Any], avals: Sequence[Aval]) -> Closed:
-    """The jaxpr of `function` on arguments of the types `avals`."""
+    """Return the jaxpr of `function` on arguments of the types `avals`."""
     return jax.make_jaxpr(function)(*map(struct, avals))
 
 
 def call_as(jitted: Any, name: str, *args: Any) -> tuple[Any] | None:
-    """The result of `jitted(*args)`, made by a jit called `name`, in a tuple; its first argument is static.
+    """Return the result of `jitted(*args)`, made by a jit called `name`, in a tuple; its first argument is static.
 
     However many names there are, the function is traced once, and JAX's caches know the jaxpr when it is
     differentiated.  None where nothing is being traced, or for what is not made of ordinary arrays.
@@ -308,7 +308,7 @@ def _without_unused(closed: Closed) -> Callable[..., list[Any]]:
 
 
 def structure_differences(wanted: Any, second: Any) -> list[tuple[tuple[Any, ...], str]]:
-    """Where two structures of pytrees differ: the path, and what is wanted and found there."""
+    """Return where two structures of pytrees differ: the path, and what is wanted and found there."""
     return [
         (tuple(path), f"{_plain(one)}, not {_plain(other)}")
         for path, one, other, _ in tree_util.equality_errors_pytreedef(wanted, second)
@@ -316,7 +316,7 @@ def structure_differences(wanted: Any, second: Any) -> list[tuple[tuple[Any, ...
 
 
 def _plain(described: str) -> str:
-    """What JAX says of a node of a pytree, in fewer words: `<class 'dict'> with pytree metadata ('k',)`."""
+    """Return what JAX says of a node of a pytree, in fewer words: `<class 'dict'> with pytree metadata ('k',)`."""
     text = re.sub(r"<class '(?:[\w.]*\.)?(\w+)'>", r"\1", described).replace("with pytree metadata", "with")
     return re.sub(r"with (\d+) child(ren)?", r"of length \1", text).replace("pytree leaf", "an array")
 
@@ -333,23 +333,23 @@ def trace_settings() -> Any:
 
 
 def _without_constants(closed: Closed) -> tuple[Any, list[Any]]:
-    """An open jaxpr of the constants, then the arguments, of `closed`; and the constants."""
+    """Return an open jaxpr of the constants, then the arguments, of `closed`; and the constants."""
     return partial_eval.convert_constvars_jaxpr(getattr(closed, "jaxpr", closed)), list(closed.consts)
 
 
 def run(closed: Closed, args: Sequence[Any]) -> list[Any]:
-    """The results of `closed` on `args`, under the current trace."""
+    """Return the results of `closed` on `args`, under the current trace."""
     return list(core.eval_jaxpr(getattr(closed, "jaxpr", closed), closed.consts, *args))
 
 
 def rebind_checkpoint(eqn: Equation, args: Sequence[Any], body: Closed) -> list[Any]:
-    """The results of a `jax.checkpoint` equation with another body on `args`."""
+    """Return the results of a `jax.checkpoint` equation with another body on `args`."""
     inner, constants = _without_constants(body)
     return rebind(eqn, [*constants, *args], {**eqn.params, "jaxpr": inner})
 
 
 def _smaller(closed: Closed, results: Sequence[int], needed: Iterable[int]) -> tuple[Any, list[Any]]:
-    """An open jaxpr of the constants, then the needed arguments, for some results; and the constants."""
+    """Return an open jaxpr of the constants, then the needed arguments, for some results; and the constants."""
     inner, constants = _without_constants(closed)
     wanted, several = set(results), set(needed)
     kept = [True] * len(constants) + [i in several for i in range(len(inner.invars) - len(constants))]
@@ -358,7 +358,7 @@ def _smaller(closed: Closed, results: Sequence[int], needed: Iterable[int]) -> t
 
 
 def _needed(closed: Closed, results: Sequence[int]) -> set[int]:
-    """The arguments of a jaxpr that some of its results need."""
+    """Return the arguments of a jaxpr that some of its results need."""
     inner, constants = _without_constants(closed)
     wanted = set(results)
     _, used = partial_eval.dce_jaxpr(inner, [i in wanted for i in range(len(inner.outvars))])
@@ -388,7 +388,7 @@ class LoopPart:
     results: Sequence[int]
 
     def of(self, carried: Sequence[int]) -> tuple[Closed, list[Any]] | None:
-        """A jaxpr of arrays, then these carried values, and the arrays; None where others are needed as well."""
+        """Return a jaxpr of arrays, then these carried values, and the arrays; None where others are needed as well."""
         count = len(self.constants)
         needed = _needed(self.closed, self.results)
         if any(i >= count and i - count not in carried for i in needed):
@@ -402,7 +402,7 @@ class LoopPart:
 def rebind_while(
     eqn: Equation, test: LoopPart, step: LoopPart, carried: Sequence[int], start: Sequence[Any]
 ) -> list[Any] | None:
-    """The results of a `while` of some of its values alone; None where these need others."""
+    """Return the results of a `while` of some of its values alone; None where these need others."""
     tested, stepped = test.of(carried), step.of(carried)
     if tested is None or stepped is None:
         return None
@@ -421,22 +421,22 @@ _CALLBACKS = frozenset({"debug_callback", "debug_print", "io_callback"})
 
 
 def calls_out(eqn: Equation) -> bool:
-    """Whether `eqn` calls a function in Python, or a library by `jax.ffi`, for what it does."""
+    """Return whether `eqn` calls a function in Python, or a library by `jax.ffi`, for what it does."""
     return eqn.primitive.name in _CALLBACKS or (eqn.primitive.name == "ffi_call" and bool(eqn.effects))
 
 
 def is_ordered(part: Closed | Equation) -> bool:
-    """Whether a jaxpr or an equation has effects that must happen in the order of the program."""
+    """Return whether a jaxpr or an equation has effects that must happen in the order of the program."""
     return any(map(effects_lib.ordered_effects.contains, part.effects))
 
 
 def effects(closed: Closed) -> tuple[str, ...]:
-    """The names of the side effects of a jaxpr, sorted."""
+    """Return the names of the side effects of a jaxpr, sorted."""
     return tuple(sorted(str(e) for e in closed.effects))
 
 
 def identity_primitive(name: str, transposed: Callable[[Any, dict[str, Any]], Any]) -> Any:
-    """A primitive that returns its one operand, under every transformation.
+    """Return a primitive that returns its one operand, under every transformation.
 
     Its derivative is itself; `transposed(cotangent, params)` gives its transpose.
     """

@@ -81,7 +81,7 @@ def name_layers(
 
 
 def _run(name: str, context: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
-    """The call as a named computation."""
+    """Return the call as a named computation."""
 
     def call(module: nn.Module, *args: Any, **kwargs: Any) -> Any:
         return context.orig_method.func(module, *args, **kwargs)

@@ -80,7 +80,7 @@ def value_and_grad(
 
 
 def _unnamed(graph: Any) -> Any:
-    """The graph of an object with the classes that layers have without names."""
+    """Return the graph of an object with the classes that layers have without names."""
 
     def plain(kind: Any) -> Any:
         return getattr(kind, "_mpmd_class", kind)

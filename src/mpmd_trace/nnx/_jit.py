@@ -38,7 +38,7 @@ class Objects(Adapter):
         return _objects.states(tree)
 
     def unwrap_result(self, tree: Any) -> Any:
-        """What the function returned, when what it changed is in the objects that were given."""
+        """Return what the function returned, when what it changed is in the objects that were given."""
         changed, result = _objects.merged(tree, self, inner=False)
         graphs = {id(parts.graph): parts.graph for parts in _objects.all_parts(tree[0])}
         if not graphs.keys() <= self._seen.keys():  # once for each program
@@ -47,13 +47,13 @@ class Objects(Adapter):
         return result
 
     def together(self, tree: Any) -> list[list[int]]:
-        """The numbers of each metric, of which `compute` makes one."""
+        """Return the numbers of each metric, of which `compute` makes one."""
         with self.calling():
             changed, _ = _objects.merged(tree, self, inner=True)
         return [numbers for _, numbers in _numbers_of_metrics(changed)]
 
     def calling(self) -> AbstractContextManager[Any]:
-        """The time of a call, in which it is known which objects were given."""
+        """Return the time of a call, in which it is known which objects were given."""
         return _objects.given(self)
 
 

@@ -77,7 +77,7 @@ def _called(layer: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
 
 @functools.cache
 def _named_class(cls: Any, name: str) -> Any:
-    """The subclass of `cls` whose instances are called `name`."""
+    """Return the subclass of `cls` whose instances are called `name`."""
     run = _run(_called, name)
 
     @functools.wraps(cls.__call__, updated=())
@@ -165,7 +165,7 @@ def _modules(model: Any) -> Iterator[tuple[tuple[Any, ...], Any]]:
 
 
 def _select(model: Any, where: Any) -> list[Any]:
-    """What `where` selects, each once."""
+    """Return what `where` selects, each once."""
     several = where if isinstance(where, list | tuple) else [where]
     selected: list[Any] = []
     for one in several:
@@ -201,7 +201,7 @@ def _hint(model: Any, wanted: object) -> str:
 
 
 def _layers_in(value: Any) -> Iterator[Any]:
-    """The layers of a list, dict or other container of them."""
+    """Yield the layers of a list, dict or other container of them."""
     if isinstance(value, nnx.Module) and callable(value):
         yield value
         return

@@ -85,7 +85,7 @@ class _Path:
 
 
 def is_object(value: Any) -> bool:
-    """Whether `value` is a module, optimizer, stream or variable."""
+    """Return whether `value` is a module, optimizer, stream or variable."""
     return bool(nnx.graph.is_graph_node(value))
 
 
@@ -110,12 +110,12 @@ def _merge_parts(tree: Any, context: Any) -> Any:
 
 
 def all_parts(tree: Any) -> list[Parts]:
-    """The parts of objects in `tree`."""
+    """Return the parts of objects in `tree`."""
     return [x for x in jax.tree.leaves(tree, is_leaf=_is_parts) if _is_parts(x)]
 
 
 def nodes(tree: Any, kind: type) -> Iterator[Any]:
-    """What is of a kind in the objects in `tree`."""
+    """Yield what is of a kind in the objects in `tree`."""
     for one in jax.tree.leaves(tree, is_leaf=is_object):
         for _, node in nnx.iter_graph(one, graph=True) if is_object(one) else ():
             if isinstance(node, kind):
@@ -123,7 +123,7 @@ def nodes(tree: Any, kind: type) -> Iterator[Any]:
 
 
 def given(tag: Hashable) -> AbstractContextManager[Any]:
-    """The time from step 1 to step 4."""
+    """Return the time from step 1 to step 4."""
     result: AbstractContextManager[Any] = nnx.update_context(tag)
     return result
 
@@ -184,7 +184,7 @@ class _Changes:
 
 
 def changing(fn: Callable[..., Any], tag: Hashable) -> Callable[..., Any]:
-    """A `pure_function` of `fn` for `lifted`: what `fn` only reads is no result of it."""
+    """Return a `pure_function` of `fn` for `lifted`: what `fn` only reads is no result of it."""
     pure = pure_function(fn, tag)
 
     @functools.wraps(fn, updated=())
@@ -195,7 +195,7 @@ def changing(fn: Callable[..., Any], tag: Hashable) -> Callable[..., Any]:
 
 
 def lifted(changes: Callable[..., Any], tag: Hashable) -> Callable[..., Any]:
-    """A function of objects that runs `changes`, which some transformation made of `changing(...)`."""
+    """Return a function of objects that runs `changes`, which some transformation made of `changing(...)`."""
 
     def call(*args: Any, **kwargs: Any) -> Any:
         with given(tag):
@@ -213,7 +213,7 @@ def lifted(changes: Callable[..., Any], tag: Hashable) -> Callable[..., Any]:
 
 
 def _new_arrays(before: list[Parts], after: list[Parts]) -> list[tuple[nnx.Variable[Any], Any]] | None:
-    """The variables in `before` that have other values in `after`, and these; None where more than that changed.
+    """Return the variables in `before` that have other values in `after`, and these; None where more than that changed.
 
     All else is left alone: a variable that nothing changes may be one that nothing may change here, because the
     function under the transformation closes over its model.
@@ -251,7 +251,7 @@ def _write(new: list[tuple[nnx.Variable[Any], Any]]) -> None:
 
 
 def _rebuilt(objects: Any, parts: tuple[Any, Any], tag: Hashable) -> Any:
-    """The result in `parts`, the other half of which goes into `objects`: all of it or nothing."""
+    """Return the result in `parts`, the other half of which goes into `objects`: all of it or nothing."""
     modules = [(node, dict(vars(node))) for node in nodes(objects, nnx.Pytree)]
     variables = [(node, node.copy()) for node in nodes(objects, nnx.Variable)]
     try:

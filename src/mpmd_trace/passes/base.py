@@ -14,7 +14,7 @@ __all__ = ["FunctionPass", "Pass", "Pipeline", "option", "said_by"]
 
 
 def option(default: Any, help: str, *, name: str | None = None) -> Any:
-    """A dataclass field that is an option of a pass.
+    """Return a dataclass field that is an option of a pass.
 
     `help` is the line that `mpmd-trace passes` shows.  The option's textual name is the field's with dashes
     for underscores, unless `name` is given.  Types: bool, int, float, str, a Literal of strings, classes that have a
@@ -41,7 +41,7 @@ class Pass:
 
     @classmethod
     def options(cls) -> Iterator[tuple[str, dataclasses.Field[Any]]]:
-        """The textual names of the options with their fields, in order."""
+        """Yield the textual names of the options with their fields, in order."""
         for field in dataclasses.fields(cls):
             if "help" in field.metadata:
                 yield field.metadata["name"] or field.name.replace("_", "-"), field
@@ -55,7 +55,7 @@ class Pass:
 
 
 def said_by(one: Pass, changed: bool | None, method: str = "run") -> bool:
-    """What a pass said about a change.  Raises `TypeError` when it forgot to, since snapshots depend on it."""
+    """Return what a pass said about a change.  Raises `TypeError` when it forgot to, since snapshots depend on it."""
     if changed is None:
         raise TypeError(
             f"{type(one).__name__}.{method} returned None; it says whether it changed anything: True or False"
@@ -102,7 +102,7 @@ class Pipeline(Pass):
     """A pass that is a list of passes; it stops at the first one that fails."""
 
     def passes(self) -> list[Pass]:
-        """The steps, in order."""
+        """Return the steps, in order."""
         raise NotImplementedError
 
     def run(self, module: Module, diagnostics: Diagnostics) -> bool:

@@ -54,7 +54,7 @@ def block_dependencies(ops: Sequence[Op]) -> list[list[int]]:
 def scan_order(
     preds: Sequence[Sequence[int]], edges: Iterable[tuple[int, int]] = (), joins: Sequence[Join] = ()
 ) -> list[int] | None:
-    """The order in which the scans take ops 0..n-1, or None when there is a cycle.
+    """Return the order in which the scans take ops 0..n-1, or None when there is a cycle.
 
     `preds[i]` are the predecessors of op i; `edges` (before, after) and `joins` add to them.
     """
@@ -122,7 +122,7 @@ def ranked_order(preds: Sequence[Sequence[int]], rank: Sequence[int]) -> list[in
 
 
 def _order_with_cycles(preds: Sequence[Sequence[int]]) -> list[int]:
-    """The literal scans: when one takes nothing, the first op that is left is forced."""
+    """Return the literal scans: when one takes nothing, the first op that is left is forced."""
     todo = list(range(len(preds)))
     done = [False] * len(preds)
     order: list[int] = []

@@ -86,7 +86,7 @@ def _is_native(function: FuncOp) -> bool:
 
 
 def canonical_body(body: Region) -> Region:
-    """A plain body without dead ops and with equal constants once, at the front; the same one if it is so."""
+    """Return a plain body without dead ops and with equal constants once, at the front; the same one if it is so."""
     if constants_stay(body) and not any(map(trivially_dead, body.walk())):
         return body
     copy = body.clone()
@@ -103,7 +103,7 @@ def canonical_body(body: Region) -> Region:
 
 @rewrites("mpmd.fragment")
 def _bypass(op: Op, rewriter: Rewriter) -> bool:
-    """A result that is an argument of the body is the operand.
+    """Return a result that is an argument of the body is the operand.
 
     Only one result per argument: the first use of the argument by the terminator, in use order.
     """
@@ -118,7 +118,7 @@ def _bypass(op: Op, rewriter: Rewriter) -> bool:
 
 
 def _forwarded(body: Region) -> list[tuple[int, int]]:
-    """The arguments that the body returns, each with the position that counts."""
+    """Return the arguments that the body returns, each with the position that counts."""
 
     def look() -> list[tuple[int, int]]:
         terminator = body.block.terminator
@@ -134,7 +134,7 @@ def _forwarded(body: Region) -> list[tuple[int, int]]:
 
 @rewrites("mpmd.transfer")
 def _no_transfer(op: Op, rewriter: Rewriter) -> bool:
-    """A transfer to the type that the value has is the value."""
+    """Return a transfer to the type that the value has is the value."""
     if op.operand(0).type is not op.results[0].type:
         return False
     rewriter.replace_op(op, op.operands)
@@ -159,7 +159,7 @@ def _transfer_chain(op: Op, rewriter: Rewriter) -> bool:
 
 @rewrites("mpmd.broadcast")
 def _broadcast_chain(op: Op, rewriter: Rewriter) -> bool:
-    """A broadcast of a broadcast is one."""
+    """Return a broadcast of a broadcast is one."""
     inner = op.operand(0).defining_op
     if not isinstance(inner, BroadcastOp):
         return False
@@ -171,7 +171,7 @@ def _broadcast_chain(op: Op, rewriter: Rewriter) -> bool:
 
 @rewrites("mpmd.reduce")
 def _reduce_chain(op: Op, rewriter: Rewriter) -> bool:
-    """A reduce whose first operand is a reduce of its kind is that one; further operands are dropped."""
+    """Return a reduce whose first operand is a reduce of its kind is that one; further operands are dropped."""
     assert isinstance(op, ReduceOp)
     inner = op.operand(0).defining_op if op.num_operands else None
     if not isinstance(inner, ReduceOp) or op.kind not in ("none", inner.kind):

@@ -21,7 +21,7 @@ ISOLATED = frozenset({"sdy.manual_computation"})
 
 
 def home_of(region: Region, scope: Region) -> Region:
-    """The region to which constants of `region` move: the outermost one, up to `scope`, that it can see."""
+    """Return the region to which constants of `region` move: the outermost one, up to `scope`, that it can see."""
     while region is not scope:
         parent = region.parent
         if parent is None or parent.block is None or isinstance(parent, FuncOp) or parent.name in ISOLATED:
@@ -34,7 +34,7 @@ def home_of(region: Region, scope: Region) -> Region:
 
 
 def constant_key(op: Op) -> Hashable:
-    """What equal constants share."""
+    """Return what equal constants share."""
     return op.name, op.props.get("value"), op.results[0].type
 
 
@@ -96,7 +96,7 @@ def constants_stay(region: Region) -> bool:
 
 
 def with_unique_constants(body: Region) -> Region:
-    """The frozen body with its constants uniqued; the same object when they are already."""
+    """Return the frozen body with its constants uniqued; the same object when they are already."""
 
     def make() -> Region:
         if constants_stay(body):

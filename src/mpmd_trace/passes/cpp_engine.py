@@ -24,7 +24,7 @@ __all__ = ["CppAnswer", "CppPartitioner", "available", "partition_with_cpp"]
 
 
 def available() -> bool:
-    """Whether this jaxlib contains the C++ partitioner."""
+    """Return whether this jaxlib contains the C++ partitioner."""
     return importlib.util.find_spec("jaxlib._sdy_mpmd") is not None
 
 
@@ -86,7 +86,7 @@ class CppPartitioner:
     def partition(
         self, text: str, request: PartitionRequest, *, phases: Sequence[Phases] = ("all",), timeout: float = 900.0
     ) -> CppAnswer:
-        """What the reference makes of the module, after each of the phases.
+        """Return what the reference makes of the module, after each of the phases.
 
         Raises `MpmdError` only when the process itself cannot be talked to.
         """
@@ -125,7 +125,7 @@ def _io_spec(fields: Mapping[str, Any]) -> IoSpec:
 
 
 def _arguments(request: PartitionRequest) -> dict[str, Any]:
-    """The request as arguments of the reference's driver, in plain data."""
+    """Return the request as arguments of the reference's driver, in plain data."""
     return {
         "func_name": request.func_name,
         "named_meshes": [[name, mesh.axes] for name, mesh in request.topology.meshes.items()],
@@ -144,7 +144,7 @@ def _arguments(request: PartitionRequest) -> dict[str, Any]:
 def partition_with_cpp(
     text: str, request: PartitionRequest, *, phases: Phases = "all", timeout: float = 900.0
 ) -> Partitioned:
-    """What the reference makes of the module.
+    """Return what the reference makes of the module.
 
     Raises `MpmdError` with the reference's message, also when it aborts or takes longer than `timeout` seconds,
     and for what only our own engine does: some options and schedules, and `same_mesh`.

@@ -55,14 +55,14 @@ class CseNative(Pass):
 
 
 def _is_native(function: FuncOp) -> bool:
-    """Whether the only regions at function level are frozen bodies of one block."""
+    """Return whether the only regions at function level are frozen bodies of one block."""
     return len(function.regions[0].blocks) == 1 and all(
         region.frozen and len(region.blocks) == 1 for op in function.body for region in op.regions
     )
 
 
 def without_common_subexpressions(body: Region) -> Region:
-    """A plain body of which the ops are gone that compute what another does; the same one if none does.
+    """Return a plain body of which the ops are gone that compute what another does; the same one if none does.
 
     Ops that were unused are gone, too, but not those that only they used.
     """
@@ -104,7 +104,7 @@ class _Search:
             op.erase()
 
     def copy(self, region: Region) -> Region:
-        """A frozen copy of the region of the block without what was found."""
+        """Return a frozen copy of the region of the block without what was found."""
         mapping: dict[Value, Value] = {}
         copies: dict[Op, Op] = {}
 
@@ -146,7 +146,7 @@ class _Search:
         self._known.pop()
 
     def _first_like(self, op: Op) -> Op:
-        """The visible op that computes the same; `op` itself, which becomes known, if there is none."""
+        """Return the visible op that computes the same; `op` itself, which becomes known, if there is none."""
         key: Hashable = (op.name, *self._operands(op)) if op.num_operands else (op.name, op.props.get("value"))
         for scope in self._known:
             for other in scope.get(key, ()):
@@ -161,7 +161,7 @@ class _Search:
         return [self._instead.get(value, value) for value in op.operands]
 
     def _equal(self, a: Region, b: Region) -> bool:
-        """Whether `cse` takes two regions for equal."""
+        """Return whether `cse` takes two regions for equal."""
         if a is b:
             return True
         if a.frozen:
@@ -173,7 +173,7 @@ class _Search:
         return late if late == early else early == _erases_at_once()
 
     def _shape(self, region: Region, numbers: dict[Value, int], *, left: bool = False) -> list[object]:
-        """What equal regions share: values of their own count by number, those from outside as they are.
+        """Return what equal regions share: values of their own count by number, those from outside as they are.
 
         `left`: without the ops that go.
         """
@@ -192,7 +192,7 @@ class _Search:
 
 
 def _equal_before(a: Region, b: Region) -> bool:
-    """Whether two frozen bodies are equal with every op still in place, but uses already redirected."""
+    """Return whether two frozen bodies are equal with every op still in place, but uses already redirected."""
     if is_plain(a) and is_plain(b):
         return _Search(a.block)._shape(a, {}) == _Search(b.block)._shape(b, {})
     return fingerprint(a) == fingerprint(b)
@@ -200,7 +200,7 @@ def _equal_before(a: Region, b: Region) -> bool:
 
 @functools.cache
 def _erases_at_once() -> bool:
-    """Whether the installed `cse` erases what it finds before it compares the ops around it.
+    """Return whether the installed `cse` erases what it finds before it compares the ops around it.
 
     In jaxlib 0.10 it erases in the end, in 0.12 at once.
     """
@@ -230,7 +230,7 @@ _PROBE = """"builtin.module"() ({
 
 
 def _agree(a: Op, b: Op) -> bool:
-    """Whether two ops of one name have equal attributes, types and numbers of regions and blocks."""
+    """Return whether two ops of one name have equal attributes, types and numbers of regions and blocks."""
     return (
         a.props == b.props
         and a.attrs == b.attrs

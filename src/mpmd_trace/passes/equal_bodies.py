@@ -47,7 +47,7 @@ def _equal(a: Region, b: Region) -> bool:
 
 
 def same_regions(a: Region, b: Region, images: dict[Value, Value], *, bind: bool = False) -> bool:
-    """Whether the regions print the same: `same_ops` of their blocks, whose arguments get images, too."""
+    """Return whether the regions print the same: `same_ops` of their blocks, whose arguments get images, too."""
     if len(a.blocks) != len(b.blocks):
         return False
     for mine, other in zip(a.blocks, b.blocks, strict=True):
@@ -60,7 +60,7 @@ def same_regions(a: Region, b: Region, images: dict[Value, Value], *, bind: bool
 
 
 def same_ops(a: Block, b: Block, images: dict[Value, Value], *, bind: bool = False) -> bool:
-    """Whether the ops of the blocks are the same, if those of `b` read the images of what those of `a` read.
+    """Return whether the ops of the blocks are the same, if those of `b` read the images of what those of `a` read.
 
     `images` maps values of `a` to those of `b`, and gets the results.  A value without an image is its own; with `bind`
     that is the first value of its type in its place.
@@ -84,7 +84,7 @@ def same_ops(a: Block, b: Block, images: dict[Value, Value], *, bind: bool = Fal
 
 
 def look_alike(a: Op, b: Op) -> bool:
-    """Whether the ops are the same but for what they read, and what is in their regions."""
+    """Return whether the ops are the same but for what they read, and what is in their regions."""
     return (
         a.name == b.name
         and a.num_operands == b.num_operands

@@ -43,12 +43,12 @@ _MERGED = "mpmd.merged_call_counters"
 
 
 def transpose_counts(fragment: FragmentOp) -> list[int]:
-    """The transpose counts of the origins, in order."""
+    """Return the transpose counts of the origins, in order."""
     return [origin.transpose_count for origin in fragment.origin]
 
 
 def single_transpose_count(fragment: FragmentOp) -> int | None:
-    """The transpose count, when there are origins and all have the same one."""
+    """Return the transpose count, when there are origins and all have the same one."""
     return _common_transpose_count(fragment.props.get("origin"))
 
 
@@ -61,33 +61,33 @@ def _common_transpose_count(origins: Attribute | None) -> int | None:
 
 
 def max_transpose_count(fragment: FragmentOp) -> int | None:
-    """The greatest transpose count; None for an inferred fragment."""
+    """Return the greatest transpose count; None for an inferred fragment."""
     return max(transpose_counts(fragment), default=None)
 
 
 def fragment_transpose_count(fragment: FragmentOp) -> int | None:
-    """The single transpose count or, for a rematerialised fragment, the greatest one."""
+    """Return the single transpose count or, for a rematerialised fragment, the greatest one."""
     count = single_transpose_count(fragment)
     return max_transpose_count(fragment) if count is None and has_remat(fragment) else count
 
 
 def is_forward(fragment: FragmentOp) -> bool:
-    """Whether it is part of the forward pass only: every transpose count is 0."""
+    """Return whether it is part of the forward pass only: every transpose count is 0."""
     return single_transpose_count(fragment) == 0
 
 
 def is_backward(fragment: FragmentOp) -> bool:
-    """Whether it is part of the backward pass only: every transpose count is 1."""
+    """Return whether it is part of the backward pass only: every transpose count is 1."""
     return single_transpose_count(fragment) == 1
 
 
 def has_remat(fragment: FragmentOp) -> bool:
-    """Whether it is the product of rematerialisation."""
+    """Return whether it is the product of rematerialisation."""
     return "remat" in fragment.attrs
 
 
 def call_counter(fragment: FragmentOp) -> int | None:
-    """The number of the microbatch.  Raises `MpmdError` when the attribute is not a `ui32`."""
+    """Return the number of the microbatch.  Raises `MpmdError` when the attribute is not a `ui32`."""
     counter = fragment.attrs.get("call_counter")
     if counter is None:
         return None
@@ -109,7 +109,7 @@ def set_call_counter(fragment: FragmentOp, value: int | None) -> None:
 
 
 def merged_call_counters(fragment: FragmentOp) -> tuple[int, int] | None:
-    """The microbatches of the backward and of the forward that were merged into the fragment."""
+    """Return the microbatches of the backward and of the forward that were merged into the fragment."""
     counters = fragment.attrs.get(_MERGED)
     values = (
         [e.value for e in counters.elements if isinstance(e, IntegerAttr)] if isinstance(counters, ArrayAttr) else []
@@ -118,7 +118,7 @@ def merged_call_counters(fragment: FragmentOp) -> tuple[int, int] | None:
 
 
 def is_of_microbatch(fragment: FragmentOp) -> bool:
-    """Whether the fragment belongs to a microbatch, or was merged from fragments of two."""
+    """Return whether the fragment belongs to a microbatch, or was merged from fragments of two."""
     return fragment.call_counter is not None or _MERGED in fragment.attrs
 
 
@@ -128,7 +128,7 @@ def set_merged_call_counters(fragment: FragmentOp, counters: tuple[int, int]) ->
 
 
 def split_type(fragment: FragmentOp) -> SplitType | None:
-    """Which half of a split backward fragment it is."""
+    """Return which half of a split backward fragment it is."""
     return next((kind for kind, attribute in _SPLIT_ATTRIBUTES.items() if attribute in fragment.attrs), None)
 
 
@@ -142,17 +142,17 @@ def set_split_type(fragment: FragmentOp, kind: SplitType | None) -> None:
 
 
 def is_scheduling_unit(fragment: FragmentOp) -> bool:
-    """Whether it is a user fragment of one microbatch, wholly forward or wholly backward."""
+    """Return whether it is a user fragment of one microbatch, wholly forward or wholly backward."""
     return fragment.is_user and call_counter(fragment) is not None and single_transpose_count(fragment) in (0, 1)
 
 
 def stages_consistent(a: FragmentOp, b: FragmentOp) -> bool:
-    """Whether the two may be one fragment: a stage is missing or both are equal."""
+    """Return whether the two may be one fragment: a stage is missing or both are equal."""
     return a.stage is None or b.stage is None or a.stage == b.stage
 
 
 def origin_union(first: FragmentOp, second: FragmentOp) -> tuple[UserOriginAttr, ...]:
-    """The origins of the first, then those of the second that the first does not have."""
+    """Return the origins of the first, then those of the second that the first does not have."""
     own = first.origin
     return own + tuple(origin for origin in second.origin if origin not in own)
 
@@ -169,7 +169,7 @@ def is_executed_immediately_after(first: FragmentOp, second: FragmentOp, sharing
 
 
 def describe_fragment(fragment: FragmentOp) -> str:
-    """A short description for messages: origins, mesh, stage and microbatch."""
+    """Return a short description for messages: origins, mesh, stage and microbatch."""
     origins = ", ".join(origin.short for origin in fragment.origin)
     text = f"fragment [{origins}]" if origins else "inferred fragment"
     text += f" on mesh '{fragment.mesh}'"
@@ -181,7 +181,7 @@ def describe_fragment(fragment: FragmentOp) -> str:
 
 
 def is_homogeneous(topology: TopologyAttr) -> bool:
-    """Whether all meshes have the same device ids and the same axes, axes of size 1 aside."""
+    """Return whether all meshes have the same device ids and the same axes, axes of size 1 aside."""
 
     def key(mesh: MeshAttr) -> tuple[object, ...]:
         return mesh.device_ids, tuple((name, size) for name, size in mesh.axes if size != 1)

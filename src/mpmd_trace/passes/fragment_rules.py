@@ -36,7 +36,7 @@ class FragmentInfo:
 
     @staticmethod
     def of(fragment: FragmentOp) -> FragmentInfo:
-        """The info of a fragment; its origins are sorted by name and transpose count."""
+        """Return the info of a fragment; its origins are sorted by name and transpose count."""
         origins = tuple((origin.name, origin.transpose_count) for origin in fragment.origin)
         info = FragmentInfo(origins, fragment.stage, call_counter(fragment), split_type(fragment), fragment.mesh)
         return info.canonical
@@ -74,7 +74,7 @@ class MergeRule:
 
     @classmethod
     def parse(cls, text: str) -> MergeRule:
-        """The merge rule that `text` spells.  Raises `MpmdError` that shows where the text goes wrong."""
+        """Return the merge rule that `text` spells.  Raises `MpmdError` that shows where the text goes wrong."""
         reader = _Reader(text)
         reader.expect("FragmentMergeRule(sources=[")
         sources = reader.infos(",", "],target=")
@@ -94,7 +94,7 @@ class ScheduleRule:
 
     @classmethod
     def parse(cls, text: str) -> ScheduleRule:
-        """The schedule rule that `text` spells.  Raises `MpmdError` that shows where the text goes wrong."""
+        """Return the schedule rule that `text` spells.  Raises `MpmdError` that shows where the text goes wrong."""
         reader = _Reader(text)
         reader.expect("FragmentScheduleRule(ordered_fragments=[")
         return cls(reader.infos("->", "])"))
@@ -104,12 +104,12 @@ class ScheduleRule:
 
 
 def parse_rule(text: str) -> MergeRule | ScheduleRule:
-    """The rule of either kind that `text` spells.  Raises `MpmdError` that shows where the text goes wrong."""
+    """Return the rule of either kind that `text` spells.  Raises `MpmdError` that shows where the text goes wrong."""
     return (ScheduleRule if text.lstrip().startswith("FragmentS") else MergeRule).parse(text)
 
 
 def rule_problems(rules: Iterable[Any]) -> Iterator[str]:
-    """What is wrong with merge and schedule rules whatever the program is; other things are passed over."""
+    """Yield what is wrong with merge and schedule rules whatever the program is; other things are passed over."""
     taken: dict[FragmentInfo, MergeRule] = {}
     for rule in rules:
         if isinstance(rule, MergeRule):
@@ -200,7 +200,7 @@ class _Reader:
         return name, count
 
     def infos(self, separator: str, end: str) -> tuple[FragmentInfo, ...]:
-        """The infos up to `end`, which is read, too."""
+        """Return the infos up to `end`, which is read, too."""
         result: list[FragmentInfo] = []
         while not self.at("]"):
             result.append(self.info())

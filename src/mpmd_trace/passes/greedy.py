@@ -61,7 +61,7 @@ class GreedyResult:
 
 
 def walk_mutable(region: Region, *, post_order: bool = True) -> Iterator[Op]:
-    """Every op of a mutable region in post-order (or pre-order), frozen bodies left out."""
+    """Yield every op of a mutable region in post-order (or pre-order), frozen bodies left out."""
     return walk_regions([region], post_order=post_order, enters_frozen=False)
 
 
@@ -87,7 +87,7 @@ class Rewriter:
         self._stands_for[op] = leader
 
     def leader(self, op: Op) -> Op:
-        """The op that stands for `op`; usually itself."""
+        """Return the op that stands for `op`; usually itself."""
         result = self._stands_for.get(op)
         if result is None:
             return op
@@ -97,7 +97,7 @@ class Rewriter:
         return result
 
     def is_waiting(self, op: Op) -> bool:
-        """Whether a visit of `op` is scheduled."""
+        """Return whether a visit of `op` is scheduled."""
         return op in self._stack
 
     # Notifications.
@@ -195,7 +195,7 @@ class Rewriter:
         self._stack.pop(op, None)
 
     def _few_other_users(self, value: Value, op: Op) -> bool:
-        """Whether at most one op other than `op` uses the value."""
+        """Return whether at most one op other than `op` uses the value."""
         definer, other = value.defining_op, None
         if self._stands_for and definer is not None:
             definer = self.leader(definer)
@@ -279,7 +279,7 @@ class Choices:
         self._by_type: dict[tuple[str, Type | None], _Pair] = {}
 
     def of(self, op: Op) -> list[Pattern]:
-        """The patterns, in order."""
+        """Return the patterns, in order."""
         name = op.name
         patterns = self._by_name[name] if name in self._by_name else self._named(name)
         if patterns is None:

@@ -102,12 +102,12 @@ class InlineCalls(Pass):
 
 
 def has_calls(module: Module) -> bool:
-    """Whether some function, or some body in it, contains a `func.call`."""
+    """Return whether some function, or some body in it, contains a `func.call`."""
     return any(_called(f.regions[0]) for f in module.functions if not f.is_declaration)
 
 
 def _called(region: Region) -> list[str]:
-    """The functions that the ops of the region call with `func.call`, frozen bodies included."""
+    """Return the functions that the ops of the region call with `func.call`, frozen bodies included."""
     result: dict[str, None] = {}
     for op in walk_mutable(region):
         if op.name == "func.call":
@@ -119,7 +119,7 @@ def _called(region: Region) -> list[str]:
 
 
 def _called_in(body: Region) -> list[str]:
-    """The same for a frozen body."""
+    """Return the same for a frozen body."""
 
     def make() -> list[str]:
         return [_callee(op) for op in body.walk() if op.name == "func.call"]
@@ -134,7 +134,7 @@ def _callee(call: Op) -> str:
 
 
 def _by_depth(module: Module) -> list[list[str]]:
-    """The names of the functions that call others, those that call only functions of earlier lists first."""
+    """Return the names of the functions that call others, those that call only functions of earlier lists first."""
     calls = {f.sym_name: _called(f.regions[0]) for f in module.functions if not f.is_declaration}
     depths: dict[str, int] = {}
     for name in postorder(calls, lambda name: calls.get(name, ())):
@@ -193,7 +193,7 @@ class _Inliner:
         return result
 
     def inlinable(self, op: Op, function: FuncOp) -> FuncOp | None:
-        """The callee, if `op` is a call that can be inlined."""
+        """Return the callee, if `op` is a call that can be inlined."""
         if op.name != "func.call":
             return None
         callee = self.functions.get(_callee(op))

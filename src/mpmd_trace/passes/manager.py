@@ -107,7 +107,7 @@ def verify_after(one: Pass, module: Module, diagnostics: Diagnostics) -> None:
 
 
 def printed_bodies(module: Module, known: Mapping[Region, str] = MappingProxyType({})) -> dict[Region, str]:
-    """The text of each distinct body of the module; `known` are those that were printed before."""
+    """Return the text of each distinct body of the module; `known` are those that were printed before."""
     result: dict[Region, str] = {}
     for op in module.walk():
         for region in op.regions:

@@ -26,7 +26,7 @@ _LARGEST = 2**31 - 1
 
 @functools.cache
 def _number(mesh: str) -> int | None:
-    """The integer at the end of the name, unless it is too large for 32 bits."""
+    """Return the integer at the end of the name, unless it is too large for 32 bits."""
     match = _DIGITS.search(mesh)
     if match is None:
         return None
@@ -35,7 +35,7 @@ def _number(mesh: str) -> int | None:
 
 
 def before(a: str, b: str) -> bool:
-    """Whether mesh `a` comes before mesh `b`: by trailing numbers if both have one, else by name.
+    """Return whether mesh `a` comes before mesh `b`: by trailing numbers if both have one, else by name.
 
     `m2` is before `m10`; `a1` and `b1` are not ordered.
     """
@@ -46,7 +46,7 @@ def before(a: str, b: str) -> bool:
 
 
 def sort_by_mesh_order(items: Iterable[T], mesh_of: Callable[[T], str]) -> list[T]:
-    """The items in the order of their meshes; those whose meshes are not ordered keep their places."""
+    """Return the items in the order of their meshes; those whose meshes are not ordered keep their places."""
 
     def compare(a: T, b: T) -> int:
         left, right = mesh_of(a), mesh_of(b)
@@ -63,20 +63,20 @@ def in_topology_order(names: Iterable[str], topology: TopologyAttr | None) -> li
 
 
 def first_mesh(topology: TopologyAttr) -> str:
-    """The mesh with the smallest name, which takes everything that could be anywhere."""
+    """Return the mesh with the smallest name, which takes everything that could be anywhere."""
     return min(topology.meshes, key=str.encode)
 
 
 def is_cpu_mesh(name: str) -> bool:
-    """Whether the mesh is a host mesh, which is never a pipeline stage."""
+    """Return whether the mesh is a host mesh, which is never a pipeline stage."""
     return name.endswith("/cpu")
 
 
 def schedulable_meshes(topology: TopologyAttr) -> list[str]:
-    """The meshes that can be pipeline stages, in the order of the topology."""
+    """Return the meshes that can be pipeline stages, in the order of the topology."""
     return [name for name in topology.meshes if not is_cpu_mesh(name)]
 
 
 def mesh_index(topology: TopologyAttr, mesh: str) -> int:
-    """The number of `mesh` among the schedulable meshes.  Raises `ValueError` when it is not one of them."""
+    """Return the number of `mesh` among the schedulable meshes.  Raises `ValueError` when it is not one of them."""
     return schedulable_meshes(topology).index(mesh)

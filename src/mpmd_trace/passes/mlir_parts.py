@@ -27,7 +27,7 @@ _CARRIER = "mpmd_trace_body_"
 
 
 def frozen_bodies(functions: Iterable[FuncOp]) -> list[Region]:
-    """The distinct frozen bodies of the functions, in order of first appearance."""
+    """Return the distinct frozen bodies of the functions, in order of first appearance."""
     return list(dict.fromkeys(body for f in functions for region in f.regions for _, _, body in bodies_in(region)))
 
 
@@ -58,7 +58,7 @@ def run_on_bodies(bodies: Sequence[Region], pipeline: str, module: Module, nativ
 
 
 def result_of(body: Region, pipeline: str) -> Region:
-    """What `run_on_bodies` made of the body."""
+    """Return what `run_on_bodies` made of the body."""
     result = body.memo["mlir", pipeline]
     assert isinstance(result, Region)
     return result
@@ -89,7 +89,7 @@ def run_on_functions(functions: Sequence[FuncOp], pipeline: str, module: Module)
 def _run(
     functions: Sequence[Op], pipeline: str, module: Module, rename: tuple[str, str] | None = None
 ) -> dict[str, FuncOp]:
-    """The functions after the pipeline, by name; the rest of `module` is there as declarations."""
+    """Return the functions after the pipeline, by name; the rest of `module` is there as declarations."""
     block = Block()
     own = {op.sym_name for op in functions if isinstance(op, FuncOp)}
     for op in module.body:

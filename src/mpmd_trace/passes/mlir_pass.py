@@ -18,17 +18,17 @@ __all__ = ["MlirPass", "is_upstream", "run_on_text"]
 
 
 def is_upstream(name: str) -> bool:
-    """Whether jaxlib registers a pass of this name."""
+    """Return whether jaxlib registers a pass of this name."""
     return pipeline_parses(f"builtin.module({name})") or _on_functions(name)
 
 
 def _on_functions(name: str) -> bool:
-    """Whether the upstream pass works on single functions only."""
+    """Return whether the upstream pass works on single functions only."""
     return not pipeline_parses(f"builtin.module({name})") and pipeline_parses(f"builtin.module(func.func({name}))")
 
 
 def run_on_text(module: Module, pipeline: str, diagnostics: Diagnostics) -> str | None:
-    """The text of the module after MLIR's pass manager has run the pipeline; None when that failed."""
+    """Return the text of the module after MLIR's pass manager has run the pipeline; None when that failed."""
     try:
         text, reported = run_pipeline(
             module.to_generic(debug_info=True, outlined=False), pipeline, allow_unregistered=True
@@ -52,7 +52,7 @@ class MlirPass(Pass):
 
     @classmethod
     def checked(cls, name: str, options: Mapping[str, str | None]) -> MlirPass:
-        """The pass with options as text.  Raises `MpmdError` when jaxlib does not accept them."""
+        """Return the pass with options as text.  Raises `MpmdError` when jaxlib does not accept them."""
         text = " ".join(
             key if value is None else " ".join(f"{key}={v}" for v in value.split(REPEATED))
             for key, value in options.items()

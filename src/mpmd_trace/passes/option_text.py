@@ -11,7 +11,7 @@ _OPEN, _CLOSE = "([{", ")]}"
 
 
 def _nesting(text: str) -> Iterator[tuple[int, str, bool]]:
-    """Each character with its place, and whether it leaves no bracket or quote open."""
+    """Yield each character with its place, and whether it leaves no bracket or quote open."""
     depth, quote = 0, ""
     for i, char in enumerate(text):
         if quote:
@@ -47,7 +47,7 @@ def unwrap(text: str) -> str:
 
 
 def option_text(value: Any) -> str:
-    """The value of an option as text that reads back as the same value."""
+    """Return the value of an option as text that reads back as the same value."""
     if isinstance(value, bool):
         return "true" if value else "false"
     if type(value) in (tuple, list):  # named tuples have a text of their own
@@ -66,7 +66,7 @@ def _wrapped(text: str) -> str:
 
 
 def _is_plain(text: str) -> bool:
-    """Whether `text` reads as itself where options are separated by blanks."""
+    """Return whether `text` reads as itself where options are separated by blanks."""
     if not text:
         return True
     # What is behind it must still be seen as another option: its quotes and brackets are closed.

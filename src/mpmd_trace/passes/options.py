@@ -16,7 +16,7 @@ __all__ = ["REPEATED", "convert", "make_pass", "parse_options", "parse_pipeline"
 
 
 def convert(text: str | None, annotation: Any, default: Any, where: str) -> Any:
-    """The value of an option from its text (None: only the name was given).  Raises `MpmdError`."""
+    """Return the value of an option from its text (None: only the name was given).  Raises `MpmdError`."""
     if annotation is bool:
         if text in (None, "true", "True", "TRUE", "1"):
             return True
@@ -72,7 +72,7 @@ def nearest(name: str, known: typing.Iterable[str]) -> str:
 
 
 def make_pass(cls: type[Pass], options: dict[str, str | None]) -> Pass:
-    """The pass with options given as text.  Raises `MpmdError` for unknown options and wrong types."""
+    """Return the pass with options given as text.  Raises `MpmdError` for unknown options and wrong types."""
     fields = dict(cls.options())
     hints = typing.get_type_hints(cls)
     values = {}
@@ -92,7 +92,7 @@ _ITEM = re.compile(r"\s*([A-Za-z0-9_.-]+)\s*")
 
 
 def parse_pipeline(text: str) -> list[tuple[str, dict[str, str | None]]]:
-    """The passes of a textual pipeline in order, as (name, options); `builtin.module(..)` and `func.func(..)`
+    """Return the passes of a textual pipeline in order, as (name, options); `builtin.module(..)` and `func.func(..)`
     anchors are flattened, since our passes know what they work on.  Raises `MpmdError` on bad syntax.
     """
     passes: list[tuple[str, dict[str, str | None]]] = []

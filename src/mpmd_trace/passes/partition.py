@@ -56,7 +56,7 @@ class Partitioned:
     diagnostics: tuple[Diagnostic, ...] = ()
 
     def as_text(self) -> str:
-        """The module as MLIR."""
+        """Return the module as MLIR."""
         return str(self.module)
 
     @property
@@ -115,7 +115,7 @@ def phase_passes(
     *,
     shares_bodies: bool = False,
 ) -> Iterator[list[Pass]]:
-    """The passes of each phase, as the driver runs them; `user_rules` are asked for after the first.
+    """Yield the passes of each phase, as the driver runs them; `user_rules` are asked for after the first.
 
     `shares_bodies`: exported functions made of one body share it, and it does not change any more.
     """

@@ -45,13 +45,13 @@ _PLAIN = PLAIN_OPS | {OUTLINED}
 
 
 def is_plain(body: Region) -> bool:
-    """Whether the frozen body consists of plain ops, at every depth; calls of outlined functions are plain."""
+    """Return whether the frozen body consists of plain ops, at every depth; calls of outlined functions are plain."""
     names = op_names(body)
     return names is not None and names <= _PLAIN
 
 
 def op_names(body: Region) -> frozenset[str] | None:
-    """The names of the ops of a frozen body, at every depth; `OUTLINED` for calls of outlined functions.
+    """Return the names of the ops of a frozen body, at every depth; `OUTLINED` for calls of outlined functions.
 
     None if a region has several blocks, if a body is nested in it, or if canonicalization knows a branch.
     """
@@ -82,11 +82,11 @@ def _collect_names(region: Region, names: set[str]) -> bool:
 
 
 def _is_known(case: Op) -> bool:
-    """Whether the branch is known, so that canonicalization takes it."""
+    """Return whether the branch is known, so that canonicalization takes it."""
     index = case.operand(0).defining_op
     return index is not None and is_constant_like(index)
 
 
 def as_read(region: Region) -> Region:
-    """A frozen copy with its uses in the order in which they would be if it had been read from text."""
+    """Return a frozen copy with its uses in the order in which they would be if it had been read from text."""
     return freeze(region.clone())

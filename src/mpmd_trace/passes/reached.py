@@ -11,7 +11,7 @@ T = TypeVar("T", bound=Hashable)
 
 
 def reached(starts: Iterable[T], following: Callable[[T], Iterable[T]]) -> dict[T, None]:
-    """The starts and all that follows from them, each once, depth first and from the last to the first."""
+    """Return the starts and all that follows from them, each once, depth first and from the last to the first."""
     result: dict[T, None] = {}
     pending = list(starts)
     while pending:

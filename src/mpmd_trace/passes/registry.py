@@ -58,17 +58,17 @@ def _load(where: str | type[Pass]) -> type[Pass]:
 
 
 def pass_class(name: str) -> type[Pass] | None:
-    """The class of one of our passes, or None."""
+    """Return the class of one of our passes, or None."""
     return _load(PASSES[name]) if name in PASSES else None
 
 
 def pipeline_class(name: str) -> type[Pass] | None:
-    """The class of one of our pipelines, or None."""
+    """Return the class of one of our pipelines, or None."""
     return _load(PIPELINES[name]) if name in PIPELINES else None
 
 
 def get_pass(name: str, options: dict[str, str | None] | None = None) -> list[Pass]:
-    """The pass, or the passes of the pipeline, called `name`.
+    """Return the pass, or the passes of the pipeline, called `name`.
 
     Names that are not ours go to MLIR (`canonicalize`, `cse`, `sdy-*` ...).  Raises `MpmdError`.
     """

@@ -71,7 +71,7 @@ class PartitioningOptions:
 
     @classmethod
     def of(cls, given: Mapping[str, Any] | None, besides: Iterable[str] = ()) -> Self:
-        """The options by name, defaults for the others.  Raises `MpmdError` that lists every mistake.
+        """Return the options by name, defaults for the others.  Raises `MpmdError` that lists every mistake.
 
         `besides`: options that the caller knows, to be offered instead of a name that is close.
         """
@@ -100,7 +100,7 @@ class PartitioningOptions:
         return cls(**values)
 
     def changed(self) -> dict[str, Any]:
-        """The options that are not at their default, with schedules by name."""
+        """Return the options that are not at their default, with schedules by name."""
         changed = {
             f.name: getattr(self, f.name) for f in dataclasses.fields(self) if getattr(self, f.name) != f.default
         }
@@ -199,7 +199,7 @@ class PartitionRequest:
         heterogeneous_meshes: bool = False,
         placement: str = "reference",
     ) -> Self:
-        """The request that arguments of `mpmd_trace.partition` make.  Raises `MpmdError`."""
+        """Return the request that arguments of `mpmd_trace.partition` make.  Raises `MpmdError`."""
         options = PartitioningOptions.of(partitioning_options)
         order: Order = options.mpmd_pipeline_schedule
         if constraints is not None:

@@ -15,7 +15,7 @@ _caches: list[dict[Any, Any]] = []
 
 
 def run_cache() -> dict[Any, Any]:
-    """A dictionary, for a module to keep, that is empty when a run of passes begins and when it has ended."""
+    """Return a dictionary, for a module to keep, that is empty when a run of passes begins and when it has ended."""
     cache: dict[Any, Any] = {}
     _caches.append(cache)
     return cache

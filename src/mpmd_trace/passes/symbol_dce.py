@@ -60,7 +60,7 @@ class References:
         self._known: dict[Attribute, tuple[str, ...]] = {}
 
     def of(self, op: Op) -> set[str]:
-        """Those of the op and everything inside."""
+        """Return those of the op and everything inside."""
         result: set[str] = set()
         self._op(op, result)
         return result

@@ -65,7 +65,7 @@ def bisect(
     every: bool = False,
     say: Callable[[Stage, Error], None] = lambda stage, error: None,
 ) -> Found:
-    """The first stage whose results differ by more than the tolerance from those of plain `jax.jit`.
+    """Return the first stage whose results differ by more than the tolerance from those of plain `jax.jit`.
 
     Passes before the first wrong one are right and those after it are wrong, as far as they were looked at.
 
@@ -140,7 +140,7 @@ def reduce_wrong_pass(
 
 
 def _changes_numbers(text: str, spec: str, tolerance: float) -> bool:
-    """Whether the pass makes the module compute something else from random arguments."""
+    """Return whether the pass makes the module compute something else from random arguments."""
     try:
         before = parse(text)
         args = random_args(before)

@@ -54,7 +54,7 @@ class Outline(NamedTuple):
 
 
 def outline(module: Module) -> Outline:
-    """The outline of a module, which may change afterwards."""
+    """Return the outline of a module, which may change afterwards."""
     main = module.lookup("main")
     things: list[Thing] = []
     transfers: collections.Counter[tuple[str, str]] = collections.Counter()
@@ -85,7 +85,7 @@ def outline(module: Module) -> Outline:
 
 
 def mesh_of(type: Any) -> str:
-    """The mesh that a value of this type is on, nothing where it is on none."""
+    """Return the mesh that a value of this type is on, nothing where it is on none."""
     return type.mesh if isinstance(type, MeshTensorType) else ""
 
 
@@ -103,12 +103,12 @@ class Changes:
     notes: Sequence[str]
 
     def head(self) -> list[str]:
-        """What is told in a line each, without lists."""
+        """Return what is told in a line each, without lists."""
         lines = [f"{more:+} transfers {source} -> {target}" for (source, target), more in self.transfers.items()]
         return [*lines, *(["the same fragments in another order"] if self.reordered else []), *self.notes]
 
     def text(self, most: int = 12) -> str:
-        """The changes for people; at most so many things of each kind."""
+        """Return the changes for people; at most so many things of each kind."""
         lines = self.head()
         for name, things in self.things.items():
             lines.append(f"{name}: {len(things)}")
@@ -118,7 +118,7 @@ class Changes:
 
 
 def changes(before: Outline, after: Outline) -> Changes:
-    """What became of the things of the module before."""
+    """Return what became of the things of the module before."""
     old, new = _by_name(before), _by_name(after)
     merged, split, moved, fresh = [], [], [], []
     for thing in after.things:
@@ -162,7 +162,7 @@ def _same_call(a: Thing, b: Thing) -> bool:
 
 
 def _notes(before: Outline, after: Outline) -> Iterator[str]:
-    """What is different on things that are there before and after, and on arguments."""
+    """Yield what is different on things that are there before and after, and on arguments."""
     counts = [sum(not thing.names for thing in one.things) for one in (before, after)]
     if counts[0] != counts[1]:
         yield f"{counts[1] - counts[0]:+} inferred fragments"

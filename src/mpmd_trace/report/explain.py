@@ -135,13 +135,13 @@ _OF_A_PLACE, _PLACES = 8, 200
 
 
 def rules_of(request: PartitionRequest) -> dict[str, Any]:
-    """What `explain` has to know of how a program is placed."""
+    """Return what `explain` has to know of how a program is placed."""
     infers = request.options.mpmd_infer_transfers
     return {"infer_transfers": infers, "same_mesh": request.same_mesh, "placement": request.placement}
 
 
 def explain_ends(module: Module, request: PartitionRequest) -> tuple[Placement, ...]:
-    """Where each input, and then each result, of the main function is, and why; see `explain`.
+    """Return where each input, and then each result, of the main function is, and why; see `explain`.
 
     Of large programs it does not tell what other meshes would cost.
     """
@@ -291,7 +291,7 @@ class _Explainer:
         yield from chosen.values()
 
     def _backward(self, thing: Value | Op, flow: Flow) -> Iterator[Chain]:
-        """A shortest chain to everything on a mesh that it is computed from."""
+        """Yield a shortest chain to everything on a mesh that it is computed from."""
         starts = thing.operands if isinstance(thing, Op) else flow.step_back(thing)
         what = _describe(thing)
         for value, path in _paths(starts, flow.step_back):
@@ -303,7 +303,7 @@ class _Explainer:
 
 
 def _paths(starts: list[Value], step: Callable[[Value], list[Value]]) -> Iterator[tuple[Value, tuple[str, ...]]]:
-    """Every reachable value with a shortest path to it, near ones first."""
+    """Yield every reachable value with a shortest path to it, near ones first."""
     paths: dict[Value, tuple[str, ...]] = {v: (_describe(v),) for v in starts}
     waiting = list(paths)
     for value in waiting:
@@ -332,7 +332,7 @@ def _described(op: Op) -> str:
 
 
 def _describe(thing: Value | Op) -> str:
-    """A few words for an op or a value."""
+    """Return a few words for an op or a value."""
     if isinstance(thing, BlockArg):
         around = thing.owner.parent_op
         if isinstance(around, FuncOp):
@@ -353,7 +353,7 @@ def _describe(thing: Value | Op) -> str:
 def _rule(
     meshes: tuple[str, ...], asked: tuple[str, ...], wanted: tuple[str, ...], possible: tuple[str, ...] | None
 ) -> str:
-    """Which rule of mesh inference decided."""
+    """Return which rule of mesh inference decided."""
     if not meshes:
         return "nothing uses it, so it is removed"
     if len(asked) > len(meshes):

@@ -47,7 +47,7 @@ class CutExplainer:
         self.cost = cost(self.edges, self.labels)
 
     def placed(self, thing: Value | Op) -> tuple[tuple[str, ...], str]:
-        """The meshes of a value or op that no name has put anywhere, and the reason."""
+        """Return the meshes of a value or op that no name has put anywhere, and the reason."""
         if isinstance(thing, BlockArg):
             return self._argument(thing)
         op = thing if isinstance(thing, Op) else thing.defining_op
@@ -89,7 +89,7 @@ class CutExplainer:
         return meshes, f"it is used on {mesh_list(meshes)}: {where}"
 
     def _pulling(self, label: int) -> str:
-        """The unnamed op that takes the most from other meshes to this one, if that is not little."""
+        """Return the unnamed op that takes the most from other meshes to this one, if that is not little."""
         op_of = {node: op for op, node in self.flow.node_of.items()}
         taken: dict[int, int] = {}
         for weight, nodes in self.edges:
@@ -106,7 +106,7 @@ class CutExplainer:
         )
 
     def _else(self, node: int) -> str:
-        """What a step would move with a node on other meshes."""
+        """Return what a step would move with a node on other meshes."""
         if self.most is not None and len(self.edges) > self.most:
             return "; mpmd-trace explain FILE --value NAME shows what other meshes would cost"
         count = len(self.flow.meshes)

@@ -63,7 +63,7 @@ class Remembered:
         self.steps: dict[Hashable, _Step] = {}
 
     def kept(self, array: Array) -> Array:
-        """The array that is equal to this one and kept, as long as there is room."""
+        """Return the array that is equal to this one and kept, as long as there is room."""
         if id(array) in self._kept:
             return array
         digest = hashlib.blake2b(np.ascontiguousarray(array).tobytes(), digest_size=16).digest()
@@ -77,7 +77,7 @@ class Remembered:
         return result
 
     def __call__(self, op: Hashable, args: Sequence[Array], compute: Callable[[], list[Array]]) -> list[Array]:
-        """The results of `compute`, which may have been computed before; `op` says what it computes."""
+        """Return the results of `compute`, which may have been computed before; `op` says what it computes."""
         key = (op, tuple(map(id, args)))
         result = self._results.get(key)
         if result is None:
@@ -166,7 +166,7 @@ class Interpreter(Meaning[Array]):
 
 
 def _inputs(op: Op) -> list[Value]:
-    """The operands and free values of an op, but for tokens and constants that its regions capture."""
+    """Return the operands and free values of an op, but for tokens and constants that its regions capture."""
     captured = [v for v in free_values(op) if not is_constant(v)] if op.regions else ()
     return [v for v in dict.fromkeys([*op.operands, *captured]) if not v.type.is_token]
 
@@ -176,7 +176,7 @@ def _is_frozen(op: Op) -> bool:
 
 
 def _what(op: Op) -> Hashable:
-    """What an op computes, but for its operands: equal for ops that compute the same.
+    """Return what an op computes, but for its operands: equal for ops that compute the same.
 
     The op itself where that is more than a name, attributes and types: regions, and functions that it calls.
     """
@@ -192,7 +192,7 @@ def _what(op: Op) -> Hashable:
 
 
 def _mesh_size(module: Module) -> int:
-    """How many devices the manual computations of `module` need; 1 without any."""
+    """Return how many devices the manual computations of `module` need; 1 without any."""
     meshes = [op.attr("mesh") for op in module.body if op.name == "sdy.mesh"]
     return max([1, *(mesh.size for mesh in meshes if isinstance(mesh, MeshAttr))])
 
@@ -241,7 +241,7 @@ def _uninterpreted(op: Op, inputs: Sequence[Array]) -> list[Array]:
 def interpret(
     module: Module, args: Sequence[Any], function: str | None = None, remembered: Remembered | None = None
 ) -> list[Array]:
-    """What a function of `module` returns for these arrays.
+    """Return what a function of `module` returns for these arrays.
 
     Meshes, names, transfers, shardings and control operands mean nothing; loops run; ops of unknown dialects
     stand for some fixed function of their inputs.
@@ -284,7 +284,7 @@ def random_args(module: Module, seed: int = 0, function: str | None = None) -> l
 
 
 def random_array(type: TensorType, rng: np.random.Generator) -> Array:
-    """A random array of this type."""
+    """Return a random array of this type."""
     shape, dtype = type.shape or (), dtype_of(type)
     steps = rng.integers(-8, 9, size=shape)
     if type.element == "i1":

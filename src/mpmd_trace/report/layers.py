@@ -41,7 +41,7 @@ class LayerValues:
 
 
 def values_of_layers(lowered: PartitionedProgram, traced: Module, names: Sequence[str]) -> LayerValues:
-    """The values between the named parts of a program, which are given in its order.
+    """Return the values between the named parts of a program, which are given in its order.
 
     Raises `MpmdError` where it cannot be divided like this.
     """

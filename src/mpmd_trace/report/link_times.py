@@ -25,7 +25,7 @@ REPEATS = 7
 
 
 def fit_link(sizes: Sequence[float], seconds: Sequence[float]) -> Link:
-    """The latency and bandwidth that explain the times best, as far as relative errors go."""
+    """Return the latency and bandwidth that explain the times best, as far as relative errors go."""
     from scipy.optimize import nnls  # takes long to load, and most plans are not measured
 
     times = np.maximum(np.asarray(seconds, float), 1e-12)
@@ -46,7 +46,7 @@ def measure_links(
     sizes: Sequence[int] = SIZES,
     progress: Callable[[str], None] = lambda name: None,
 ) -> Links:
-    """The links between these meshes, by sending arrays as the runtime does; others get the median.
+    """Return the links between these meshes, by sending arrays as the runtime does; others get the median.
 
     Arrays are spread over all devices of a mesh, and the size is that of one device.
     """

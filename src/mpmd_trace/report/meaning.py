@@ -75,12 +75,12 @@ _NOTES = ("sdy.", "mhlo.sharding", "mpmd.", "call_counter", "unroll_counter")
 
 
 def is_note(attribute: str) -> bool:
-    """Whether an attribute of that name says where, when or why, but not what."""
+    """Return whether an attribute of that name says where, when or why, but not what."""
     return attribute.startswith(_NOTES)
 
 
 def is_identity(op: Op) -> bool:
-    """Whether the values of `op` are its operands."""
+    """Return whether the values of `op` are its operands."""
     if op.name == "stablehlo.custom_call":
         target = op.attr("call_target_name")
         return target is not None and target.text in _IDENTITY_TARGETS and len(op.results) == 1
@@ -96,24 +96,24 @@ class Meaning(ABC, Generic[V]):
 
     @abstractmethod
     def leaf(self, op: Op, env: dict[Value, V]) -> list[V]:
-        """The results of an op of another dialect; `env` has its operands and free values."""
+        """Return the results of an op of another dialect; `env` has its operands and free values."""
 
     @abstractmethod
     def index(self, number: int, type: TensorType) -> V:
-        """The index of a loop iteration."""
+        """Return the index of a loop iteration."""
 
     @abstractmethod
     def combine(self, op_name: str, left: V, right: V, type: Type) -> V:
-        """A StableHLO op with two operands of the type of its result."""
+        """Return a StableHLO op with two operands of the type of its result."""
 
     def call(self, function: FuncOp, args: Sequence[V]) -> list[V]:
-        """The values that `function` returns."""
+        """Return the values that `function` returns."""
         if function.is_declaration:
             raise MpmdError(f"@{function.sym_name} has no body")
         return self.region(function.regions[0], args, {})
 
     def region(self, region: Region, args: Sequence[V], outer: Mapping[Value, V]) -> list[V]:
-        """The values that a region returns; arguments beyond those of its block are control operands."""
+        """Return the values that a region returns; arguments beyond those of its block are control operands."""
         block = region.block
         env: dict[Value, V] = dict(outer)
         env.update(zip(block.args, args, strict=False))
@@ -124,7 +124,7 @@ class Meaning(ABC, Generic[V]):
         return [env[v] for v in terminator.operands]
 
     def op(self, op: Op, env: dict[Value, V]) -> list[V]:
-        """The results of `op`."""
+        """Return the results of `op`."""
         if is_identity(op):
             return [env[op.operand(i)] for i in range(len(op.results))]
         if isinstance(op, (FragmentOp, NamedComputationOp)) or op.name == "sdy.named_computation":
@@ -215,13 +215,13 @@ def clean(op: Op) -> None:
 
 
 def make_function(name: str, block: Block, returned: Sequence[Value]) -> FuncOp:
-    """A public `func.func` around `block`, which still lacks its return."""
+    """Return a public `func.func` around `block`, which still lacks its return."""
     block.append(make_op("func.return", returned))
     return functions.make_function(name, Region([block]), visibility="public")
 
 
 def entry_function(module: Module, name: str | None = None) -> FuncOp:
-    """The function `name`; without a name `@main`, or the only public function.
+    """Return the function `name`; without a name `@main`, or the only public function.
 
     Raises `MpmdError` when there is no such function.
     """
@@ -241,7 +241,7 @@ def entry_function(module: Module, name: str | None = None) -> FuncOp:
 
 
 def is_constant(value: Value) -> bool:
-    """Whether the value is that of a constant op."""
+    """Return whether the value is that of a constant op."""
     op = value.defining_op
     return op is not None and op.name in ("stablehlo.constant", "sdy.constant")
 

@@ -31,7 +31,7 @@ class Error(NamedTuple):
 
 
 def difference(ours: Any, theirs: Any) -> float:
-    """The norm of the difference, relative to that of `theirs`.
+    """Return the norm of the difference, relative to that of `theirs`.
 
     Where both are the same infinity, or NaN, they do not differ; where only one is, they differ infinitely.
     """
@@ -48,7 +48,7 @@ def _norm(values: Array) -> float:
 
 
 def on_one_device(args: Any) -> Any:
-    """The arguments for plain `jax.jit`, which takes no arrays that are committed to different devices."""
+    """Return the arguments for plain `jax.jit`, which takes no arrays that are committed to different devices."""
 
     def one(x: Any) -> Any:
         if not isinstance(x, jax.Array) or not x.committed:
@@ -91,11 +91,11 @@ class Numbers:
         )
 
     def found(self, module: Module) -> list[Array]:
-        """The results of a module, op by op.  Raises `MpmdError` where an op cannot be computed."""
+        """Return the results of a module, op by op.  Raises `MpmdError` where an op cannot be computed."""
         return interpret(module, self.arguments, remembered=self._remembered)
 
     def error(self, module: Module) -> Error:
-        """How far the results of a module are from those of plain `jax.jit`.  Raises `MpmdError` as `found`."""
+        """Return how far the results of a module are from those of plain `jax.jit`.  Raises `MpmdError` as `found`."""
         return largest(self.found(module), self.expected, self.results)
 
     @property
@@ -106,7 +106,7 @@ class Numbers:
 
 
 def largest(arrays: Sequence[Array], expected: Sequence[Array], names: Sequence[str]) -> Error:
-    """The largest difference among several arrays."""
+    """Return the largest difference among several arrays."""
     worst = Error(0.0, names[0] if names else "")
     for name, ours, theirs in zip(names, arrays, expected, strict=True):
         size = difference(_wide(ours), _wide(theirs))
@@ -120,7 +120,7 @@ def _wide(array: Array) -> Array:
 
 
 def _arrays(leaves: Sequence[Any], types: Sequence[Leaf], rows: Sequence[Any] | None) -> list[Array]:
-    """The leaves of the user as arrays of a module: in pieces, without keys, of its types."""
+    """Return the leaves of the user as arrays of a module: in pieces, without keys, of its types."""
     pieces: list[Any] = []
     for leaf, cut in zip(leaves, rows or [None] * len(leaves), strict=True):
         array = without_key(leaf)
@@ -134,7 +134,7 @@ def _arrays(leaves: Sequence[Any], types: Sequence[Leaf], rows: Sequence[Any] | 
 
 
 def without_key(value: Any) -> Any:
-    """The numbers of a random key; anything else as it is."""
+    """Return the numbers of a random key; anything else as it is."""
     dtype = getattr(value, "dtype", None)
     is_key = dtype is not None and jax.dtypes.issubdtype(dtype, jax.dtypes.prng_key)
     return jax.random.key_data(value) if is_key else value

@@ -13,7 +13,7 @@ __all__ = ["pick_entries", "with_sorted_operands"]
 
 
 def with_sorted_operands(module: Module) -> Module:
-    """A copy in which every fragment takes its operands in the order in which they are made."""
+    """Return a copy in which every fragment takes its operands in the order in which they are made."""
     copy = module.clone()
     main = copy.main
     number: dict[Value, int] = {}

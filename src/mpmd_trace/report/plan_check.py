@@ -33,7 +33,7 @@ def check_best(
     traced: Module,
     progress: Callable[[str], None] = lambda name: None,
 ) -> list[Option]:
-    """The options in order again, after the passes were run for the first ones, until a checked one is first.
+    """Return the options in order again, after the passes were run for the first ones, until a checked one is first.
 
     The step of a checked option is that of the order which the program has then.
     """
@@ -49,7 +49,7 @@ def check_best(
 
 
 def check_option(option: Option, study: Study, lowered: Lowered, traced: Module) -> Option:
-    """The option with the orders that its program has after scheduling.
+    """Return the option with the orders that its program has after scheduling.
 
     `checked` says how: "" where all is as promised, otherwise what is not.  Options for another number of
     microbatches stay as they are; the program would have to be changed first.
@@ -69,7 +69,7 @@ def check_option(option: Option, study: Study, lowered: Lowered, traced: Module)
 
 
 def _scheduled(option: Option, study: Study, lowered: Lowered, traced: Module) -> Module:
-    """The program after the optimize phase, with the stages and the schedule of the option."""
+    """Return the program after the optimize phase, with the stages and the schedule of the option."""
     options = dict(lowered.config.partitioning_options)
     options.pop("mpmd_pipeline_schedule", None)  # the choice says it
     if options.get("mpmd_split_bwd_fragments") is False:
@@ -96,7 +96,7 @@ def _quiet() -> Iterator[None]:
 
 
 def _orders(module: Module, study: Study) -> list[list[Step]]:
-    """What each mesh does after scheduling, without what belongs to no microbatch."""
+    """Return what each mesh does after scheduling, without what belongs to no microbatch."""
     topology = module.main.topology
     assert topology is not None
     rank = stage_ranks(module)

@@ -40,15 +40,15 @@ class Copies:
         return Copies(self.bytes + other.bytes, at_once, self.time + other.time, self.kinds | other.kinds)
 
     def part(self, share: float) -> Copies:
-        """Those of some layers of the stage."""
+        """Return those of some layers of the stage."""
         return Copies(self.bytes * share, self.at_once, self.time * share, self.kinds)
 
     def are_read_by(self, action: Action) -> bool:
-        """Whether the action reads them; of a backward in halves the one of the input does."""
+        """Return whether the action reads them; of a backward in halves the one of the input does."""
         return ("B" if action.kind == "I" else action.kind) in self.kinds
 
     def held(self, gather: Gather, is_active: bool) -> float:
-        """The bytes that are there while the stage, or another one of its mesh, runs."""
+        """Return the bytes that are there while the stage, or another one of its mesh, runs."""
         if gather == "step":
             return self.bytes
         own = self.bytes if gather == "phase" else min(self.at_once, self.bytes)
@@ -66,7 +66,7 @@ def copies_of_stages(
     *,
     ahead: bool,
 ) -> tuple[Copies, ...]:
-    """What each stage reads of what programs make once per step; `cost` is that of each program.
+    """Return what each stage reads of what programs make once per step; `cost` is that of each program.
 
     A copy that several stages read belongs to all of them in equal parts.  `ahead`: whether XLA gathers one product
     ahead where barriers say so, and not all at first.

@@ -48,7 +48,7 @@ class Division:
         return self.stages.microbatches
 
     def places(self, meshes: Sequence[str]) -> dict[str, Assignment]:
-        """The mesh of each name, with its stage where meshes have several."""
+        """Return the mesh of each name, with its stage where meshes have several."""
         several = len(self.mesh_of) > len(set(self.mesh_of))
         return {
             name: Assignment(meshes[mesh], stage if several else None)
@@ -57,7 +57,7 @@ class Division:
         }
 
     def name_to_mesh(self, meshes: Sequence[str]) -> dict[str, str]:
-        """The places as `make_config` takes them."""
+        """Return the places as `make_config` takes them."""
         return {name: str(place) for name, place in self.places(meshes).items()}
 
 
@@ -103,7 +103,7 @@ def options_of(
     memory_limit: float | None = None,
     progress: Callable[[int, int], None] = lambda done, total: None,
 ) -> list[Option]:
-    """Every schedule on the program's own stages, and on stages balanced by cost; best first.
+    """Return every schedule on the program's own stages, and on stages balanced by cost; best first.
 
     `microbatches`: the numbers to try, with the costs of a microbatch in proportion to its size; that of the
     program by default.  `memory_limit`: bytes of a device.  Schedules that run the backwards of a stage in
@@ -132,7 +132,7 @@ def ranked(options: Sequence[Option]) -> list[Option]:
 
 
 def option_of(division: Division, choice: Choice, study: Study, limit: float | None) -> Option:
-    """What to expect of the division with the orders of the choice; `limit`: bytes of a device."""
+    """Return what to expect of the division with the orders of the choice; `limit`: bytes of a device."""
     own = {field.name: getattr(division, field.name) for field in dataclasses.fields(Division)}
     gather, peaks = _gather(division, choice.schedule, limit, study)
     orders, copies = choice.schedule, division.copies
@@ -147,7 +147,7 @@ def option_of(division: Division, choice: Choice, study: Study, limit: float | N
 def _gather(
     division: Division, schedule: Schedule, limit: float | None, study: Study
 ) -> tuple[Gather, tuple[float, ...]]:
-    """How long copies are kept, as long as there is memory for it, and the peak of each mesh then."""
+    """Return how long copies are kept, as long as there is memory for it, and the peak of each mesh then."""
     result: tuple[Gather, tuple[float, ...]] | None = None
     for gather in WORDS if any(one.bytes for one in division.copies) else WORDS[:1]:
         peaks = study.on_devices(_peaks(division, schedule, gather))
@@ -160,7 +160,7 @@ def _gather(
 
 
 def _copies(study: Study, names: Sequence[Sequence[str]]) -> tuple[Copies, ...]:
-    """What each of these stages reads of copies; layers of a stage read equal parts."""
+    """Return what each of these stages reads of copies; layers of a stage read equal parts."""
     layer: dict[str, Copies] = {}
     for own, copy in zip(study.names, study.copies, strict=False):
         layer.update({name: copy.part(1 / len(own)) for name in own})
@@ -193,7 +193,7 @@ def _idle(study: Study, choice: Choice) -> tuple[dict[str, float], dict[str, flo
 
 
 def _peaks(division: Division, schedule: Schedule, gather: Gather) -> tuple[float, ...]:
-    """The most bytes that a device of each mesh holds: activations, and the rest at the time.
+    """Return the most bytes that a device of each mesh holds: activations, and the rest at the time.
 
     The static bytes have all copies, of which those go that `gather` does not keep.
     """
@@ -224,7 +224,7 @@ def _peaks(division: Division, schedule: Schedule, gather: Gather) -> tuple[floa
 
 
 def _room(division: Division, limit: float) -> float | None:
-    """How many microbatches of activations fit on the mesh with the least room."""
+    """Return how many microbatches of activations fit on the mesh with the least room."""
     rooms = []
     for mesh in range(division.stages.meshes):
         own = [s for s, m in enumerate(division.mesh_of) if m == mesh]
@@ -235,7 +235,7 @@ def _room(division: Division, limit: float) -> float | None:
 
 
 def layer_cuts(study: Study) -> list[Cut]:
-    """What a cut behind each layer but the last costs, in the unit of the study, over the usual link."""
+    """Return what a cut behind each layer but the last costs, in the unit of the study, over the usual link."""
     unit = SECONDS.get(study.unit, 1.0)
     links = study.links or Links()
     link, mode = links.default, links.transfers
@@ -271,7 +271,7 @@ def _balanced(study: Study, memory_limit: float | None) -> Iterator[Division]:
 
 
 def _divisions(study: Study, stages: int, memory_limit: float | None) -> list[list[tuple[int, int]]]:
-    """The first and last + 1 layer of each stage: balanced, and if that may not fit balanced where it fits."""
+    """Return the first and last + 1 layer of each stage: balanced, and if that may not fit balanced where it fits."""
     costs = [layer.forward + layer.backward for layer in study.layers]
     cuts = layer_cuts(study)
     divisions = [partition_layers(costs, stages, cuts=cuts)]
@@ -332,7 +332,7 @@ def _division(
 
 
 def _input_share(usual: float, mesh_of: Sequence[int], stage: int) -> float:
-    """A first stage has no input gradient; one whose gradient stays on its mesh cannot be split."""
+    """Return a first stage has no input gradient; one whose gradient stays on its mesh cannot be split."""
     if stage == 0:
         return 0.0
     return 1.0 if mesh_of[stage] == mesh_of[stage - 1] else usual

@@ -14,7 +14,7 @@ __all__ = ["Profile", "activation_slots", "activations", "at_fraction", "cut_byt
 
 
 def values_of_plan(plan: Plan, actions: FragmentActions) -> list[Value]:
-    """The arguments of the plan and what its programs make, each once with all its copies."""
+    """Return the arguments of the plan and what its programs make, each once with all its copies."""
     root: dict[int, int] = {}
     for transfer in plan.transfers:
         for a, b in zip(transfer.inputs, transfer.outputs, strict=True):
@@ -39,7 +39,7 @@ def values_of_plan(plan: Plan, actions: FragmentActions) -> list[Value]:
 
 
 def _holders(value: Value, stage_of: Mapping[int, int]) -> set[int]:
-    """The stages that keep a value from a forward to a backward of its microbatch.
+    """Return the stages that keep a value from a forward to a backward of its microbatch.
 
     What several microbatches read (casts of parameters, for instance) is no activation.
     """
@@ -63,7 +63,7 @@ def activations(values: Iterable[Value], stage_of: Mapping[int, int], visits: Se
 
 
 def activation_slots(values: Iterable[Value], stage_of: Mapping[int, int]) -> set[int]:
-    """The slots of a plan that are activations on the mesh where they are."""
+    """Return the slots of a plan that are activations on the mesh where they are."""
     result: set[int] = set()
     for value in values:
         holders = _holders(value, stage_of)
@@ -85,7 +85,7 @@ def other_bytes(
     temporary: dict[int, int] | None = None,
     reused: dict[int, int] | None = None,
 ) -> tuple[dict[str, Profile], dict[str, Profile]]:
-    """What a device of each mesh holds without the slots `apart`, and how much of it is scratch memory.
+    """Return what a device of each mesh holds without the slots `apart`, and how much of it is scratch memory.
 
     Parameters are there from the start, gradients come with the backwards, and the optimizer is at the end.
     `temporary` and `reused` are as in `Plan.live_bytes`.
@@ -107,13 +107,13 @@ def other_bytes(
 
 
 def at_fraction(profile: Profile, done: int, whole: int) -> float:
-    """A profile after `done` of `whole` backwards began, also where the profile has another number of them."""
+    """Return a profile after `done` of `whole` backwards began, also where the profile has another number of them."""
     steps = len(profile) - 1
     return profile[-(-done * steps // whole) if whole else 0]
 
 
 def cut_bytes(values: Iterable[Value], layers: int, visits: Sequence[int]) -> list[tuple[float, float]]:
-    """What one microbatch sends over a cut behind each layer but the last: forward, and back.
+    """Return what one microbatch sends over a cut behind each layer but the last: forward, and back.
 
     The stages of the actions are the layers; a value that several later layers read is sent once.
     """

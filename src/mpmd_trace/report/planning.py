@@ -90,7 +90,7 @@ class Study:
         return tuple(sum(each[m] for m in meshes) for meshes in self.sharing) if self.sharing else tuple(each)
 
     def besides(self, starts: Mapping[str, float], spare: Mapping[str, float]) -> float:
-        """How much longer a step takes because of what moves besides.
+        """Return how much longer a step takes because of what moves besides.
 
         `starts`: when each mesh has work; `spare`: how long before the others it has done its last microbatch.
 
@@ -156,7 +156,7 @@ def study(
     bytes_per_second: float | None = None,
     links: Links | None = None,
 ) -> Study:
-    """The costs of a compiled step.
+    """Return the costs of a compiled step.
 
     A program costs what it was measured to take: the median, in ms (`steps` are the seconds of whole steps).
     Without measurements it costs what XLA counts: operations over the device's speed or bytes over its memory's,
@@ -264,7 +264,7 @@ def program_costs(
     flops_per_second: float | None,
     bytes_per_second: float | None,
 ) -> tuple[list[float], str]:
-    """The cost of one run of each program of the plan, and the unit."""
+    """Return the cost of one run of each program of the plan, and the unit."""
     executables = compiled.program.runtime.own_executables
     if measured:
         times: dict[int, list[float]] = {}
@@ -284,7 +284,7 @@ _Flops = Mapping[str, tuple[float, float]]
 def _names(
     compiled: Compiled | Estimated, imported: Module, rank: Mapping[int, int], stages: int, named: _Flops
 ) -> tuple[tuple[str, ...], ...]:
-    """The names of each stage, in the order of the program."""
+    """Return the names of each stage, in the order of the program."""
     topology = list(compiled.lowered.config.topology)
     used: dict[str, int] = {}
     for op in imported.main.body:
@@ -322,7 +322,7 @@ def _layers(
     static: Sequence[Profile],
     visits: Sequence[int],
 ) -> tuple[Layer, ...]:
-    """All names in the order of the program, each with its part of what its stage costs."""
+    """Return all names in the order of the program, each with its part of what its stage costs."""
     stage_of = {name: s for s, own in enumerate(names) for name in own}
     ordered = [name for name in named if name in stage_of]
     stages = [stage_of[name] for name in ordered]

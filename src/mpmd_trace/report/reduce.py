@@ -58,7 +58,7 @@ def reduce(
 
 
 def count_ops(module: Module) -> int:
-    """The number of ops, the module itself not counted."""
+    """Return the number of ops, the module itself not counted."""
     return sum(1 for _ in module.walk()) - 1
 
 
@@ -78,7 +78,7 @@ class _Reducer:
         self.seen: dict[str, bool] = {}
 
     def accepts(self, candidate: Module) -> bool:
-        """Whether the candidate is valid and interesting; if so it is the new module."""
+        """Return whether the candidate is valid and interesting; if so it is the new module."""
         if verify(candidate):
             return False
         try:
@@ -160,7 +160,7 @@ def _remove(op: Op) -> None:
 
 
 def _substitute(op: Op, result: Value) -> Value:
-    """A value of the type of the result from above the op; a new argument or constant if need be."""
+    """Return a value of the type of the result from above the op; a new argument or constant if need be."""
     for value in op.operands:
         if value.type is result.type:
             return value
@@ -187,7 +187,7 @@ def _substitute(op: Op, result: Value) -> Value:
 
 
 def _constant(value: Value) -> Op | None:
-    """An op that makes zeros of the type of the value, if it is a plain tensor."""
+    """Return an op that makes zeros of the type of the value, if it is a plain tensor."""
     type = value.type
     if not isinstance(type, TensorType) or type.shape is None or min(type.shape, default=0) < 0:
         return None
@@ -279,7 +279,7 @@ def _drop_region_operands(module: Module, things: Sequence[_Thing]) -> None:
 
 
 def _other_value(block: Block, index: int, gone: set[int]) -> Value:
-    """What can stand for an argument of a body: another argument of its type, or zeros."""
+    """Return what can stand for an argument of a body: another argument of its type, or zeros."""
     for arg in block.args:
         if arg.index not in gone and arg.type is block.args[index].type:
             return arg

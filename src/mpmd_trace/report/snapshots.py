@@ -35,7 +35,7 @@ __all__ = ["Snapshots", "count_ops", "read_index", "unified_diff"]
 
 
 def count_ops(module: Module) -> dict[str, int]:
-    """How often each op occurs, with shared bodies counted once for every op that refers to them; also
+    """Return how often each op occurs, with shared bodies counted once for every op that refers to them; also
     `distinct bodies`, the number of different fragment bodies."""
     bodies: dict[Region, collections.Counter[str]] = {}
 
@@ -123,13 +123,13 @@ class Snapshots:
 
 
 def unified_diff(a: str, b: str, a_name: str, b_name: str) -> str:
-    """What changed between two snapshots, in unified form with three lines around each change."""
+    """Return what changed between two snapshots, in unified form with three lines around each change."""
     lines = difflib.unified_diff(a.splitlines(keepends=True), b.splitlines(keepends=True), a_name, b_name, n=3)
     return "".join(lines)
 
 
 def read_index(folder: str) -> list[dict[str, Any]]:
-    """The entries of `index.json` in a folder that `dump` or `run` wrote.  Raises `OSError`, `ValueError`."""
+    """Return the entries of `index.json` in a folder that `dump` or `run` wrote.  Raises `OSError`, `ValueError`."""
     with open(os.path.join(folder, "index.json"), encoding="utf-8") as file:
         result: list[dict[str, Any]] = json.load(file)["passes"]
     return result

@@ -12,7 +12,7 @@ __all__ = ["written_in"]
 
 
 def written_in(ops: Iterable[Op], most: int = 8) -> list[str]:
-    """The first places (`file:line`, seen from here) in the user's files that the ops come from."""
+    """Return the first places (`file:line`, seen from here) in the user's files that the ops come from."""
     files: dict[str, None] = {}
     for op in ops:
         for file, line, _ in list(op.loc.files)[:4]:

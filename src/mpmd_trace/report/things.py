@@ -35,12 +35,12 @@ def things_of(module: Module) -> Iterator[Thing]:
 
 
 def location_of(thing: Value | Op) -> Location:
-    """Where a value or an op comes from."""
+    """Return where a value or an op comes from."""
     return thing.loc if isinstance(thing, Op) else thing.location
 
 
 def find(module: Module, question: str) -> list[Thing]:
-    """What `question` names: `input 0`, `result 1`, `file:line`, a name of the user, or of an op."""
+    """Return what `question` names: `input 0`, `result 1`, `file:line`, a name of the user, or of an op."""
     numbered = re.fullmatch(r"(?:(input|argument|arg)|result|output) ?(\d+)", question.strip())
     if numbered is not None:
         return _numbered(module, "result" if numbered.group(1) is None else "input", int(numbered.group(2)))
@@ -70,7 +70,7 @@ def find(module: Module, question: str) -> list[Thing]:
 
 
 def _numbered(module: Module, kind: str, index: int) -> list[Thing]:
-    """An input or result of the functions that are called from outside."""
+    """Return an input or result of the functions that are called from outside."""
     entries = [f for f in module.mpmd_functions if f.is_entry_point and not f.is_declaration]
     ends = [(f, f.body.args if kind == "input" else f.body.terminator.operands) for f in entries]
     result = [made_by(values[index]) for _, values in ends if index < len(values)]
@@ -81,7 +81,7 @@ def _numbered(module: Module, kind: str, index: int) -> list[Thing]:
 
 
 def made_by(value: Value) -> Thing:
-    """The op, or the input, that a value is of, whatever it is assigned to on the way."""
+    """Return the op, or the input, that a value is of, whatever it is assigned to on the way."""
     op = value.defining_op
     while isinstance(op, AssignOp | UnassignOp):
         value = op.operand(0)
@@ -90,14 +90,14 @@ def made_by(value: Value) -> Thing:
 
 
 def _names(thing: Value | Op) -> list[str]:
-    """The names of the named computation or tensor that an op is, as the user gave them."""
+    """Return the names of the named computation or tensor that an op is, as the user gave them."""
     if isinstance(thing, FragmentOp):
         return [name for origin in thing.origin for name in (origin.name, origin.short.strip('"'))]
     return []
 
 
 def close_names(module: Module, question: str) -> str:
-    """The end of a message: what may have been meant, and the names that there are."""
+    """Return the end of a message: what may have been meant, and the names that there are."""
     known: dict[str, None] = {}
     computations: dict[str, None] = {}
     for thing, _ in things_of(module):

@@ -60,7 +60,7 @@ class FragmentActions:
 
 
 def _with_halves(step: Step, halves: set[tuple[int, int]], begun: set[tuple[int, int]]) -> Step:
-    """The step, where a block has the backward of a stage and microbatch in `halves` with its input gradient.
+    """Return the step, where a block has the backward of a stage and microbatch in `halves` with its input gradient.
 
     A backward in `begun`, of which the input gradient is a step of its own, is the weight gradient.
     """
@@ -87,14 +87,14 @@ def steps_by_place(plan: Plan, actions: FragmentActions) -> dict[int, tuple[int,
 
 
 def kind_and_microbatch(step: Step) -> tuple[str, int]:
-    """The letter of a step, "FB" for several at once, and the (first) microbatch of it."""
+    """Return the letter of a step, "FB" for several at once, and the (first) microbatch of it."""
     if isinstance(step, Action):
         return step.kind, step.microbatch
     return "FB", step.parts[0].microbatch
 
 
 def actions_by_place(plan: Plan, actions: FragmentActions) -> dict[int, Action]:
-    """The action of each run, by its place among the instructions.
+    """Return the action of each run, by its place among the instructions.
 
     Raises `MpmdError` when one is a block of several: what each of them costs is not known.
     """
@@ -110,7 +110,7 @@ def actions_by_place(plan: Plan, actions: FragmentActions) -> dict[int, Action]:
 
 
 def run_actions(plan: Plan, actions: FragmentActions) -> list[tuple[Run, Action]]:
-    """Every run of such a plan with the action that it is."""
+    """Return every run of such a plan with the action that it is."""
     result = []
     for at, action in actions_by_place(plan, actions).items():
         run = plan.instructions[at]
@@ -120,18 +120,18 @@ def run_actions(plan: Plan, actions: FragmentActions) -> list[tuple[Run, Action]
 
 
 def timed(plan: Plan, measured: Measured) -> list[tuple[int, TimelineEntry]]:
-    """The entries of a measured step, each with the place of its instruction in the plan."""
+    """Return the entries of a measured step, each with the place of its instruction in the plan."""
     places = [at for at, _ in _moving(plan)]
     return [(places[entry.instruction], entry) for entry in measured.entries]
 
 
 def _moving(plan: Plan) -> list[tuple[int, Run | Transfer]]:
-    """The instructions that take time, with their places."""
+    """Return the instructions that take time, with their places."""
     return [(i, x) for i, x in enumerate(plan.instructions) if isinstance(x, Run | Transfer)]
 
 
 def measured_timeline(plan: Plan, actions: FragmentActions, measured: Measured) -> Timeline:
-    """The measured step, in milliseconds."""
+    """Return the measured step, in milliseconds."""
     known = steps_by_place(plan, actions)
     events = []
     for at, entry in timed(plan, measured):
@@ -149,7 +149,7 @@ def planned_timeline(
     processors: int | None = None,
     transfers: bool = False,
 ) -> Timeline:
-    """The step as it would run if every mesh had its own processors, or if all shared that many of them.
+    """Return the step as it would run if every mesh had its own processors, or if all shared that many of them.
 
     Each mesh runs its programs in the order of the plan, each as soon as its inputs are there.  A program
     takes the shortest time it was measured to take (one unit where nothing was measured); so does a transfer
@@ -237,7 +237,7 @@ def _played(
 
 
 def bubble(timeline: Timeline) -> float:
-    """The part of the meshes' time, from the start to the end of the step, in which they do not compute."""
+    """Return the part of the meshes' time, from the start to the end of the step, in which they do not compute."""
     busy = sum(e.end - e.start for row in timeline.rows for e in row)
     whole = timeline.end * len(timeline.rows)
     return 1 - busy / whole if whole else 0.0

@@ -89,32 +89,32 @@ _FUSED = re.compile(r"\(([^()]*)\)OVERLAP_([A-Z_]+)")
 
 
 def forward(stage: int, microbatch: int) -> Action:
-    """The forward pass of a stage."""
+    """Return the forward pass of a stage."""
     return Action(stage, "F", microbatch)
 
 
 def backward(stage: int, microbatch: int) -> Action:
-    """The full backward pass of a stage."""
+    """Return the full backward pass of a stage."""
     return Action(stage, "B", microbatch)
 
 
 def input_grad(stage: int, microbatch: int) -> Action:
-    """The input-gradient half of the backward pass."""
+    """Return the input-gradient half of the backward pass."""
     return Action(stage, "I", microbatch)
 
 
 def weight_grad(stage: int, microbatch: int) -> Action:
-    """The weight-gradient half of the backward pass."""
+    """Return the weight-gradient half of the backward pass."""
     return Action(stage, "W", microbatch)
 
 
 def fused(*parts: Action) -> Fused:
-    """A block in which the parts overlap."""
+    """Return a block in which the parts overlap."""
     return Fused(parts)
 
 
 def parse_action(text: str) -> Step:
-    """The action written as `text`; `ScheduleError` says what is wrong with other text."""
+    """Return the action written as `text`; `ScheduleError` says what is wrong with other text."""
     text = text.strip()
     overlap = _FUSED.fullmatch(text)
     if overlap is not None:

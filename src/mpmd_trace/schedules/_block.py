@@ -37,7 +37,7 @@ class Block:
         return down, length + 1 + up, turn + down, turn + length + 1 + up
 
     def order(self, meshes: int, mesh: int, microbatches: int) -> bytearray:
-        """All actions of a mesh in the order of their slots, each W in the next free one."""
+        """Return all actions of a mesh in the order of their slots, each W in the next free one."""
         starts = self.starts(meshes, mesh)
         used = {v % SLOTS for v in starts}
         free = [v for v in range(SLOTS) if v not in used]
@@ -91,7 +91,7 @@ class _Pipeline:
 
 
 def play(block: Block, meshes: int, microbatches: int, limit: int) -> list[bytearray]:
-    """The rows when actions may move up; no mesh ever holds more than `limit` chunks.
+    """Return the rows when actions may move up; no mesh ever holds more than `limit` chunks.
 
     In each slot a mesh runs, of the actions whose inputs are there, the one that comes first in
     the block, provided that all forwards before it still find room in their turn. Weight-gradients
@@ -160,7 +160,7 @@ _ONE_BLOCK = (1, 1, 1, 1, SLOTS)
 
 
 def _counts(pipeline: _Pipeline, rows: Sequence[bytearray]) -> list[int]:
-    """How often each mesh has run each code, and how long its row is."""
+    """Return how often each mesh has run each code, and how long its row is."""
     return [n for done, row in zip(pipeline.done, rows, strict=True) for n in (*done, len(row))]
 
 
@@ -189,7 +189,7 @@ def _first_that_fits(
 
 
 def _fits(start: Sequence[int], done: Sequence[int], code: int, until: int, microbatches: int, limit: int) -> bool:
-    """Whether every forward in the slots before `until` still has room when `code` runs now.
+    """Return whether every forward in the slots before `until` still has room when `code` runs now.
 
     The block says what has run by each of those slots; what has run already counts where it is
     more. Every W can have run, as its slots come right after those of the I.
@@ -211,7 +211,7 @@ def _fits(start: Sequence[int], done: Sequence[int], code: int, until: int, micr
 
 
 def _backward(start: Sequence[int], done: Sequence[int], ready: Sequence[int]) -> int:
-    """The first backward in the block whose input is there, or -1."""
+    """Return the first backward in the block whose input is there, or -1."""
     slots = [(start[k] + SLOTS * done[k], k) for k in (2, 3) if done[k] < ready[k]]
     return min(slots)[1] if slots else -1
 

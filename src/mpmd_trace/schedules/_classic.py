@@ -14,7 +14,7 @@ from mpmd_trace.schedules._schedule import Placement, Schedule, make
 
 
 def gpipe(meshes: int, microbatches: int) -> Schedule:
-    """All forwards, then all backwards, both in ascending order of microbatches."""
+    """Return all forwards, then all backwards, both in ascending order of microbatches."""
     return _in_turn("gpipe", [microbatches] * meshes, microbatches)
 
 
@@ -61,7 +61,7 @@ def parallel_pipelines_with_wrap_around(meshes: int, microbatches: int) -> Sched
 
 
 def _in_turn(name: str, ahead: Sequence[int], microbatches: int) -> Schedule:
-    """Each mesh runs so many forwards ahead, then a backward and a forward in turn."""
+    """Return each mesh runs so many forwards ahead, then a backward and a forward in turn."""
     orders = []
     for mesh, first in enumerate(ahead):
         forwards = [Action(mesh, "F", m) for m in range(microbatches)]

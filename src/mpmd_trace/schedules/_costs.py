@@ -72,7 +72,7 @@ class Costs:
             raise ScheduleError("bandwidth is 0, so no transfer would ever end")
 
     def delay(self, source: int, target: int) -> float:
-        """The latency of a link; 0 within a mesh."""
+        """Return the latency of a link; 0 within a mesh."""
         if source == target:
             return 0.0
         if isinstance(self.latency, Mapping):
@@ -86,7 +86,7 @@ class Costs:
 
 
 def amounts(what: str, value: Any) -> PerStage:
-    """A number, or a tuple of one for each stage; lists and arrays will do."""
+    """Return a number, or a tuple of one for each stage; lists and arrays will do."""
     value = value.tolist() if hasattr(value, "tolist") else value
     if isinstance(value, Sequence) and not isinstance(value, str):
         return tuple(float(_amount(what, number)) for number in value)
@@ -94,7 +94,7 @@ def amounts(what: str, value: Any) -> PerStage:
 
 
 def _amount(what: str, value: Any) -> float:
-    """A finite number, 0 or more, of Python or of numpy."""
+    """Return a finite number, 0 or more, of Python or of numpy."""
     number = value.tolist() if hasattr(value, "tolist") else value
     if not isinstance(number, (int, float)) or not 0 <= number <= sys.float_info.max:
         shown = value if isinstance(value, (int, float)) else repr(value)
@@ -103,7 +103,7 @@ def _amount(what: str, value: Any) -> float:
 
 
 def _by_pair(name: str, table: Any, ends: str) -> dict[tuple[int, int], float]:
-    """A number for each pair; a key of another form would never be looked up."""
+    """Return a number for each pair; a key of another form would never be looked up."""
     if not isinstance(table, Mapping):
         raise ScheduleError(f"cost '{name}' maps pairs of {ends}, as (0, 1), to numbers; got {table!r}")
     for pair in table:
@@ -113,7 +113,7 @@ def _by_pair(name: str, table: Any, ends: str) -> dict[tuple[int, int], float]:
 
 
 def per_stage(value: PerStage, schedule: Schedule, what: str = "cost") -> list[float]:
-    """The number of each stage: a tuple as it is, a single number divided by the mesh's chunks."""
+    """Return the number of each stage: a tuple as it is, a single number divided by the mesh's chunks."""
     if isinstance(value, tuple):
         if len(value) != schedule.stages:
             raise ScheduleError(
@@ -147,7 +147,7 @@ class Timer:
         self._actions = costs.actions
 
     def part(self, action: Action) -> float:
-        """The time of a plain action."""
+        """Return the time of a plain action."""
         if self._actions:
             own = self._actions.get(action)
             if own is not None:
@@ -155,7 +155,7 @@ class Timer:
         return self.table[action.kind][action.stage]
 
     def step(self, step: Step) -> float:
-        """The time of a step; a fused block costs what its parts cost unless `fused` is given."""
+        """Return the time of a step; a fused block costs what its parts cost unless `fused` is given."""
         if isinstance(step, Action):
             return self.part(step)
         if self._fused is not None:
@@ -163,5 +163,5 @@ class Timer:
         return sum(self.part(p) for p in step.parts)
 
     def work(self, step: Step) -> float:
-        """The time of the parts of a step, one after the other."""
+        """Return the time of the parts of a step, one after the other."""
         return sum(self.part(p) for p in step.parts)

@@ -33,7 +33,7 @@ def from_comparator(
     graph: StageGraph | None = None,
     name: str = "comparator",
 ) -> Schedule:
-    """The schedule in which `comparator(a, b)` means: a before b, for actions on one mesh.
+    """Return the schedule in which `comparator(a, b)` means: a before b, for actions on one mesh.
 
     The relation may be partial; actions it leaves open run in program order (microbatch by
     microbatch, forward then backward). A pair that contradicts the data flow is ignored. A cycle
@@ -60,7 +60,7 @@ def from_key(
     graph: StageGraph | None = None,
     name: str = "sort-key",
 ) -> Schedule:
-    """The schedule that sorts the actions of each mesh by `key(action)`, ties in program order.
+    """Return the schedule that sorts the actions of each mesh by `key(action)`, ties in program order.
 
     The other arguments are those of `from_comparator`.
     """
@@ -83,7 +83,7 @@ def from_function(
     graph: StageGraph | None = None,
     name: str | None = None,
 ) -> Schedule:
-    """The schedule that `function(meshes, microbatches)` lists, mesh by mesh; see `from_orders` for the rest."""
+    """Return the schedule that `function(meshes, microbatches)` lists, mesh by mesh; see `from_orders` for the rest."""
     rows = [list(row) for row in function(meshes, microbatches)]
     if len(rows) != meshes:
         message = f"the function returned {len(rows)} lists of actions for {meshes} meshes"
@@ -98,7 +98,7 @@ def from_function(
 
 
 def _program_order(placement: Placement, graph: StageGraph, microbatches: int, split: bool) -> list[list[Action]]:
-    """The actions of each mesh as a program without a schedule would run them."""
+    """Return the actions of each mesh as a program without a schedule would run them."""
     rank = {stage: n for n, stage in enumerate(graph.order())}
     back: tuple[Kind, ...] = ("I", "W") if split else ("B",)
     rows = []
@@ -147,7 +147,7 @@ def _reachability(graph: StageGraph) -> list[int]:
 
 
 def _flows(a: Action, b: Action, reach: list[int]) -> bool:
-    """Whether b needs a, directly or through others."""
+    """Return whether b needs a, directly or through others."""
     if a.microbatch != b.microbatch or a.kind == "W":
         return False
     if a.kind == "F":

@@ -18,7 +18,7 @@ class Run:
         self._arrivals: dict[tuple[int, int], float] = {}
 
     def finished(self) -> bool:
-        """Whether every step ran and every transfer ended."""
+        """Return whether every step ran and every transfer ended."""
         raise NotImplementedError
 
     def arrival(self, producer: int, mesh: int) -> float:
@@ -187,7 +187,7 @@ def meeting_groups(program: Program) -> list[list[list[tuple[int, int]]]]:
 
 
 def wire_time(program: Program, step: int, target: int, size: list[float], costs: Costs) -> float:
-    """How long what a mesh gets of a step's results is on the wire: of its forwards and input-gradients."""
+    """Return how long what a mesh gets of a step's results is on the wire: of its forwards and input-gradients."""
     total = 0.0
     graph, mesh_of = program.schedule.graph, program.schedule.placement.mesh_of
     for part in program.steps[step].parts:

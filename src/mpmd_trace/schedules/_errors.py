@@ -39,7 +39,7 @@ class ScheduleError(ValueError):
 
     @classmethod
     def of(cls, code: str, message: str, *, row: int = -1, hint: str = "") -> ScheduleError:
-        """The error that tells of one mistake, and of nothing around it."""
+        """Return the error that tells of one mistake, and of nothing around it."""
         return cls(f"{message}; {hint}" if hint else message, [Problem(code, message, row, hint=hint)])
 
 

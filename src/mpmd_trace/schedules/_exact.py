@@ -41,7 +41,7 @@ class Exact:
         return (self.value - self.lower_bound) / self.value if self.value else 0.0
 
     def gap_of(self, value: float) -> float:
-        """How far a time lies above the bound, as a fraction of the bound."""
+        """Return how far a time lies above the bound, as a fraction of the bound."""
         return max(0.0, value / self.lower_bound - 1.0) if self.lower_bound else 0.0
 
 
@@ -72,7 +72,7 @@ def solve_exact(
     start: Schedule | None = None,
     time_limit: float = 60.0,
 ) -> Exact:
-    """The schedule with the smallest span (or makespan) that keeps to the memory limit.
+    """Return the schedule with the smallest span (or makespan) that keeps to the memory limit.
 
     - `placement`: any number of stages on any mesh; one each when left out. `graph` is their data
       flow, a chain when left out;
@@ -174,14 +174,14 @@ def _suits(start: Schedule, frame: Schedule, split: bool, peaks: Sequence[float]
 
 
 def _serial(flow: Flow) -> float:
-    """The time of everything one by one; no order that never waits in vain takes longer."""
+    """Return the time of everything one by one; no order that never waits in vain takes longer."""
     work = sum(lane.time for lane in flow.lanes)
     wires = sum(wire for needs in flow.needs for _, wire in needs)
     return (work + wires) * flow.microbatches
 
 
 def _ramp(flow: Flow, frame: Schedule) -> float:
-    """The latest time at which some mesh of a best schedule by span need start.
+    """Return the latest time at which some mesh of a best schedule by span need start.
 
     Along a chain whose first stages are on different meshes, each mesh starts when its first
     input arrives, as nothing else can come first. Otherwise nothing is known.

@@ -39,12 +39,12 @@ class StageGraph:
 
     @classmethod
     def ring(cls, stages: int, entry: Sequence[int]) -> StageGraph:
-        """A circle of stages, the last feeds the first; microbatch m enters at entry[m]."""
+        """Return a circle of stages, the last feeds the first; microbatch m enters at entry[m]."""
         return cls(tuple(((s - 1) % stages,) for s in range(stages)), tuple(entry))
 
     @classmethod
     def from_edges(cls, stages: int, edges: Iterable[tuple[int, int]]) -> StageGraph:
-        """A graph of `(producer, consumer)` pairs, checked to have no cycle."""
+        """Return a graph of `(producer, consumer)` pairs, checked to have no cycle."""
         feeds: list[list[int]] = [[] for _ in range(stages)]
         for source, target in edges:
             for stage in (source, target):
@@ -59,7 +59,7 @@ class StageGraph:
 
     @classmethod
     def encoder_decoder(cls, encoder: int, decoder: int) -> StageGraph:
-        """An encoder chain and a decoder chain; each decoder stage also reads the encoder's output.
+        """Return an encoder chain and a decoder chain; each decoder stage also reads the encoder's output.
 
         Stages 0 to encoder-1 are the encoder. Both chains have an input of their own.
         """
@@ -69,7 +69,7 @@ class StageGraph:
         return cls.from_edges(encoder + decoder, edges)
 
     def with_skips(self, *edges: tuple[int, int]) -> StageGraph:
-        """The same graph with more `(producer, consumer)` edges."""
+        """Return the same graph with more `(producer, consumer)` edges."""
         old = [(p, s) for s, feeds in enumerate(self.feeds) for p in feeds]
         return StageGraph.from_edges(len(self.feeds), [*old, *edges])
 
@@ -86,13 +86,13 @@ class StageGraph:
         return tuple(tuple(o) for o in out)
 
     def inputs(self, stage: int, microbatch: int) -> tuple[int, ...]:
-        """The stages whose outputs for `microbatch` stage `stage` reads."""
+        """Return the stages whose outputs for `microbatch` stage `stage` reads."""
         if self.entry is not None and self.entry[microbatch] == stage:
             return ()
         return self.feeds[stage]
 
     def outputs(self, stage: int, microbatch: int) -> tuple[int, ...]:
-        """The stages that read the output of `stage` for `microbatch`."""
+        """Return the stages that read the output of `stage` for `microbatch`."""
         if self.entry is None:
             return self.readers[stage]
         return tuple(r for r in self.readers[stage] if self.entry[microbatch] != r)
@@ -103,7 +103,7 @@ class StageGraph:
         return self.entry is None and self.feeds == StageGraph.chain(len(self.feeds)).feeds
 
     def order(self) -> tuple[int, ...]:
-        """The stages, each after those it reads; ties by number. A cycle is a `ScheduleError`."""
+        """Return the stages, each after those it reads; ties by number. A cycle is a `ScheduleError`."""
         done = topological(self.readers)
         if len(done) < len(self.feeds):
             stuck = [s for s in range(len(self.feeds)) if s not in done]

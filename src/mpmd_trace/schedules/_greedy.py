@@ -53,7 +53,7 @@ def zb_auto(
     memory_limit: float | Sequence[float] | None = None,
     weight_fraction: float = AUTO_WEIGHT_FRACTION,
 ) -> Schedule:
-    """The best of the eight heuristics for these costs and this limit, one stage per mesh.
+    """Return the best of the eight heuristics for these costs and this limit, one stage per mesh.
 
     `memory_limit` is in microbatches of activations, one number or one per mesh; 2P by default,
     enough for no bubble. `weight_fraction` is w of `simulate`.
@@ -105,7 +105,7 @@ def limits_of(meshes: int, memory_limit: float | Sequence[float] | None, default
 def greedy_family(
     meshes: int, microbatches: int, costs: Costs, limits: Sequence[float], weight_fraction: float
 ) -> Iterator[Schedule]:
-    """What the heuristic makes of each of its choices, equal results once."""
+    """Yield what the heuristic makes of each of its choices, equal results once."""
     placement = Placement.loop(meshes)
     frame = make("zb-auto", [()] * meshes, placement, microbatches)
     seen: set[bytes] = set()

@@ -35,7 +35,7 @@ _Table = list[tuple[int, int]]
 
 
 def depth_first(microbatches: int, chunks: int, group: int) -> _Table:
-    """A group of forwards through all chunks, then the next group.
+    """Return a group of forwards through all chunks, then the next group.
 
     The last group holds what is left over.
     """
@@ -122,7 +122,7 @@ def circular_with_reversed_backward(meshes: int, microbatches: int, chunks: int 
 def _in_two_phases(
     name: str, meshes: int, microbatches: int, chunks: int, forwards: _Table, backwards: _Table
 ) -> Schedule:
-    """All forwards, then all backwards."""
+    """Return all forwards, then all backwards."""
     orders: list[list[Action]] = []
     for r in range(meshes):
         orders.append([Action(c * meshes + r, "F", m) for c, m in forwards])

@@ -39,7 +39,7 @@ def changes(
 
 
 def peak(order: Iterable[Step], share: Sequence[float], weight_fraction: float, keep: bool = True) -> float:
-    """The most a mesh holds at once. Time plays no part: a mesh does one thing after the other."""
+    """Return the most a mesh holds at once. Time plays no part: a mesh does one thing after the other."""
     held = highest = 0.0
     for taken, given in changes(order, share, weight_fraction, keep):
         held += taken

@@ -130,7 +130,7 @@ class Flow:
         return left
 
     def floor(self, span: bool) -> float:
-        """The work of a mesh bounds the span; the makespan counts its first start, too."""
+        """Return the work of a mesh bounds the span; the makespan counts its first start, too."""
         heads = self.heads(1)
         best = 0.0
         for mates in self.mates:
@@ -174,7 +174,7 @@ class OrderProblem:
         self._objective_rows(span)
 
     def start(self, lane: int, m: int) -> int:
-        """The variable of a start."""
+        """Return the variable of a start."""
         return lane * self.count + m
 
     def _either_way(self, a: int, b: int) -> None:
@@ -190,7 +190,7 @@ class OrderProblem:
                     self.high.append(1.0 if can or must else 0.0)
 
     def _known(self, a: int, i: int, b: int, j: int) -> bool | None:
-        """Whether action i of lane a runs before j of b, where the data flow decides."""
+        """Return whether action i of lane a runs before j of b, where the data flow decides."""
         if a == b:
             return i < j
         if i <= j and self.flow.before[b] >> a & 1:
@@ -273,7 +273,7 @@ class OrderProblem:
                     self.rows.append(Row(self.lanes[k].time, {**last, self.start(n, 0): 1.0}))
 
     def orders(self, values: Sequence[float]) -> list[list[Action]]:
-        """The order of each mesh, read off the starts."""
+        """Return the order of each mesh, read off the starts."""
         place = {n: p for p, n in enumerate(self.flow.order)}
         orders: list[list[Action]] = []
         for mates in self.flow.mates:

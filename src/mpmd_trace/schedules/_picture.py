@@ -80,7 +80,7 @@ class Picture:
     shapes: tuple[Shape, ...]
 
     def _repr_svg_(self) -> str:
-        """What notebooks show."""
+        """Return what notebooks show."""
         return to_svg(self)
 
 
@@ -185,7 +185,7 @@ def draw(
 
 
 def _lines(shapes: list[Shape], scale: Scale, text: str, y: float, size: float, fill: str) -> float:
-    """A text at the left, in lines where the picture has a width; gives the height of the next line."""
+    """Return a text at the left, in lines where the picture has a width; gives the height of the next line."""
     left = scale.left if scale.wide is None else MARGIN
     size = size if scale.wide is None else min(size, 11.0)
     most = len(text) if scale.wide is None else int((scale.wide - 2 * MARGIN) / (0.62 * size))
@@ -328,7 +328,7 @@ def _memory(shapes: list[Shape], result: Simulation, scale: Scale, end: float, y
 
 
 def _legend(shapes: list[Shape], timelines: Sequence[Timeline], scale: Scale, y: float) -> float:
-    """What the colors mean, from `y` down; gives the end of it."""
+    """Return what the colors mean, from `y` down; gives the end of it."""
     used = {p.kind for t in timelines for row in t.rows for e in row for p in e.step.parts}
     several = any(len({p.stage for e in row for p in e.step.parts}) > 1 for t in timelines for row in t.rows)
     left = scale.left if scale.wide is None else MARGIN

@@ -21,11 +21,11 @@ class Index:
         self._table = [-1] * (len(KINDS) * self._block)
 
     def key(self, kind: str, stage: int, microbatch: int) -> int:
-        """The place of an action; microbatch -1 (the optimizer's) has one of its own."""
+        """Return the place of an action; microbatch -1 (the optimizer's) has one of its own."""
         return _SLOT[kind] * self._block + stage * self._width + microbatch + 1  # type: ignore[index]
 
     def find(self, kind: str, stage: int, microbatch: int) -> int:
-        """The number of the step that holds the action, or -1."""
+        """Return the number of the step that holds the action, or -1."""
         return self._table[self.key(kind, stage, microbatch)]
 
     def put(self, kind: str, stage: int, microbatch: int, step: int) -> None:
@@ -156,7 +156,7 @@ def stuck_heads(program: Program) -> list[tuple[int, int]]:
 
 
 def find_cycle(program: Program, stuck: Sequence[tuple[int, int]]) -> list[tuple[int, int]]:
-    """A cycle of stuck meshes as (step, the step it awaits); the last awaits the first's mesh."""
+    """Return a cycle of stuck meshes as (step, the step it awaits); the last awaits the first's mesh."""
     by_mesh = {program.mesh[head]: (head, need) for head, need in stuck}
     mesh = min(by_mesh)
     path: list[int] = []

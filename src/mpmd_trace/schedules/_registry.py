@@ -41,7 +41,7 @@ class Entry:
     forward_only: bool = False
 
     def generator(self) -> Callable[..., Schedule]:
-        """The function that makes the schedule; its module is imported now, not before."""
+        """Return the function that makes the schedule; its module is imported now, not before."""
         module, function = self.function.split(":")
         made = getattr(import_module(f"mpmd_trace.schedules.{module}"), function)
         return partial(made, **dict(self.fixed)) if self.fixed else made
@@ -125,7 +125,7 @@ MAX_PAIRS = 2_000_000
 
 
 def canonical(name: str) -> str:
-    """A name without case, spaces, dashes and underscores."""
+    """Return a name without case, spaces, dashes and underscores."""
     return "".join(c for c in name.lower() if c.isalnum())
 
 
@@ -133,7 +133,7 @@ _BY_NAME: Mapping[str, Entry] = {canonical(n): entry for entry in ENTRIES for n 
 
 
 def find_entry(name: str) -> Entry:
-    """The entry of a name, ours or the reference's, in any case; else the nearest names."""
+    """Return the entry of a name, ours or the reference's, in any case; else the nearest names."""
     if not isinstance(name, str):
         raise ScheduleError.of("name", f"a schedule of the library has a name, such as '1f1b'; got {name!r}")
     entry = _BY_NAME.get(canonical(name))
@@ -238,7 +238,7 @@ def _per_stage(costs: Costs) -> bool:
 
 
 def whole(what: str, value: Any) -> int:
-    """A whole number from 1 on, of Python or of numpy."""
+    """Return a whole number from 1 on, of Python or of numpy."""
     try:
         number = operator.index(value)
     except TypeError:

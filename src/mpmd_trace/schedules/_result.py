@@ -50,7 +50,7 @@ class Timeline:
 
 
 def shortest_of(events: Iterable[Event]) -> float:
-    """The duration that sets the scale of a picture: the shortest one, leaving out the shortest twentieth."""
+    """Return the duration that sets the scale of a picture: the shortest one, leaving out the shortest twentieth."""
     lengths = sorted(e.end - e.start for e in events if e.end > e.start)
     return lengths[len(lengths) // 20] if lengths else 0.0
 
@@ -97,7 +97,7 @@ class Simulation:
         return max(self.spans, default=0.0)
 
     def time(self, measure: Measure) -> float:
-        """The time of a step by one of the two measures."""
+        """Return the time of a step by one of the two measures."""
         return self.span if measure == "span" else self.makespan
 
     @property
@@ -201,7 +201,7 @@ class Simulation:
         return tuple(map(self._event, reversed(path)))
 
     def summary(self) -> dict[str, object]:
-        """The measures as plain data; the keys are those of `schedule simulate --json`."""
+        """Return the measures as plain data; the keys are those of `schedule simulate --json`."""
         numbers = ("makespan", "span", "ideal", "bubble_makespan", "bubble_span")
         rates = ("bubble_rate_makespan", "bubble_rate_span")
         of_meshes = ("idle", "peak_activations", "peak_memory")

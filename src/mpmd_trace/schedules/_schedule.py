@@ -96,7 +96,7 @@ class Schedule:
         return len(self.placement.mesh_of)
 
     def microbatches_of(self, stage: int) -> range:
-        """The microbatches that run through a stage."""
+        """Return the microbatches that run through a stage."""
         return range(self.microbatches) if self.only is None else self.only[stage]
 
     @cached_property
@@ -125,31 +125,31 @@ class Schedule:
         return False
 
     def actions(self) -> Iterator[tuple[int, int, Action]]:
-        """Every plain action with its (row, column); the parts of a fused one share a column."""
+        """Yield every plain action with its (row, column); the parts of a fused one share a column."""
         for row, order in enumerate(self.orders):
             for column, step in enumerate(order):
                 for part in step.parts:
                     yield row, column, part
 
     def total_order(self, mesh: int) -> list[tuple[int, Kind, int]]:
-        """The order of one mesh as plain `(stage, kind, microbatch)`; fused parts in sequence."""
+        """Return the order of one mesh as plain `(stage, kind, microbatch)`; fused parts in sequence."""
         return [(a.stage, a.kind, a.microbatch) for step in self.orders[mesh] for a in step.parts]
 
     def texts(self) -> list[list[str]]:
-        """The orders as text, one list per mesh."""
+        """Return the orders as text, one list per mesh."""
         return [[str(step) for step in order] for order in self.orders]
 
     def __len__(self) -> int:
         return sum(len(order) for order in self.orders)
 
     def with_graph(self, graph: StageGraph) -> Schedule:
-        """The same orders, with another data flow between the stages."""
+        """Return the same orders, with another data flow between the stages."""
         if len(graph) != self.stages:
             raise ScheduleError.of("graph", f"the graph has {len(graph)} stages, the schedule {self.stages}")
         return replace(self, graph=graph)
 
     def with_optimizer(self) -> Schedule:
-        """The same schedule with an optimizer step of each stage after its last backward."""
+        """Return the same schedule with an optimizer step of each stage after its last backward."""
         orders: list[tuple[Step, ...]] = []
         for order in self.orders:
             last = {part.stage: column for column, step in enumerate(order) for part in step.parts}
@@ -161,7 +161,7 @@ class Schedule:
         return replace(self, orders=tuple(orders))
 
     def unfused(self) -> Schedule:
-        """The same schedule with each fused block as its parts, one after the other."""
+        """Return the same schedule with each fused block as its parts, one after the other."""
         orders = tuple(tuple(p for step in order for p in step.parts) for order in self.orders)
         return replace(self, orders=orders)
 
@@ -250,7 +250,7 @@ def from_orders(
 
 
 def _step(step: Step | str, row: int, column: int) -> Step:
-    """The action in a cell, which may be text."""
+    """Return the action in a cell, which may be text."""
     if isinstance(step, (Action, Fused)):
         return step
     if isinstance(step, str):
@@ -351,7 +351,7 @@ def make(
     only: tuple[range, ...] | None = None,
     model_stage: tuple[int, ...] | None = None,
 ) -> Schedule:
-    """A schedule from a generator's lists; stages form a chain unless `graph` is given."""
+    """Return a schedule from a generator's lists; stages form a chain unless `graph` is given."""
     return Schedule(
         name,
         tuple(tuple(order) for order in orders),

@@ -55,7 +55,7 @@ class SearchResult:
     exact: Exact | None
 
     def value(self, candidate: Candidate) -> float:
-        """The time of a candidate by the measure of the search."""
+        """Return the time of a candidate by the measure of the search."""
         return candidate.result.time(self.measure)
 
     @property
@@ -158,7 +158,7 @@ def search(
 
 
 def _placements(meshes: int, chunks: Sequence[int]) -> list[tuple[Placement, int]]:
-    """Where the stages can be, with so many of them on each mesh: in a loop, or two in a V."""
+    """Return where the stages can be, with so many of them on each mesh: in a loop, or two in a V."""
     out: dict[tuple[int, ...], tuple[Placement, int]] = {}
     for v in chunks:
         for placement in [Placement.loop(meshes, v), *([Placement.v(meshes)] if v == 2 else [])]:
@@ -175,7 +175,7 @@ def _library(
     memory_limit: float | Sequence[float] | None,
     refused: list[str],
 ) -> list[tuple[Schedule, int]]:
-    """The library's schedules that suit the numbers; why others do not goes to `refused`."""
+    """Return the library's schedules that suit the numbers; why others do not goes to `refused`."""
     out: list[tuple[Schedule, int]] = []
     entries = ENTRIES if names is None else [find_entry(n) for n in names]
     for entry in entries:
@@ -206,7 +206,7 @@ def _library(
 
 
 def _splits(candidate: Candidate, placement: Placement) -> bool:
-    """Whether the exact search over these stages includes the schedule."""
+    """Return whether the exact search over these stages includes the schedule."""
     schedule = candidate.schedule
     return (
         schedule.placement.mesh_of == placement.mesh_of
@@ -217,7 +217,7 @@ def _splits(candidate: Candidate, placement: Placement) -> bool:
 
 
 def _covers(proof: Exact, best: Candidate, costs: Costs) -> bool:
-    """Whether the bound of the exact search, with split backwards, holds for the best, too.
+    """Return whether the bound of the exact search, with split backwards, holds for the best, too.
 
     It does unless whole backwards, or fused blocks, take less time than their parts.
     """
@@ -229,7 +229,7 @@ def _covers(proof: Exact, best: Candidate, costs: Costs) -> bool:
 
 
 def _bound(best: Candidate, costs: Costs, measure: Measure) -> float:
-    """A mesh cannot finish before its first input arrives and all its work is done.
+    """Return a mesh cannot finish before its first input arrives and all its work is done.
 
     After its last input-gradient a mesh may still have weight-gradients to run, so the way back to
     mesh 0 counts only as far as those do not cover it: not at all here.

@@ -87,7 +87,7 @@ def report(result: Simulation) -> str:
 
 
 def path_report(result: Simulation, limit: int = 12) -> str:
-    """The critical path: what it is made of, and its first and last steps."""
+    """Return the critical path: what it is made of, and its first and last steps."""
     path = result.critical_path
     shares: dict[str, float] = {}
     waiting = 0.0

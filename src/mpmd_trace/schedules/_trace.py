@@ -74,7 +74,7 @@ class Trace:
         self._events.append({"ph": "C", "pid": process, "tid": 0, "name": name, "ts": _round(time), "args": values})
 
     def text(self) -> str:
-        """The trace as JSON."""
+        """Return the trace as JSON."""
         return json.dumps({"displayTimeUnit": "ms", "traceEvents": self._events}, indent=None) + "\n"
 
 

@@ -29,13 +29,13 @@ PAIRS_PER_TRY = 8000
 
 
 def v_min(meshes: int, microbatches: int) -> Schedule:
-    """The least memory that a repeated block can have: about 2P/3 chunks, a third of 1F1B's."""
+    """Return the least memory that a repeated block can have: about 2P/3 chunks, a third of 1F1B's."""
     orders = _orders(meshes, microbatches, _least(meshes))
     return make("v-min", orders, Placement.v(meshes), microbatches)
 
 
 def v_half(meshes: int, microbatches: int, memory_limit: float | None = None) -> Schedule:
-    """The best block within P chunks, half of 1F1B's memory, or within `memory_limit`.
+    """Return the best block within P chunks, half of 1F1B's memory, or within `memory_limit`.
 
     `memory_limit` is in microbatches (two chunks). Less than V-Min needs is an error.
     """
@@ -59,12 +59,12 @@ def v_half(meshes: int, microbatches: int, memory_limit: float | None = None) ->
 
 
 def _least(meshes: int) -> int:
-    """The chunks that the tightest block holds: the step is 1 and no slot is wasted at the turn."""
+    """Return the chunks that the tightest block holds: the step is 1 and no slot is wasted at the turn."""
     return 2 * -(-(meshes + 2) // 3)
 
 
 def _orders(meshes: int, microbatches: int, limit: int) -> Sequence[Sequence[Step]]:
-    """The orders of the best block within `limit` chunks, by makespan, then span."""
+    """Return the orders of the best block within `limit` chunks, by makespan, then span."""
     if limit >= 2 * microbatches:
         # Everything fits at once, so that memory is no matter.
         limit = max(limit, 2 * meshes)

@@ -194,7 +194,7 @@ class Choice:
 
 
 def stage_costs(module: Module) -> StageCosts | None:
-    """The costs of a module after the import phase, best with split backwards; None without microbatches."""
+    """Return the costs of a module after the import phase, best with split backwards; None without microbatches."""
     own_units = _units(module)
     if own_units is None:
         return None
@@ -229,7 +229,7 @@ def stage_costs(module: Module) -> StageCosts | None:
 
 
 def _units(module: Module) -> tuple[dict[FragmentOp, Unit], dict[FragmentOp, int], dict[int, int]] | None:
-    """The scheduling units, the number of the stage of each, and the mesh of each such number."""
+    """Return the scheduling units, the number of the stage of each, and the mesh of each such number."""
     main = module.lookup("main")
     if main is None or main.topology is None:
         return None
@@ -247,7 +247,7 @@ def _units(module: Module) -> tuple[dict[FragmentOp, Unit], dict[FragmentOp, int
 
 
 def stage_ranks(module: Module) -> dict[int, int]:
-    """The place in the pipeline of each stage number that `transfers.fragment_action` gives."""
+    """Return the place in the pipeline of each stage number that `transfers.fragment_action` gives."""
     own_units = _units(module)
     topology = module.main.topology
     if own_units is None or topology is None:
@@ -263,7 +263,7 @@ def stage_ranks(module: Module) -> dict[int, int]:
 
 
 def program_costs(module: Module, auto: AutoSchedule) -> StageCosts | None:
-    """The costs by which "auto" chooses: operations or, where links are given, seconds.
+    """Return the costs by which "auto" chooses: operations or, where links are given, seconds.
 
     The devices of a mesh are taken to have equal parts of its work and of what it sends.
     """
@@ -285,7 +285,7 @@ def program_costs(module: Module, auto: AutoSchedule) -> StageCosts | None:
 
 
 def rank_schedules(costs: StageCosts, memory_limit: float | None = None) -> list[Choice]:
-    """Every schedule of the library that has the program's stages where the program has them, best first.
+    """Return every schedule of the library that has the program's stages where the program has them, best first.
 
     Schedules that fit the memory come first, then those with the shortest step; among equals that with the
     lowest peak of activations.
@@ -356,7 +356,7 @@ def _suits(schedule: Schedule, costs: StageCosts) -> bool:
 
 
 def _choice(schedule: Schedule, costs: StageCosts, memory_limit: float | None) -> Choice | None:
-    """The schedule, played with these costs; None when it cannot run with transfers of that kind."""
+    """Return the schedule, played with these costs; None when it cannot run with transfers of that kind."""
     try:
         result = simulate(schedule.with_graph(_graph(schedule, costs)), costs.costs(), transfers=costs.transfers)
     except ScheduleError:
@@ -366,7 +366,7 @@ def _choice(schedule: Schedule, costs: StageCosts, memory_limit: float | None) -
 
 
 def replayed(choice: Choice, costs: StageCosts, orders: Sequence[Sequence[Step]]) -> Choice | None:
-    """A choice with other orders of the same actions; None where they do not make a schedule.
+    """Return a choice with other orders of the same actions; None where they do not make a schedule.
 
     A whole backward may stand for both of its parts.
     """
@@ -376,7 +376,7 @@ def replayed(choice: Choice, costs: StageCosts, orders: Sequence[Sequence[Step]]
 
 
 def _graph(schedule: Schedule, costs: StageCosts) -> StageGraph:
-    """The data flow of the schedule and what the program sends besides; gradients go back along it."""
+    """Return the data flow of the schedule and what the program sends besides; gradients go back along it."""
     known = {(p, s) for s, feeds in enumerate(schedule.graph.feeds) for p in feeds}
     more = {(min(p, s), max(p, s)) for p, s in costs.sends} - known
     return schedule.graph.with_skips(*sorted(more)) if more else schedule.graph
@@ -393,7 +393,7 @@ def _in_order(schedule: Schedule) -> bool:
 
 
 def best_schedule(costs: StageCosts, memory_limit: float | None = None, *, whole_backwards: bool = False) -> Choice:
-    """The fastest schedule that fits the memory and goes through the backwards in order.
+    """Return the fastest schedule that fits the memory and goes through the backwards in order.
 
     Among about equal ones that with the lowest peak; a schedule that splits backwards only when it is at
     least 2 % faster, with `whole_backwards` never.  Raises `MpmdError` when none fits.

@@ -61,7 +61,7 @@ class ScheduleChoice:
 
 
 def choose_schedule(config: Config, engine: str = "python") -> ScheduleChoice:
-    """The schedule of a configuration: a name of the reference's or of the library's, a `Schedule`, "auto" or
+    """Return the schedule of a configuration: a name of the reference's or of the library's, a `Schedule`, "auto" or
     an `AutoSchedule`, or a comparator `(unit, unit) -> bool` that says which of two fragments of a mesh runs
     first.  Without any it is the order of the program, or the reference's default with the engine "cpp".
 
@@ -209,7 +209,7 @@ def _explicit(
 
 
 def _example(make: Callable[[int, int, int | None], Schedule]) -> Schedule | None:
-    """The schedule at a size that every schedule can do."""
+    """Return the schedule at a size that every schedule can do."""
     for chunks in (None, 2):
         try:
             return make(2, 8, chunks)
@@ -257,7 +257,7 @@ _PARTS_OF_FIRST = {**_PARTS, "I": "", "W": "BW"}
 
 
 def _chain(schedule: Schedule, mesh: int, units: Sequence[Unit], stages: Sequence[int]) -> list[list[Unit]]:
-    """The units of the mesh in the order of its actions."""
+    """Return the units of the mesh in the order of its actions."""
     own = schedule.placement.stages_on[mesh]
     if stages and len(own) != len(stages):
         raise ScheduleError(

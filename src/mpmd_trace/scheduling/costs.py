@@ -42,7 +42,7 @@ _Count = tuple[float, tuple[tuple[str, float], ...]]
 
 
 def flops(body: Region, module: Module | None = None) -> float:
-    """The floating point operations of one run of a body, about as XLA counts them.
+    """Return the floating point operations of one run of a body, about as XLA counts them.
 
     Loops count as often as they run where the bound is a constant (otherwise once), branches as their most
     expensive case.  Functions that are called are looked up in `module` and count nothing without it.
@@ -137,7 +137,7 @@ def _contracted(op: Op) -> int:
 
 
 def _window(op: Op) -> float:
-    """What one output element of a convolution adds up: the kernel without its output features."""
+    """Return what one output element of a convolution adds up: the kernel without its output features."""
     kernel = _shape(op.operands[1])
     numbers = op.props.get("dimension_numbers")
     match = _KERNEL.search(numbers.text) if numbers is not None else None
@@ -152,7 +152,7 @@ def _callee(op: Op) -> str:
 
 
 def _trips(op: Op) -> float:
-    """How often a loop runs, when its condition compares with a constant, as those of JAX do; else 1."""
+    """Return how often a loop runs, when its condition compares with a constant, as those of JAX do; else 1."""
     for inner in op.regions[0].blocks[0]:
         if inner.name != "stablehlo.compare":
             continue

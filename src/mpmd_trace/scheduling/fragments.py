@@ -113,7 +113,7 @@ class Fragments(Sequence[Fragment]):
         microbatch: int | Collection[int] | None = None,
         kind: str | Collection[str] | None = None,
     ) -> Fragments:
-        """Those with one of the values in each field that is given; `kind="BIW"` takes all backwards.
+        """Return those with one of the values in each field that is given; `kind="BIW"` takes all backwards.
 
         A fragment made of several computations has each of their names.
         """
@@ -152,7 +152,7 @@ class Fragments(Sequence[Fragment]):
         return {key: Fragments(group) for key, group in groups.items()}
 
     def one(self, **fields: Any) -> Fragment:
-        """The only one `where(**fields)`.  Raises `MpmdError` when there is none, or several."""
+        """Return the only one `where(**fields)`.  Raises `MpmdError` when there is none, or several."""
         matching = self.where(**fields)
         if len(matching) != 1:
             asked = ", ".join(f"{k}={v!r}" for k, v in fields.items()) or "no field"
@@ -186,7 +186,7 @@ class Fragments(Sequence[Fragment]):
 
 
 def reader(module: Module) -> Callable[[FragmentOp, int], Fragment]:
-    """What makes a `Fragment` of a fragment op of `@main` and its place."""
+    """Return what makes a `Fragment` of a fragment op of `@main` and its place."""
     topology = module.main.topology
     assert topology is not None
     number = {name: i for i, name in enumerate(topology.meshes)}
@@ -216,6 +216,6 @@ def reader(module: Module) -> Callable[[FragmentOp, int], Fragment]:
 
 
 def fragments_of(module: Module) -> Fragments:
-    """The named fragments of a module after the import phase."""
+    """Return the named fragments of a module after the import phase."""
     read = reader(module)
     return Fragments(read(op, i) for i, op in enumerate(module.main.body) if isinstance(op, FragmentOp) and op.is_user)

@@ -52,7 +52,7 @@ class Link:
             raise MpmdError(f"the bandwidth of a link is {self.bandwidth!r}; it is bytes per second, above 0")
 
     def seconds(self, bytes: float, count: float = 1) -> float:
-        """The time of `count` transfers, one after the other, of `bytes` in all."""
+        """Return the time of `count` transfers, one after the other, of `bytes` in all."""
         return self.latency * count + (bytes / self.bandwidth if self.bandwidth else 0.0)
 
 
@@ -77,7 +77,7 @@ class Links:
             raise MpmdError(f"transfers is '{self.transfers}'; it is one of {', '.join(TRANSFERS)}")
 
     def between(self, source: str, target: str) -> Link:
-        """The link from a mesh to another one."""
+        """Return the link from a mesh to another one."""
         return self.single.get((source, target), self.default)
 
 
@@ -133,7 +133,7 @@ def crossings(
     mesh_of: Sequence[str],
     renamed: Mapping[str, str] | None = None,
 ) -> Crossings:
-    """What is sent between stages, from the values of a program.
+    """Return what is sent between stages, from the values of a program.
 
     `stage_of`: the stage of each number that actions have; `mesh_of`: the mesh of each stage.  What belongs to
     no microbatch is on the mesh it names, as `renamed` says.  A value is sent once to each mesh.  What is not
@@ -180,7 +180,7 @@ def crossings(
 def _edge(
     source: Action | None, stage: int | None, readers: Sequence[tuple[int | None, Action]]
 ) -> tuple[int, int] | None:
-    """The stages between which a value goes for its microbatch, the nearest one where several read it."""
+    """Return the stages between which a value goes for its microbatch, the nearest one where several read it."""
     if source is None or stage is None:
         return None
     own = [s for s, a in readers if s is not None and a.microbatch == source.microbatch]
@@ -195,7 +195,7 @@ def _edge(
 
 
 def fragment_action(op: FragmentOp, mesh: int) -> Action:
-    """What a fragment is: a forward or (part of a) backward of a microbatch, else `O`.
+    """Return what a fragment is: a forward or (part of a) backward of a microbatch, else `O`.
 
     Its stage is its own number or that of its mesh.
     """
@@ -223,7 +223,7 @@ def fragment_step(op: FragmentOp, mesh: int) -> Step:
 
 
 def values_of_module(module: Module) -> list[Value]:
-    """The results of the fragments of a module after the import phase, with what reads them.
+    """Return the results of the fragments of a module after the import phase, with what reads them.
 
     Each device is taken to hold an equal part: shardings inside meshes are not known yet.
     """

@@ -32,7 +32,7 @@ class MergeNeighbours:
 
 
 def checked_rules(given: Any, what: str) -> tuple[tuple[Any, ...], list[str]]:
-    """The rules of one kind in what a user gives (text is parsed), and what is wrong with the rest.
+    """Return the rules of one kind in what a user gives (text is parsed), and what is wrong with the rest.
 
     They are rules, their text, `MergeNeighbours`, and functions that make rules of the fragments of a program, in
     lists that may be nested.
@@ -89,7 +89,7 @@ def _infos(rule: MergeRule | ScheduleRule) -> list[Any]:
 
 
 def has_rules(config: Config, choice: ScheduleChoice) -> bool:
-    """Whether a program has to be looked at for rules: there are some, or a comparator."""
+    """Return whether a program has to be looked at for rules: there are some, or a comparator."""
     return bool(config.fragment_merge_rules or config.fragment_schedule_rules or _comparator(choice))
 
 
@@ -134,7 +134,7 @@ def _is_rule(one: Any) -> bool:
 
 
 def rules_of_program(config: Config, choice: ScheduleChoice, module: Module) -> UserRules:
-    """What a configuration asks of a program after the import phase.
+    """Return what a configuration asks of a program after the import phase.
 
     Raises `MpmdError` for rules that no program can follow; warns of those that name fragments which are not there.
     """
@@ -154,7 +154,7 @@ def rules_of_program(config: Config, choice: ScheduleChoice, module: Module) -> 
 
 
 def _predicate(before: Callable[[Any, Any], Any], fragments: Fragments) -> Predicate:
-    """The user's comparator, which sees fragments instead of units."""
+    """Return the user's comparator, which sees fragments instead of units."""
     at = {fragment.index: fragment for fragment in fragments}
 
     def predicate(a: Unit, b: Unit) -> bool:

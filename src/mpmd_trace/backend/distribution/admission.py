@@ -36,7 +36,7 @@ _SETTINGS = (
 
 
 def admit(job: Job, plan: Plan, placement: Placement, options: CompilerOptions, text: str) -> int:
-    """The number of the program in the job, once all processes have shown that it is the same in each of them.
+    """Return the number of the program in the job, once all processes have shown that it is the same in each of them.
 
     A program of one process alone has none, and the others do nothing in it.
 
@@ -69,7 +69,7 @@ def admit(job: Job, plan: Plan, placement: Placement, options: CompilerOptions, 
 
 
 def differences(name: str, key: str, texts: Sequence[str]) -> list[str]:
-    """How the `key` of a program differs between processes, in words."""
+    """Return how the `key` of a program differs between processes, in words."""
     problems = []
     for process, text in enumerate(texts):
         if text == texts[0]:
@@ -89,7 +89,7 @@ def differences(name: str, key: str, texts: Sequence[str]) -> list[str]:
 
 
 def _settings() -> str:
-    """What changes the numbers of a program, or when it stops; as it is in this thread."""
+    """Return what changes the numbers of a program, or when it stops; as it is in this thread."""
     lines = [f"{name} = {getattr(jax.config, name, None)}" for name in _SETTINGS]
     return "\n".join([*lines, f"XLA_FLAGS = {os.environ.get('XLA_FLAGS', '')}"])
 

@@ -27,7 +27,7 @@ class Piece:
 
 
 def boxes(shape: Sequence[int], sharding: TensorShardingAttr | None, mesh: MeshAttr) -> tuple[Box, ...]:
-    """The part of an array that each device of the mesh holds, in the order of the mesh."""
+    """Return the part of an array that each device of the mesh holds, in the order of the mesh."""
     sizes = dict(mesh.axes)
     result = []
     for coordinates in itertools.product(*(range(size) for size in sizes.values())):
@@ -45,7 +45,7 @@ def boxes(shape: Sequence[int], sharding: TensorShardingAttr | None, mesh: MeshA
 
 
 def _along(axis: Axis, coordinate: int, size: int) -> tuple[int, int]:
-    """The place of a device along an axis or sub-axis, and how many places that has."""
+    """Return the place of a device along an axis or sub-axis, and how many places that has."""
     if axis.size is None:
         return coordinate, size
     assert axis.pre_size is not None
@@ -57,7 +57,7 @@ def is_empty(box: Box) -> bool:
 
 
 def pieces(source: Sequence[Box], target: Sequence[Box], owners: Sequence[int], wanted: Sequence[int]) -> list[Piece]:
-    """The parts that make up, on the target mesh, an array of the source mesh; in the order of the target.
+    """Return the parts that make up, on the target mesh, an array of the source mesh; in the order of the target.
 
     A part is what one device holds and another one wants of it, so that no device has to ask its neighbours.  It
     goes once to each process, whose devices share it.  Where several devices hold it, one of the same process gives

@@ -21,7 +21,7 @@ class Offset:
 
 
 def offset_of(ask: Callable[[], float], *, rounds: int = 20, now: Callable[[], float] = time.perf_counter) -> Offset:
-    """The offset of another clock, by asking for it.
+    """Return the offset of another clock, by asking for it.
 
     The answer was given between question and answer, so the quickest round says it best (F. Cristian, Probabilistic
     clock synchronization, Distributed Computing 3, 1989).
@@ -41,7 +41,7 @@ def offset_of(ask: Callable[[], float], *, rounds: int = 20, now: Callable[[], f
 
 
 def merged(parts: Iterable[Sequence[Span]]) -> tuple[list[Span], float]:
-    """The instructions of all processes, in the order of the plan, with times from the start of the first one.
+    """Return the instructions of all processes, in the order of the plan, with times from the start of the first one.
 
     What several processes do together starts when the last of them starts it, and ends when the last one is done.
     Gives also how long everything took.

@@ -72,7 +72,7 @@ class Deadlock:
         return self.waits[-1].peer == self.waits[0].process and self.waits[-1].peer_place is not None
 
     def text(self, plan: Plan, parts: Parts, notes: Mapping[int, str] | None = None) -> str:
-        """What waits for what, in lines.
+        """Return what waits for what, in lines.
 
         Args:
             plan: what the processes carry out.
@@ -97,7 +97,7 @@ class Deadlock:
 
 
 def find_deadlock(parts: Parts, buffers: int | None = 0) -> Deadlock | None:
-    """What keeps processes from coming to their end; None where all do, however long anything takes.
+    """Return what keeps processes from coming to their end; None where all do, however long anything takes.
 
     Args:
         parts: what each process does, as from `Order.parts`.
@@ -112,7 +112,7 @@ def find_deadlock(parts: Parts, buffers: int | None = 0) -> Deadlock | None:
 
 
 def least_buffers(parts: Parts) -> int | None:
-    """The least number of buffers with which all processes terminate; None where no number does."""
+    """Return the least number of buffers with which all processes terminate; None where no number does."""
     if find_deadlock(parts, None) is not None:
         return None
     sends: dict[tuple[int, int], int] = {}
@@ -132,7 +132,7 @@ def least_buffers(parts: Parts) -> int | None:
 
 
 def _play(parts: Parts, buffers: int | None) -> dict[int, int]:
-    """How far each process comes: the number of actions that it has done."""
+    """Return how far each process comes: the number of actions that it has done."""
     places = dict.fromkeys(parts, 0)
     came: dict[int, int] = {}  # to each collective: how many members are there
     offered: set[int] = set()  # messages, by tag: what is sent, or waits to be
@@ -227,7 +227,7 @@ def _is(action: Action, kind: type, number: int) -> bool:
 
 
 def _shortest(waits: Mapping[int, list[Wait]]) -> tuple[Wait, ...]:
-    """The shortest cycle; where there is none, the shortest chain to what never happens."""
+    """Return the shortest cycle; where there is none, the shortest chain to what never happens."""
     best: tuple[Wait, ...] = ()
     ends: tuple[Wait, ...] = ()
     for start in sorted(waits):
@@ -252,7 +252,7 @@ def _shortest(waits: Mapping[int, list[Wait]]) -> tuple[Wait, ...]:
 
 
 def find_faults(plan: Plan, order: Order, parts: Parts) -> list[str]:
-    """What is wrong with parts apart from waiting: ends that miss each other, values used before they are there.
+    """Return what is wrong with parts apart from waiting: ends that miss each other, values used before they are there.
 
     Where there is none, and no deadlock, each process ends with the values that one process alone would have.
 
@@ -268,7 +268,7 @@ def find_faults(plan: Plan, order: Order, parts: Parts) -> list[str]:
 
 
 def find_faults_of_runtime(plan: Plan, order: Order) -> list[str]:
-    """What is wrong with what the runtimes of processes make of their parts (`parts.issued`).
+    """Return what is wrong with what the runtimes of processes make of their parts (`parts.issued`).
 
     They give away what they send and go on, so any number of messages may lie there.
     """
@@ -328,7 +328,7 @@ def _unmatched(plan: Plan, parts: Parts) -> Iterator[str]:
 
 
 def _unready(plan: Plan, order: Order, process: int, actions: Sequence[Action]) -> Iterator[str]:
-    """What a process uses before it has it, or after it has given it away or dropped it."""
+    """Yield what a process uses before it has it, or after it has given it away or dropped it."""
     have = {slot for slot in plan.arguments if process in order.held[slot]}
     came: set[int] = set()
     for action in actions:
@@ -384,7 +384,7 @@ class _Names:
         ]
 
     def action(self, action: Action) -> str:
-        """An action, and what made the value that it is about."""
+        """Return an action, and what made the value that it is about."""
         words = describe(self.plan, action)
         if isinstance(action, Work):
             return f"{words}{self.note(action.at)}"

@@ -20,7 +20,7 @@ _MOST = 64 << 20
 
 
 def gather(job: Job | None, tree: Any) -> Any:
-    """The arrays of `tree` as NumPy arrays; those with devices of other processes go through the job's store.
+    """Return the arrays of `tree` as NumPy arrays; those with devices of other processes go through the job's store.
 
     Raises:
         MpmdError: for arrays that are gone.
@@ -56,7 +56,10 @@ def _is_shared(job: Job | None, array: jax.Array) -> bool:
 
 
 def _from_all(job: Job, arrays: dict[int, jax.Array]) -> dict[int, np.ndarray[Any, Any]]:
-    """Each array from the first holders of its parts.  A message: a line of JSON about all parts, then their bytes."""
+    """Return each array from the first holders of its parts.
+
+    A message: a line of JSON about all parts, then their bytes.
+    """
     listed: list[tuple[int, list[tuple[int, int]]]] = []
     parts: list[bytes] = []
     for i, array in arrays.items():

@@ -59,11 +59,11 @@ class Job:
         return InFlight(len(devices) > 1 and devices[0].platform == "cpu")
 
     def next_program(self) -> int:
-        """The number of a program: the same in all processes, since they compile theirs in one order."""
+        """Return the number of a program: the same in all processes, since they compile theirs in one order."""
         return next(self._programs)
 
     def next_move(self) -> int:
-        """The number of an array that is moved outside of a program; likewise."""
+        """Return the number of an array that is moved outside of a program; likewise."""
         return next(self._moves)
 
 
@@ -89,12 +89,12 @@ os.register_at_fork(after_in_child=_forget)
 
 
 def current() -> Job | None:
-    """The job of this process, if it has joined one."""
+    """Return the job of this process, if it has joined one."""
     return _CURRENT[0] if _CURRENT else None
 
 
 def joined() -> Job:
-    """The job that runs programs on devices of other processes, too.
+    """Return the job that runs programs on devices of other processes, too.
 
     Raises:
         MpmdError: when `mpmd_trace.initialize` was not called.
@@ -110,7 +110,7 @@ def joined() -> Job:
 
 
 def is_reachable(address: str) -> bool:
-    """Whether something listens at `host:port`."""
+    """Return whether something listens at `host:port`."""
     host, _, port = address.rpartition(":")
     try:
         socket.create_connection((host.strip("[]"), int(port)), timeout=2.0).close()
@@ -120,7 +120,7 @@ def is_reachable(address: str) -> bool:
 
 
 def own_address(coordinator: str) -> str:
-    """The address of the interface of this host that reaches the coordinator."""
+    """Return the address of the interface of this host that reaches the coordinator."""
     host, _, port = coordinator.rpartition(":")
     host = host.strip("[]")
     address: Any = socket.getaddrinfo(host, int(port), type=socket.SOCK_DGRAM)[0]

@@ -38,7 +38,7 @@ class Link:
 
 
 def connected(store: Store, process: int, count: int, host: str, timeout: float) -> dict[int, Link]:
-    """The connections of this process, by the other end: process 0 listens at `host`, the others connect.
+    """Return the connections of this process, by the other end: process 0 listens at `host`, the others connect.
 
     Who is who is known before anything else happens.
 
@@ -110,7 +110,7 @@ class _Greeting:
     rest: bytes = b""
 
     def process(self, link: socket.socket, token: str) -> int | None:
-        """The number of the process; -1 for a stranger, None when more must come."""
+        """Return the number of the process; -1 for a stranger, None when more must come."""
         try:
             received = link.recv(_LONGEST)
         except BlockingIOError:
@@ -129,7 +129,7 @@ class _Greeting:
 
 
 def _first(store: Store, process: int, timeout: float) -> Link:
-    """The connection with process 0."""
+    """Return the connection with process 0."""
     value = store.get("mpmd_trace/peers", timeout)
     if value is None:
         raise PeerError(f"process 0 did not come up within {timeout:g} s", 0)

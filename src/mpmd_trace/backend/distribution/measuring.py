@@ -54,7 +54,7 @@ def measure_together(
 
 
 def in_order(plan: Plan, spans: Sequence[Span]) -> list[TimelineEntry]:
-    """The entries of a timeline: on a lane one after the other, and nothing before what it reads has ended.
+    """Return the entries of a timeline: on a lane one after the other, and nothing before what it reads has ended.
 
     Measured times need not be like that.  A clock is known to half the time of a message, and what a mesh over several
     processes computes ends when the last of them has noticed, while another one goes on with its own part.  So what
@@ -127,7 +127,7 @@ class _Part(Measurement):
                 thread.join(_GLANCE)
 
     def spans(self, offset: float) -> list[Span]:
-        """The place in the plan of each instruction, and its times by another clock."""
+        """Return the place in the plan of each instruction, and its times by another clock."""
         begin = self.origin + offset
         return [
             (self.process_runtime.numbers[at], begin + entry.start, begin + entry.end)

@@ -14,7 +14,7 @@ __all__ = ["move"]
 
 
 def move(job: Job, array: jax.Array, to: jax.ShapeDtypeStruct) -> jax.Array:
-    """The array with the sharding of `to`.  All processes of the job call this with the same array.
+    """Return the array with the sharding of `to`.  All processes of the job call this with the same array.
 
     Raises:
         MpmdError: for an array without a `NamedSharding`.

@@ -138,11 +138,11 @@ class Order:
     held: tuple[tuple[int, ...], ...]
 
     def members(self, mesh: str) -> tuple[int, ...]:
-        """The processes that have devices of a mesh."""
+        """Return the processes that have devices of a mesh."""
         return tuple(sorted(set(self.owners[mesh])))
 
     def parts(self) -> dict[int, tuple[Action, ...]]:
-        """What each process issues, in this order.  A `Free` names only what the process holds."""
+        """Return what each process issues, in this order.  A `Free` names only what the process holds."""
         parts: dict[int, list[Action]] = {p: [] for p in sorted({p for own in self.owners.values() for p in own})}
         for action in self.actions:
             if isinstance(action, Free):
@@ -158,17 +158,17 @@ class Order:
         return {process: tuple(actions) for process, actions in parts.items()}
 
     def of(self, process: int) -> tuple[Action, ...]:
-        """The part of one process, empty where it holds no mesh."""
+        """Return the part of one process, empty where it holds no mesh."""
         return self.parts().get(process, ())
 
     def text(self, plan: Plan, process: int | None = None) -> str:
-        """The order as lines of text; only what one process does when it is given."""
+        """Return the order as lines of text; only what one process does when it is given."""
         actions = self.actions if process is None else self.of(process)
         return "".join(f"{describe(plan, action)}\n" for action in actions)
 
 
 def processes_of(action: Work | Send | Receive | Keep) -> tuple[int, ...]:
-    """The processes that issue an action."""
+    """Return the processes that issue an action."""
     if isinstance(action, Work):
         return action.members
     if isinstance(action, Keep):
@@ -177,7 +177,7 @@ def processes_of(action: Work | Send | Receive | Keep) -> tuple[int, ...]:
 
 
 def distribute(plan: Plan, owners: Mapping[str, Sequence[int]]) -> Order:
-    """The order in which processes carry out a plan.
+    """Return the order in which processes carry out a plan.
 
     Args:
         plan: what to do.
@@ -219,7 +219,7 @@ class _Distributor:
         return result
 
     def value(self, at: int, slot: int, value: int) -> list[Action]:
-        """The messages for one value, in the order of their processes, and then the value itself."""
+        """Return the messages for one value, in the order of their processes, and then the value itself."""
         before, after = self.plan.slots[slot], self.plan.slots[value]
         result: list[Action] = []
         tags: dict[int, list[int]] = {}
@@ -237,7 +237,7 @@ class _Distributor:
         return result
 
     def exchange(self, before: Slot, after: Slot) -> list[tuple[tuple[int, int], tuple[Piece, ...]]]:
-        """What goes from process to process, in the order of their numbers, where a value has these places."""
+        """Return what goes from process to process, in the order of their numbers, where a value has these places."""
         key = before.type, after.type
         if key not in self.between:
             owners, wanted = self.owners[before.mesh], self.owners[after.mesh]
@@ -262,7 +262,7 @@ def _mesh(body: str) -> MeshAttr:
 
 
 def describe(plan: Plan, action: Action) -> str:
-    """An action in words, for people."""
+    """Return an action in words, for people."""
     if isinstance(action, Free):
         return "free " + ", ".join(f"%{s}" for s in action.slots)
     if isinstance(action, Work):

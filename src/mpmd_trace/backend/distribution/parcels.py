@@ -21,12 +21,12 @@ __all__ = ["Parcel", "boxes_of", "owners_of", "parts_of", "sample"]
 
 
 def owners_of(sharding: NamedSharding) -> tuple[int, ...]:
-    """The process of each device of a sharding, in the order of its mesh."""
+    """Return the process of each device of a sharding, in the order of its mesh."""
     return tuple(d.process_index for d in sharding.mesh.devices.flat)
 
 
 def boxes_of(shape: Sequence[int], sharding: NamedSharding) -> tuple[Box, ...]:
-    """The part of an array that each device holds, in the order of the mesh."""
+    """Return the part of an array that each device holds, in the order of the mesh."""
     indices = sharding.devices_indices_map(tuple(shape))
     return tuple(
         tuple(s.indices(n)[:2] for s, n in zip(indices[d], shape, strict=True)) for d in sharding.mesh.devices.flat
@@ -135,14 +135,14 @@ class Parcel:
         return self._incoming[process]
 
     def kept(self, array: jax.Array | None) -> list[jax.Array]:
-        """The pieces that stay in this process, which share no buffer with the array."""
+        """Return the pieces that stay in this process, which share no buffer with the array."""
         if not self.own:
             return []
         assert array is not None
         return self.blocks(array, self.own, fresh=True)
 
     def assembled(self, own: Sequence[jax.Array], arrived: Mapping[int, Sequence[jax.Array]]) -> jax.Array:
-        """The array where it is wanted, of the pieces that stayed and those that arrived from each process."""
+        """Return the array where it is wanted, of the pieces that stayed and those that arrived from each process."""
         if self._arrives_whole is not None:
             return self._make(list(arrived[self._arrives_whole]))
         placed_blocks = list(zip(self.own, own, strict=True))
@@ -158,7 +158,7 @@ class Parcel:
         return self._make(made)
 
     def nothing(self) -> jax.Array:
-        """The array in a process that has none of its devices."""
+        """Return the array in a process that has none of its devices."""
         return self._make([])
 
     def _block(self, position: int, device: jax.Device, parts: list[tuple[Box, jax.Array]]) -> jax.Array:
@@ -185,7 +185,7 @@ def sample(array: jax.Array) -> jax.Array:
 
 
 def _cut(block: jax.Array, held: Box, box: Box) -> jax.Array:
-    """The part `box` of a block that is the part `held` of an array."""
+    """Return the part `box` of a block that is the part `held` of an array."""
     start = tuple(a - h for (a, _), (h, _) in zip(box, held, strict=True))
     stop = tuple(b - h for (_, b), (h, _) in zip(box, held, strict=True))
     with jax.enable_x64(True), jax.disable_jit(False):
@@ -199,7 +199,7 @@ def _slice(block: Any, start: tuple[int, ...], stop: tuple[int, ...]) -> Any:
 
 
 def _joined(places: tuple[Box, ...], blocks: Sequence[jax.Array]) -> jax.Array:
-    """The blocks, which lie in a grid, as one."""
+    """Return the blocks, which lie in a grid, as one."""
     with jax.enable_x64(True), jax.disable_jit(False):
         result: jax.Array = _join(places, list(blocks))
     return result

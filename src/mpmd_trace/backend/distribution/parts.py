@@ -33,12 +33,12 @@ class Part:
     arriving: frozenset[int]
 
     def is_copy(self, transfer: Transfer, order: Order) -> bool:
-        """Whether a transfer may be plain copies: among the process's own devices, of values that are there."""
+        """Return whether a transfer may be plain copies: among the process's own devices, of values that are there."""
         return _is_local(transfer, order) and self.arriving.isdisjoint(transfer.inputs)
 
 
 def part_of(plan: Plan, order: Order, process: int) -> Part:
-    """The part of a process in a plan."""
+    """Return the part of a process in a plan."""
     return _part(plan, process, order.of(process))
 
 
@@ -60,7 +60,7 @@ def _part(plan: Plan, process: int, those: Sequence[Action]) -> Part:
 
 
 def issued(plan: Plan, order: Order) -> dict[int, tuple[Action, ...]]:
-    """What the runtime of each process does, in order.
+    """Return what the runtime of each process does, in order.
 
     Copies that share a call are one after the other, as many as may, and what is dropped between them is dropped
     after them.
@@ -81,7 +81,7 @@ def issued(plan: Plan, order: Order) -> dict[int, tuple[Action, ...]]:
 
 
 def value_of(action: Exchanged) -> int:
-    """The value that an action is for, on the mesh where it arrives."""
+    """Return the value that an action is for, on the mesh where it arrives."""
     return action.value if isinstance(action, Keep) else action.message.value
 
 

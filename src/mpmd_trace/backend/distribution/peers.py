@@ -108,7 +108,7 @@ class Peers:
     # What the others are asked.
 
     def agree(self, what: str, mine: bytes, *, patient: bool = False) -> list[bytes]:
-        """The bytes that each process gives for `what`, by process.  All processes must call this in one order.
+        """Return the bytes that each process gives for `what`, by process.  All processes must call this in one order.
 
         Args:
             what: in words.
@@ -145,7 +145,7 @@ class Peers:
         return result
 
     def clock(self) -> float:
-        """What process 0 has for `time.perf_counter()`.
+        """Return what process 0 has for `time.perf_counter()`.
 
         Raises:
             PeerError: when there is a fault, or no answer within the timeout.
@@ -176,7 +176,7 @@ class Peers:
             self._send_all({"fault": [fault.process, fault.text]})
 
     def error(self, waits: Iterable[Wait] = ()) -> PeerError:
-        """The error for the fault there is, with what this process waits for."""
+        """Return the error for the fault there is, with what this process waits for."""
         fault = self.fault
         assert fault is not None
         self.is_told = True
@@ -304,7 +304,7 @@ class Peers:
                 self.report(Fault(others[0] if others else self.process, text))
 
     def _time_for(self, awaited: _Awaited | None) -> float:
-        """The seconds that it may take; few where it would come from a process that has ended."""
+        """Return the seconds that it may take; few where it would come from a process that has ended."""
         has_ended = awaited is not None and awaited[1] in self._silent
         return min(self.timeout, _AFTER_THE_END) if has_ended else self.timeout
 

@@ -71,7 +71,7 @@ class Arrival:
         return self
 
     def take(self) -> np.ndarray[Any, Any]:
-        """The bytes, once it has come.  Raises as `block_until_ready`."""
+        """Return the bytes, once it has come.  Raises as `block_until_ready`."""
         self.block_until_ready()
         return self._post.hand_out(self)
 
@@ -125,7 +125,7 @@ class Post:
         return self._unsent == 0
 
     def expect(self, process: int, tag: int, count: int) -> list[Arrival]:
-        """The parts of the message with this tag that a process sends; returns at once."""
+        """Return the parts of the message with this tag that a process sends; returns at once."""
         with self._changed:
             result = []
             for number in range(count):

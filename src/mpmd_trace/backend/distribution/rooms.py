@@ -29,7 +29,7 @@ class Rooms:
         self._lock = threading.RLock()
 
     def lend(self, size: int) -> np.ndarray[Any, np.dtype[np.uint8]]:
-        """An array of bytes, on pages of its own where that pays."""
+        """Return an array of bytes, on pages of its own where that pays."""
         if size < _KEPT:
             return np.empty(size, np.uint8)
         with self._lock:

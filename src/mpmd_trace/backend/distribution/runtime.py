@@ -95,7 +95,7 @@ class ProcessRuntime(Runtime):
         return self.with_all_results(results)
 
     def with_all_results(self, results: Sequence[Any]) -> list[jax.Array]:
-        """The results, where those of other processes are arrays without blocks."""
+        """Return the results, where those of other processes are arrays without blocks."""
         return [self._elsewhere[i]([]) if x is None else here(x) for i, x in enumerate(results)]
 
     def _call(self, instruction: Run | Transfer) -> Call:
@@ -107,7 +107,7 @@ class ProcessRuntime(Runtime):
         return self._waiting(instruction, self._work(instruction, first))
 
     def _waiting(self, instruction: Run | Transfer, call: Call) -> Call:
-        """The call, which waits for those of its inputs that are not there yet."""
+        """Return the call, which waits for those of its inputs that are not there yet."""
         if self.part.arriving.isdisjoint(instruction.inputs):
             return call
         return lambda arrays: call([here(array) for array in arrays])
@@ -150,7 +150,7 @@ class ProcessRuntime(Runtime):
         return self.part.is_copy(transfer, self.order) and super()._is_copy(transfer)
 
     def _what(self, action: Action, step: int) -> str:
-        """An action in words, with its place in the step."""
+        """Return an action in words, with its place in the step."""
         assert not isinstance(action, Free)
         number = ""
         if isinstance(action, Send | Receive):
@@ -160,7 +160,7 @@ class ProcessRuntime(Runtime):
     # Values that go between processes.
 
     def _exchange(self, transfer: Transfer, actions: Sequence[Action]) -> Call:
-        """The calls for the values of a transfer one after the other, each with its part of the actions."""
+        """Return the calls for the values of a transfer one after the other, each with its part of the actions."""
         calls = []
         parts = [a for a in actions if isinstance(a, Send | Receive | Keep)]
         for slot, value in zip(transfer.inputs, transfer.outputs, strict=True):
@@ -216,7 +216,7 @@ class ProcessRuntime(Runtime):
         return call
 
     def _one_to_one(self, before: Slot, after: Slot) -> tuple[NamedSharding, Callable[[Any], Any]]:
-        """The sharding on the source mesh whose blocks are those of the target, and a function that makes it."""
+        """Return the sharding on the source mesh whose blocks are those of the target, and a function that makes it."""
         source, target = self.sharding(before.number), self.sharding(after.number)
         is_here = self.job.process in self.order.held[before.number]
         if source.num_devices != target.num_devices:

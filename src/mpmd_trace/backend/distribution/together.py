@@ -33,11 +33,11 @@ class Together:
         self._number = admit(job, plan, placement, options, text)
 
     def failed(self, error: BaseException) -> BaseException:
-        """What to raise for an error of compiling, which the others are told of."""
+        """Return what to raise for an error of compiling, which the others are told of."""
         return self._job.peers.failed(error, f"to compile {self._plan.name}")
 
     def runtime(self, executables: Sequence[Executable]) -> Runtime:
-        """What runs the part of this process, when all have compiled theirs."""
+        """Return what runs the part of this process, when all have compiled theirs."""
         with self._job.peers.telling(f"to load {self._plan.name}"):
             return self._loaded(executables)
 
@@ -56,5 +56,5 @@ class Together:
         return measure_together(self._runtime, self._plan, args)
 
     def from_all(self, what: str, mine: dict[str, int]) -> list[dict[str, int]]:
-        """What each process has found, which all of them ask for."""
+        """Return what each process has found, which all of them ask for."""
         return self._runtime.from_all(what, mine)

@@ -69,7 +69,7 @@ class Pending:
         self._array: jax.Array | None = None
 
     def get(self) -> jax.Array:
-        """The array.
+        """Return the array.
 
         Raises:
             OSError: when it does not come.
@@ -81,7 +81,7 @@ class Pending:
 
 
 def here(value: Any) -> Any:
-    """What a transport gave, once it is there: not pending any more."""
+    """Return what a transport gave, once it is there: not pending any more."""
     return value.get() if isinstance(value, Pending) else value
 
 
@@ -91,7 +91,7 @@ class Transport(Protocol):
     def transfer(
         self, tags: Tags, array: jax.Array | None, parcel: Parcel, log: Log, *, lent: bool, given: bool
     ) -> Pending | jax.Array | None:
-        """The array where the parcel says, for the part of this process.
+        """Return the array where the parcel says, for the part of this process.
 
         Every process that has a device of the source or of the target calls this, all of them in one order.  Returns
         at once.  What was sent lives until it is on its way.

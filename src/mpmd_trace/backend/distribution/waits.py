@@ -40,7 +40,7 @@ def is_there(array: Any) -> bool:
 
 
 def reason(array: Any) -> str | None:
-    """What an array is if it is an error instead of values."""
+    """Return what an array is if it is an error instead of values."""
     if not is_there(array) or array.is_deleted():
         return None
     try:
@@ -59,7 +59,7 @@ def is_done(array: Any) -> bool:
 
 
 def is_pending(array: Any) -> bool:
-    """Whether an array is not there, or never will be."""
+    """Return whether an array is not there, or never will be."""
     return not is_there(array) or is_broken(array)
 
 

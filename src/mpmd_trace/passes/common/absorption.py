@@ -113,7 +113,7 @@ class _Fed:
             heapq.heappush(self.lively, (place, next(_numbers), value))
 
     def first(self, heap: list[_Entry]) -> Value | None:
-        """The first result in a heap, which is at its top then."""
+        """Return the first result in a heap, which is at its top then."""
         while heap:
             place, _, value = heap[0]
             if self.places.get(value) == place:
@@ -206,7 +206,7 @@ class _Round:
                     self.around[user].visited.add(self.groups.slot_of(use))
 
     def is_root(self, group: Group) -> bool:
-        """A user fragment, or an inferred one at the end or at the beginning of a chain of fragments."""
+        """Return a user fragment, or an inferred one at the end or at the beginning of a chain of fragments."""
         return (
             group.label.is_user
             or not self.fed_values(group)
@@ -216,7 +216,7 @@ class _Round:
     # Neighbours.
 
     def fed_values(self, group: Group) -> deque[Value]:
-        """The results that other fragments use."""
+        """Return the results that other fragments use."""
         values = self.around[group].feeding
         for _ in range(len(values)):  # stops at the first one, as long as it is asked for nothing else
             if any(self.groups.of(use.owner) for use in self.groups.outside_uses(group, values[0])):
@@ -225,14 +225,14 @@ class _Round:
         return values
 
     def fragment_users(self, group: Group) -> Iterator[Group]:
-        """The fragments that use results: of each result the newest first, once for each use."""
+        """Yield the fragments that use results: of each result the newest first, once for each use."""
         for value in list(self.fed_values(group)):
             for use in self.groups.uses_of(value):
                 if isinstance(use.user, Group):
                     yield use.user
 
     def transfers_of(self, group: Group) -> list[TransferOp]:
-        """The transfers of the results: of each result the newest first."""
+        """Return the transfers of the results: of each result the newest first."""
         uses = (use for value in self.around[group].sending for use in self.groups.uses_of(value))
         return [use.user for use in uses if isinstance(use.user, TransferOp)]
 
@@ -250,17 +250,17 @@ class _Round:
         return producers
 
     def transferred_operands(self, group: Group) -> list[TransferOp]:
-        """The transfers that define operands of the group, in operand order."""
+        """Return the transfers that define operands of the group, in operand order."""
         definers = [slot.value.defining_op for slot in _in_operand_order(self.around[group].received)]
         return list(dict.fromkeys(op for op in definers if isinstance(op, TransferOp)))
 
     def closest_consumer(self, producer: Group) -> Op | None:
-        """The first op that uses the producer."""
+        """Return the first op that uses the producer."""
         users = self.groups.users(producer)
         return _earliest(producer.anchor, (u.anchor if isinstance(u, Group) else u for u in users))
 
     def is_closest_producer(self, producer: Group, consumer: Group) -> bool:
-        """Whether no op that defines an operand of the consumer, in its block, comes behind the producer."""
+        """Return whether no op that defines an operand of the consumer, in its block, comes behind the producer."""
         around, anchor = self.around[consumer], producer.anchor
         if anchor.block is not consumer.anchor.block:
             return False
@@ -279,7 +279,7 @@ class _Round:
     # Absorbing.
 
     def absorb_producer(self, root: Group) -> bool:
-        """A root swallows the first inferred producer whose first consumer it is; transfers give way."""
+        """Return a root swallows the first inferred producer whose first consumer it is; transfers give way."""
         eligible: Group | None = None
         for producer, slots in self.inferred_producers(root).items():
             sends = bool(self.around[producer].sending)
@@ -296,7 +296,7 @@ class _Round:
         return True
 
     def absorb_consumer(self, root: Group) -> bool:
-        """A root swallows the first inferred user whose last producer it is; transfers give way."""
+        """Return a root swallows the first inferred user whose last producer it is; transfers give way."""
         fed = self.around[root].fed
         fed.received_with = {value for value in fed.received_with if self.is_received_with(root, value)}
         eligible: Group | None = None
@@ -340,7 +340,7 @@ class _Round:
         return None
 
     def first_in_line(self, root: Group, value: Value) -> Group | None:
-        """The first inferred user of a result that no merged inferred fragment uses."""
+        """Return the first inferred user of a result that no merged inferred fragment uses."""
         line = self.lines.get(value)
         if line is None:
             line = self.lines[value] = deque(value.uses)
@@ -443,7 +443,7 @@ class _Round:
     # What the driver visits again after a merge.
 
     def redirected(self, producer: Group, consumer: Group) -> Iterator[Group]:
-        """The users of what the two return, but for each other: their operands change."""
+        """Yield the users of what the two return, but for each other: their operands change."""
         covered: set[Group] = set()
         for group in (producer, consumer):
             fed = self.around[group].fed
@@ -466,14 +466,14 @@ class _Round:
                 fed.add(value, open=False)
 
     def is_idle(self, user: Group) -> bool:
-        """Whether visits of a user of another fragment do nothing until it is merged, or visited as a root."""
+        """Return whether visits of a user of another fragment do nothing until it is merged, or visited as a root."""
         around = self.around[user]
         if not (around.inferred or around.waits or around.feeding):
             return True
         return not user.label.is_user and bool(self.fed_values(user))
 
     def released(self, producer: Group, consumer: Group) -> Iterator[Group]:
-        """The fragments of which an operand has no other user than one of the two, which goes away."""
+        """Yield the fragments of which an operand has no other user than one of the two, which goes away."""
         for group, users in ((consumer, {consumer}), (producer, {producer, consumer})):
             slots = self.around[group].visited
             for slot in _in_operand_order(slots):
@@ -490,13 +490,13 @@ class _Round:
                     yield releasing
 
     def may_absorb(self, group: Group) -> bool:
-        """Whether a visit of the group may do something, now or ever."""
+        """Return whether a visit of the group may do something, now or ever."""
         around = self.around[group]
         return bool(around.inferred or around.waits or around.feeding)
 
 
 def _earliest(op: Op, others: Iterable[Op]) -> Op | None:
-    """The first of the ops next to `op` that are, or hold, one of the others."""
+    """Return the first of the ops next to `op` that are, or hold, one of the others."""
     block = op.block
     assert block is not None
     first: Op | None = None
@@ -508,7 +508,7 @@ def _earliest(op: Op, others: Iterable[Op]) -> Op | None:
 
 
 def _in_operand_order(slots: set[Slot]) -> list[Slot]:
-    """The slots that are still there, in order; the set has no others afterwards."""
+    """Return the slots that are still there, in order; the set has no others afterwards."""
     if not slots:
         return []
     current = {slot.final() for slot in slots}

@@ -32,7 +32,7 @@ def cover_transferred_results(fragment: FragmentOp) -> None:
 
 @remembers
 def prune(body: Region, keep_results: tuple[bool, ...]) -> tuple[Region, tuple[bool, ...]]:
-    """The body that returns only some values and holds no dead op and no unused argument.
+    """Return the body that returns only some values and holds no dead op and no unused argument.
 
     Also says which arguments it kept.
     """
@@ -49,7 +49,7 @@ def prune(body: Region, keep_results: tuple[bool, ...]) -> tuple[Region, tuple[b
 
 
 def alias_arguments(body: Region, first: Sequence[int]) -> Region:
-    """The body in which argument `first[i]` stands for argument i; arguments stay."""
+    """Return the body in which argument `first[i]` stands for argument i; arguments stay."""
     args = body.block.args
     changes = tuple((i, j) for i, j in enumerate(first) if i != j and args[i].has_uses)
     return _aliased(body, changes) if changes else body
@@ -71,7 +71,7 @@ def replace_op(
     *,
     regions: Sequence[Region] = (),
 ) -> SomeOp:
-    """A new op in the place of `op`, which is gone: with its attributes, but these operands and frozen regions.
+    """Return a new op in the place of `op`, which is gone: with its attributes, but these operands and frozen regions.
 
     Of its results it has `results`, all others being unused, and behind them some of the types `more`.
     """

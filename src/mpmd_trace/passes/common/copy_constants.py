@@ -77,7 +77,7 @@ class CopyConstants(FunctionPass):
 
 
 def _constant_behind(value: Value) -> Op | None:
-    """The constant that the value is, found through transfers and one fragment."""
+    """Return the constant that the value is, found through transfers and one fragment."""
     value = before_transfers(value)
     op = value.defining_op
     if not isinstance(op, FragmentOp):
@@ -88,7 +88,7 @@ def _constant_behind(value: Value) -> Op | None:
 
 
 def _with_constants(body: Region, constants: list[tuple[int, Op]]) -> Region:
-    """The body with these constants in front, each used instead of the argument of that number."""
+    """Return the body with these constants in front, each used instead of the argument of that number."""
 
     def make() -> Region:
         copy = body.clone()
@@ -102,7 +102,7 @@ def _with_constants(body: Region, constants: list[tuple[int, Op]]) -> Region:
 
 
 def _identity(op: Op) -> Hashable:
-    """What makes two constants equal."""
+    """Return what makes two constants equal."""
     return (
         op.name,
         op.result.type,

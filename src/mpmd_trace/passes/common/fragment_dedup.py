@@ -54,7 +54,7 @@ class FragmentDedup(FunctionPass):
 
 @remembers
 def _returns_twice(body: Region) -> bool:
-    """Whether the body returns one value several times."""
+    """Return whether the body returns one value several times."""
     return len(set(body.returned)) < len(body.returned)
 
 

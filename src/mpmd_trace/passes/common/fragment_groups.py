@@ -103,7 +103,7 @@ class Group:
             slot.key = _CONTROLS + i
 
     def values(self) -> Iterator[Value]:
-        """What the merged fragment needs, one after the other."""
+        """Yield what the merged fragment needs, one after the other."""
         if self._data is None:
             yield from (use.value for use in self.first._operands)
         else:
@@ -156,16 +156,16 @@ class Groups:
         self._inside: dict[Value, Use] = {}
 
     def add(self, fragment: FragmentOp, number: int | None) -> Group:
-        """A group of one fragment at place `number`."""
+        """Return a group of one fragment at place `number`."""
         group = self._first[fragment] = self._group[fragment] = Group(fragment, number)
         return group
 
     def of(self, op: Op) -> Group | None:
-        """The group of a fragment; None for other ops and for fragments that were not added."""
+        """Return the group of a fragment; None for other ops and for fragments that were not added."""
         return self._group.get(op)
 
     def outside_uses(self, group: Group, value: Value) -> Iterator[Use]:
-        """The uses of a result of the group by ops that are not in it, in no order.
+        """Yield the uses of a result of the group by ops that are not in it, in no order.
 
         Uses by members are passed over once for all: a member stays one.
         """
@@ -180,7 +180,7 @@ class Groups:
             use = use.next
 
     def users(self, group: Group) -> dict[Op | Group, None]:
-        """The groups and other ops that use a result of the group, in no order."""
+        """Return the groups and other ops that use a result of the group, in no order."""
         result: dict[Op | Group, None] = {}
         group_of = self._group
         for value in group.results:
@@ -192,13 +192,13 @@ class Groups:
         return result
 
     def slot_of(self, use: Use) -> Slot:
-        """The operand of a group that a use by a member has become."""
+        """Return the operand of a group that a use by a member has become."""
         return self._first[use.owner].own[use.index].final()
 
     # Uses in order.
 
     def uses_of(self, value: Value) -> list[GroupUse]:
-        """The uses of the value, newest first, as they would be if each merge had been carried out."""
+        """Return the uses of the value, newest first, as they would be if each merge had been carried out."""
         definer = value.defining_op
         group = None if definer is None else self._group.get(definer)
         oldest_first: list[tuple[int, GroupUse]] = []
@@ -231,7 +231,7 @@ class Groups:
         return list(reversed(line) if self._turns(value, self._stamp) % 2 else line)
 
     def _turns(self, value: Value, until: int) -> int:
-        """How often the merges up to that time turned the use list of the value around."""
+        """Return how often the merges up to that time turned the use list of the value around."""
         definer = value.defining_op
         group = None if definer is None else self._first.get(definer)
         turns = since = 0
@@ -243,7 +243,7 @@ class Groups:
         return turns
 
     def is_turned(self, value: Value) -> bool:
-        """Whether merges have turned the use list of the value around."""
+        """Return whether merges have turned the use list of the value around."""
         return self._turns(value, self._stamp) % 2 == 1
 
     # Merging.
@@ -251,7 +251,7 @@ class Groups:
     def merge(
         self, producer: Group, consumer: Group, *, at_consumer: bool, attrs: Mapping[str, Attribute] | None = None
     ) -> Group:
-        """The group whose fragment is the merge of the two, at the place of one of them.
+        """Return the group whose fragment is the merge of the two, at the place of one of them.
 
         `attrs` are its discardable attributes; by default it has what the two say about microbatches and
         inference.
@@ -311,13 +311,13 @@ class Groups:
         return definer is not None and self._group.get(definer) is group
 
     def _unread(self, group: Group) -> list[Value]:
-        """The results that nothing outside of the group reads."""
+        """Return the results that nothing outside of the group reads."""
         if group.unread is None:
             group.unread = [v for v in group.results if next(self.outside_uses(group, v), None) is None]
         return group.unread
 
     def single_use(self, producer: Group, consumer: Group) -> Slot | None:
-        """The operand of `consumer` that is the only use of the only result of a one-operand `producer`."""
+        """Return the operand of `consumer` that is the only use of the only result of a one-operand `producer`."""
         if producer.controls or consumer.controls:
             return None
         if len(producer.results) != 1 or producer.data.live != 1:
@@ -404,7 +404,7 @@ def _used_once(value: Value) -> bool:
 
 
 def _merged_label(producer: FragmentOp, consumer: FragmentOp) -> FragmentOp:
-    """A fragment without body that has mesh, origins, stage and location of the merge of the two."""
+    """Return a fragment without body that has mesh, origins, stage and location of the merge of the two."""
     props = dict(producer.props)
     props.pop("in_shardings", None)
     props.pop("out_shardings", None)

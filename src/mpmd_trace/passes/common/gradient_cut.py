@@ -36,7 +36,7 @@ _LAYOUT = frozenset({"stablehlo.broadcast_in_dim", "stablehlo.convert", "stableh
 
 @remembers
 def activation_ops(body: Region, gradients: tuple[int, ...]) -> tuple[Op, ...]:
-    """The ops that compute gradients of activations, and what these need, in order.
+    """Return the ops that compute gradients of activations, and what these need, in order.
 
     `gradients` are the arguments that carry gradients from the following stage.  Empty when every result
     is at most one contraction away from them.
@@ -53,7 +53,7 @@ def activation_ops(body: Region, gradients: tuple[int, ...]) -> tuple[Op, ...]:
 
 
 def _is_layout(op: Op) -> bool:
-    """Whether the op only presents the same numbers differently."""
+    """Return whether the op only presents the same numbers differently."""
     if op.name not in _LAYOUT:
         return False
     source, target = op.operand(0).type, op.results[0].type

@@ -25,7 +25,7 @@ class Slot:
         self.inside = False
 
     def final(self) -> Slot:
-        """The slot that stands for this one now."""
+        """Return the slot that stands for this one now."""
         slot = self
         while slot.same is not None:
             if slot.same.same is not None:

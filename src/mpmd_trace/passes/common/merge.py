@@ -39,7 +39,7 @@ _log = logging.getLogger(__name__)
 
 
 def data_operands(fragment: FragmentOp) -> list[Value]:
-    """The operands that have a block argument; those behind them only express an order."""
+    """Return the operands that have a block argument; those behind them only express an order."""
     return fragment.operands[: len(fragment.body.block.args)]
 
 
@@ -90,7 +90,7 @@ def merge_fragments(producer: FragmentOp, consumer: FragmentOp, rewriter: Rewrit
 
 
 def merged_call_counter(producer: FragmentOp, consumer: FragmentOp) -> int | None:
-    """The microbatch number of the merged fragment: the one there is; the user's when two differ."""
+    """Return the microbatch number of the merged fragment: the one there is; the user's when two differ."""
     first, second = call_counter(producer), call_counter(consumer)
     if first is None or second is None or first == second:
         return second if first is None else first
@@ -103,14 +103,14 @@ def merged_call_counter(producer: FragmentOp, consumer: FragmentOp) -> int | Non
 
 
 def merged_inferred_by(producer: FragmentOp, consumer: FragmentOp) -> ArrayAttr | None:
-    """The passes that inferred either of two inferred fragments, each once; None for user fragments."""
+    """Return the passes that inferred either of two inferred fragments, each once; None for user fragments."""
     if producer.is_user or consumer.is_user:
         return None
     return union_inferred_by(producer, consumer)
 
 
 def union_inferred_by(first: Op, second: Op) -> ArrayAttr | None:
-    """The entries of `mpmd.inferred_by` of both, each once; None when neither has the attribute."""
+    """Return the entries of `mpmd.inferred_by` of both, each once; None when neither has the attribute."""
     arrays = [op.attrs.get("mpmd.inferred_by") for op in (first, second)]
     lists = [array for array in arrays if isinstance(array, ArrayAttr)]
     if not lists:
@@ -145,7 +145,7 @@ def _refused(producer: FragmentOp, consumer: FragmentOp, why: str) -> MpmdError:
 
 
 def _is_single_use(producer: FragmentOp, consumer: FragmentOp) -> bool:
-    """Whether the producer has one argument and one result, and the consumer is the only use of that."""
+    """Return whether the producer has one argument and one result, and the consumer is the only use of that."""
     if CONTROL_START in producer.attrs or CONTROL_START in consumer.attrs:
         return False
     if len(producer.results) != 1 or len(producer.body.block.args) != 1:
@@ -155,7 +155,7 @@ def _is_single_use(producer: FragmentOp, consumer: FragmentOp) -> bool:
 
 
 def _wire(producer: FragmentOp, consumer: FragmentOp) -> tuple[list[Value], tuple[int, ...], tuple[int, ...]]:
-    """The operands of the merged fragment and what the arguments of both bodies stand for."""
+    """Return the operands of the merged fragment and what the arguments of both bodies stand for."""
     position: dict[Value, int] = {}
     own = tuple(position.setdefault(v, len(position)) for v in data_operands(producer))
     given = tuple(
@@ -171,7 +171,7 @@ def _control_operands(fragment: FragmentOp, other: FragmentOp) -> list[Value]:
 
 
 def merged_body(bodies: Sequence[Region], sources: Sequence[tuple[int, ...]], returned: tuple[int, ...]) -> Region:
-    """The body that runs `bodies` one after the other; made once for equal arguments.
+    """Return the body that runs `bodies` one after the other; made once for equal arguments.
 
     `sources` says per body what its arguments stand for: n >= 0 is argument n of the merged body, n < 0 is
     value -1 - n of those that the bodies return, numbered throughout.  `returned` are numbers of such values.

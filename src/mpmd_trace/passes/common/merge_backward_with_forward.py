@@ -74,7 +74,7 @@ class MergeBackwardWithForward(FunctionPass):
 
 
 def _counters(first: FragmentOp, second: FragmentOp) -> tuple[int, int] | None:
-    """The microbatches, when they are a backward and a forward of different ones, both whole."""
+    """Return the microbatches, when they are a backward and a forward of different ones, both whole."""
     if not (is_backward(first) and is_forward(second) and stages_consistent(first, second)):
         return None
     if any(split_type(op) or has_remat(op) for op in (first, second)):

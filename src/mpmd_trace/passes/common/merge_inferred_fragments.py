@@ -106,7 +106,7 @@ class _Inferred:
 
 
 def _sends(fragment: FragmentOp) -> bool:
-    """Whether it is inferred and makes something of gradients for another mesh, such as a part of their norm.
+    """Return whether it is inferred and makes something of gradients for another mesh, such as a part of their norm.
 
     In the last backward fragment, of which `mpmd-split-bwd-fragments` puts what is sent in the first part, it would
     take all weight gradients there with it, and the gradients of activations would wait for them.

@@ -147,7 +147,7 @@ class _Merger:
         return self.groups.build() or changed
 
     def fragments(self) -> list[FragmentOp]:
-        """The fragments, in order.  When some may be in loops, all are visited: those in loops are refused."""
+        """Return the fragments, in order.  When some may be in loops, all are visited: those in loops are refused."""
         region = self.function.regions[0]
         result: list[FragmentOp] = []
         op = region.blocks[0].first if len(region.blocks) == 1 else None
@@ -271,7 +271,7 @@ class _Merger:
         heap.append((self.number(user), next(self.numbers), user))
 
     def consumers(self, group: Group) -> Iterator[tuple[_Entry, Group]]:
-        """The groups that use the group, in order, with their entries, which are taken out."""
+        """Yield the groups that use the group, in order, with their entries, which are taken out."""
         heap = self.users_of(group).fragments
         while self.first_place(group, heap) < math.inf:
             entry = heapq.heappop(heap)
@@ -280,12 +280,12 @@ class _Merger:
             yield entry, user
 
     def earliest_user(self, group: Group) -> float:
-        """The place of the first user of the group."""
+        """Return the place of the first user of the group."""
         users = self.users_of(group)
         return min(self.first_place(group, users.fragments), self.first_place(group, users.others))
 
     def first_place(self, group: Group, heap: list[_Entry]) -> float:
-        """The place of the first user in the heap, which is at its top then."""
+        """Return the place of the first user in the heap, which is at its top then."""
         while heap:
             place, number, user = heap[0]
             if self.groups.of(user) is group:
@@ -297,7 +297,7 @@ class _Merger:
         return math.inf
 
     def next_on_mesh(self, group: Group) -> Group | None:
-        """The next group on the mesh behind `group`."""
+        """Return the next group on the mesh behind `group`."""
         if group.number is None:
             op = group.anchor.next_op
             while op is not None and not (isinstance(op, FragmentOp) and op.mesh == group.label.mesh):
@@ -308,7 +308,7 @@ class _Merger:
         return self.at_place[-line[behind - 1]] if behind else None
 
     def number(self, op: Op | Group) -> int:
-        """The place of an op or group.  Raises `MpmdError` for ops in loops, which have none."""
+        """Return the place of an op or group.  Raises `MpmdError` for ops in loops, which have none."""
         group = op if isinstance(op, Group) else self.groups.of(op)
         result = group.number if group is not None else self.order.get(op) if isinstance(op, Op) else None
         if result is None:
@@ -317,7 +317,7 @@ class _Merger:
         return result
 
     def fits_at_producer(self, producer: Group, consumer: Group, place: int) -> bool:
-        """Whether everything the consumer needs is there when the producer runs."""
+        """Return whether everything the consumer needs is there when the producer runs."""
         read = self.read_by(consumer)
         while read.unvisited and -read.unvisited[0][0] >= self.visited:
             read.visited.append(heapq.heappop(read.unvisited)[2])
@@ -348,7 +348,7 @@ class _Merger:
                 heapq.heappush(read.unvisited, (-place, next(self.numbers), definer))
 
     def joined_read(self, producer: Group, consumer: Group) -> _Read | None:
-        """What the merge of the two reads, if that was asked of one of them, which are used up."""
+        """Return what the merge of the two reads, if that was asked of one of them, which are used up."""
         one, other = self.read.pop(producer, None), self.read.pop(consumer, None)
         if one is not None and other is not None:
             few, many = sorted((one.visited, other.visited), key=len)

@@ -93,12 +93,12 @@ class MergeTransfers(FunctionPass):
 
 
 def _transfers(value: Value) -> list[TransferOp]:
-    """The plain transfers of the value, in use order."""
+    """Return the plain transfers of the value, in use order."""
     return [u for u in value.users if isinstance(u, TransferOp) and _MARK not in u.attrs]
 
 
 def _payload(type: Type) -> TensorType | None:
-    """The ranked type of a value that may be bundled; None for others."""
+    """Return the ranked type of a value that may be bundled; None for others."""
     if not isinstance(type, MeshTensorType) or type.on_host:
         return None
     if type.sharding is not None and not type.sharding.is_fully_replicated:
@@ -110,7 +110,7 @@ def _payload(type: Type) -> TensorType | None:
 
 
 def _bundles(producer: FragmentOp) -> dict[tuple[TensorType, FragmentOp], list[int]]:
-    """The results that go to each consumer, by type; in the order in which they are found."""
+    """Return the results that go to each consumer, by type; in the order in which they are found."""
     results: dict[tuple[TensorType, FragmentOp], list[int]] = {}
     for result in producer.results:
         payload = _payload(result.type)
@@ -149,7 +149,7 @@ def _bundle(producer: FragmentOp, payload: TensorType, consumer: FragmentOp, ind
 
 @remembers
 def _concatenating(body: Region, indices: tuple[int, ...]) -> Region:
-    """The body that also returns these of its results in one array."""
+    """Return the body that also returns these of its results in one array."""
     copy = body.clone()
     terminator = copy.block.terminator
     ops = of_rows([terminator.operand(i) for i in indices])
@@ -160,7 +160,7 @@ def _concatenating(body: Region, indices: tuple[int, ...]) -> Region:
 
 @remembers
 def _slicing(body: Region, rows: tuple[tuple[int, int], ...], stacked: TensorType) -> Region:
-    """The body with one more argument, an array whose rows are used instead of other arguments."""
+    """Return the body with one more argument, an array whose rows are used instead of other arguments."""
     copy = body.clone()
     block = copy.block
     whole = block.add_arg(stacked)

@@ -175,7 +175,7 @@ def _forward(op: Op, facts: _Facts, merged: dict[int, int], gone_results: set[in
 
 
 def _merge(arguments: Sequence[_Argument], merged: dict[int, int]) -> list[_Argument]:
-    """The arguments after each use of a repeated one became a use of the first."""
+    """Return the arguments after each use of a repeated one became a use of the first."""
     result = list(arguments)
     for i, first in merged.items():
         a, b = result[first], result[i]
@@ -185,7 +185,7 @@ def _merge(arguments: Sequence[_Argument], merged: dict[int, int]) -> list[_Argu
 
 
 def _reduced(body: Region, merged: dict[int, int], operands: set[int], results: set[int], rewriter: Rewriter) -> Region:
-    """The body after merging arguments and dropping arguments and returned values, without dead code."""
+    """Return the body after merging arguments and dropping arguments and returned values, without dead code."""
 
     def change(region: Region) -> bool:
         block = region.block

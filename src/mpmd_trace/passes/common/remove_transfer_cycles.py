@@ -47,7 +47,7 @@ class RemoveTransferCycles(FunctionPass):
 
 
 def _root(transfer: TransferOp) -> Value | None:
-    """The nearest value up the chain of transfers that has the type of the result."""
+    """Return the nearest value up the chain of transfers that has the type of the result."""
     wanted = transfer.target_type
     step: TransferOp | None = transfer
     while step is not None:

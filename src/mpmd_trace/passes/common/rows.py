@@ -13,7 +13,7 @@ __all__ = ["of_rows", "row_of", "rows_type"]
 
 
 def rows_type(row: TensorType, count: int) -> TensorType:
-    """The type of an array of so many rows, each of type `row`."""
+    """Return the type of an array of so many rows, each of type `row`."""
     assert row.shape is not None
     return tensor((count, *row.shape), row.element, row.encoding)
 

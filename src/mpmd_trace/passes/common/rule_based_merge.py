@@ -154,7 +154,7 @@ class _MergeGroup:
 
 
 def _in_list_order(fragments: list[FragmentOp]) -> list[FragmentOp] | None:
-    """The fragments such that direct producers come first, sorted by swapping; None when there is a cycle."""
+    """Return the fragments such that direct producers come first, sorted by swapping; None when there is a cycle."""
     order = list(fragments)
     placed = 0
     waiting = set(order)

@@ -77,7 +77,7 @@ class SplitAndPrioritizeTransferIndependentComputations(FunctionPass):
 
 @remembers
 def _independent(body: Region, transferred: tuple[bool, ...]) -> tuple[tuple[bool, ...], tuple[Op, ...]]:
-    """Which results depend on the transferred arguments, and the ops that do not.
+    """Return which results depend on the transferred arguments, and the ops that do not.
 
     The terminator is among the latter if no result depends on them.  An op whose regions capture a
     transferred argument itself counts as independent, as in the reference; one whose regions capture a

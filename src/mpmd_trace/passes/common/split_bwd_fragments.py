@@ -96,12 +96,12 @@ class SplitBwdFragments(FunctionPass):
 
 @remembers
 def _needed(body: Region, pulled: tuple[bool, ...]) -> tuple[Op, ...]:
-    """The ops that compute the results that are not pulled."""
+    """Return the ops that compute the results that are not pulled."""
     return backward_closure(body, [v for v, p in zip(body.returned, pulled, strict=True) if not p])
 
 
 def _incoming_gradients(fragment: FragmentOp) -> tuple[int, ...]:
-    """The arguments that come from another mesh or from another backward fragment."""
+    """Return the arguments that come from another mesh or from another backward fragment."""
     makers = [value.defining_op for value in fragment.operands[: len(fragment.body.block.args)]]
     return tuple(
         i

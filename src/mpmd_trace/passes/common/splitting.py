@@ -22,7 +22,7 @@ __all__ = ["BlockSizes", "backward_closure", "split_fragment"]
 
 
 def backward_closure(body: Region, roots: Iterable[Value]) -> tuple[Op, ...]:
-    """The ops of the body from which data flows into `roots`, in order; captured values count as operands."""
+    """Return the ops of the body from which data flows into `roots`, in order; captured values count as operands."""
     closure: set[Op] = set()
     stack = list(roots)
     while stack:
@@ -59,7 +59,7 @@ def split_body(body: Region, pulled: tuple[bool, ...], stay: tuple[Op, ...]) -> 
 
 
 def _second_part(body: Region, returned: Sequence[Value], first_ops: set[Op]) -> tuple[list[Op], list[Value]]:
-    """The ops of the second part and the values that it takes from the first one.
+    """Return the ops of the second part and the values that it takes from the first one.
 
     The order of the residuals is depth first from the returned values, last operands first.
     """
@@ -117,7 +117,7 @@ class BlockSizes:
         self._sizes: dict[Block, int] = {}
 
     def of(self, block: Block) -> int:
-        """The number of ops of the block."""
+        """Return the number of ops of the block."""
         if block not in self._sizes:
             self._sizes[block] = sum(1 for _ in block)
         return self._sizes[block]

@@ -15,7 +15,7 @@ __all__ = ["calls_by_callee", "enclosing_function", "function_fragments", "funct
 
 
 def function_ops(function: FuncOp, *, reverse: bool = False) -> Iterator[Op]:
-    """The ops of the function, each before the ops in its loop body.
+    """Yield the ops of the function, each before the ops in its loop body.
 
     The op behind the current one is fixed before the current one is handed out.
     """
@@ -32,14 +32,14 @@ def _block_ops(block: Block, reverse: bool) -> Iterator[Op]:
 
 
 def function_fragments(function: FuncOp, *, reverse: bool = False) -> Iterator[FragmentOp]:
-    """The fragments among `function_ops`."""
+    """Yield the fragments among `function_ops`."""
     for op in function_ops(function, reverse=reverse):
         if isinstance(op, FragmentOp):
             yield op
 
 
 def calls_by_callee(module: Module) -> dict[str, list[CallOp]]:
-    """Every `mpmd.call` of the module, by the name of the callee, in module order."""
+    """Return every `mpmd.call` of the module, by the name of the callee, in module order."""
     result: dict[str, list[CallOp]] = {}
     for function in module.functions:
         for op in function_ops(function):
@@ -49,7 +49,7 @@ def calls_by_callee(module: Module) -> dict[str, list[CallOp]]:
 
 
 def enclosing_function(op: Op) -> FuncOp:
-    """The function that contains the op (or is it)."""
+    """Return the function that contains the op (or is it)."""
     result = function_around(op)
     assert result is not None, "the op is in no function"
     return result

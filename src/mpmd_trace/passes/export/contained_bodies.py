@@ -34,7 +34,7 @@ class Division:
 
 @remembers
 def moving_ops(body: Region) -> list[Op]:
-    """The ops that depend on arguments, in order, without cheap ones: all others are where they are needed."""
+    """Return the ops that depend on arguments, in order, without cheap ones: all others are where they are needed."""
     moving, cheap = _moving(body), _cheap_ops(body)
     return [op for op in body.block if op not in cheap and not moving.isdisjoint(op.results)]
 
@@ -51,7 +51,7 @@ def _cheap_ops(body: Region) -> set[Op]:
 
 @remembers
 def _moving(body: Region) -> set[Value]:
-    """The values that depend on arguments."""
+    """Return the values that depend on arguments."""
     result: set[Value] = set(body.block.args)
     for op in body.block:
         if not result.isdisjoint(effective_operands(op)):
@@ -61,7 +61,7 @@ def _moving(body: Region) -> set[Value]:
 
 @remembers
 def divided(whole: Region, part: Region) -> Division | None:
-    """How `whole` is `part` and a rest; None when it is not, or when neither could run first.
+    """Return how `whole` is `part` and a rest; None when it is not, or when neither could run first.
 
     Ops of both are compared in order: those of the part are a subsequence of those of the whole.  Where the part might
     begin at many ops that are alike, the first of them are tried.
@@ -100,7 +100,7 @@ class _Walk:
         return all(any(self._fits(op, other) for other in rest) for op in wanted)
 
     def _fits(self, a: Op, b: Op) -> bool:
-        """Whether the ops are equal for the images so far and those of more arguments, which are kept then."""
+        """Return whether the ops are equal for the images so far and those of more arguments, which are kept then."""
         self.looks += 1
         if not look_alike(a, b):
             return False
@@ -120,7 +120,7 @@ class _Walk:
     def _same(
         self, pairs: Iterable[tuple[Value, Value]], more: dict[Value, Value], alike: set[tuple[Value, Value]]
     ) -> bool:
-        """Whether values are equal, pair by pair; gets images of more arguments, and pairs of other values."""
+        """Return whether values are equal, pair by pair; gets images of more arguments, and pairs of other values."""
         pending = list(pairs)
         while pending:
             pair = mine, other = pending.pop()
@@ -211,11 +211,11 @@ class _Divider:
         return list(result)
 
     def _is_late(self, value: Value) -> bool:
-        """Whether the rest takes the value from the part."""
+        """Return whether the rest takes the value from the part."""
         return value in self.made and value.defining_op not in self.cheap
 
 
 def _is_cheap(op: Op) -> bool:
-    """Whether it makes a scalar of scalars, or fills an array with one."""
+    """Return whether it makes a scalar of scalars, or fills an array with one."""
     values = op.operands if op.name == "stablehlo.broadcast_in_dim" else [*op.operands, *op.results]
     return not op.regions and all(v.type.is_scalar for v in values)

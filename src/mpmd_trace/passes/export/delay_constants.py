@@ -109,13 +109,13 @@ def _first_user(values: Sequence[Value]) -> Op | None:
 
 
 def _comes_from_elsewhere(value: Value) -> bool:
-    """Whether another mesh computes the value; an argument that is sent is soon there."""
+    """Return whether another mesh computes the value; an argument that is sent is soon there."""
     sent = before_transfers(value)
     return sent is not value and sent.defining_op is not None
 
 
 def _size(value: Value, symbols: dict[str, MeshAttr]) -> float:
-    """The bytes of an array on a device; 0 for scalars, which may as well be made with the others."""
+    """Return the bytes of an array on a device; 0 for scalars, which may as well be made with the others."""
     if not isinstance(value.type, MeshTensorType) or value.type.tensor.is_scalar or not value.has_uses:
         return 0
     return byte_size(value.type, symbols)

@@ -17,17 +17,17 @@ _CUT = 195
 
 
 def is_forward_only(fragments: Sequence[FragmentOp]) -> bool:
-    """Whether nothing in the program is transposed."""
+    """Return whether nothing in the program is transposed."""
     return all(o.transpose_count == 0 for op in fragments for o in op.origin)
 
 
 def module_suffix(module: Module) -> str:
-    """The part behind the dot: the module's name without one `jit_` in front."""
+    """Return the part behind the dot: the module's name without one `jit_` in front."""
     return (module.name or "main").removeprefix("jit_")
 
 
 def function_name(group: int, members: Sequence[FragmentOp], forward_only: bool, suffix: str) -> str:
-    """The name of the function of group number `group`, e.g. `p0_block_1:2_fwd_calls0to3.step`."""
+    """Return the name of the function of group number `group`, e.g. `p0_block_1:2_fwd_calls0to3.step`."""
     return f"{_truncated(f'p{group}_{_summary(members, forward_only)}')}.{suffix}"
 
 
@@ -84,7 +84,7 @@ def _split(name: str) -> tuple[str, int | None]:
 
 
 def _frequent_name(origins: Sequence[UserOriginAttr]) -> str:
-    """The name that most origins share, with the range of the numbers behind it."""
+    """Return the name that most origins share, with the range of the numbers behind it."""
     heads: dict[str, list[int | None]] = {}
     for origin in origins:
         head, number = _split(origin.name)

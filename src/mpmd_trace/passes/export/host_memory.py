@@ -22,7 +22,7 @@ class HostMemory:
         self._known: dict[Region, tuple[int, ...]] = {}
 
     def host_results(self, body: Region) -> tuple[int, ...]:
-        """The numbers of the returned values that are in pinned host memory."""
+        """Return the numbers of the returned values that are in pinned host memory."""
         if body not in self._known:
             self._known[body] = tuple(k for k, value in enumerate(body.returned) if self._in_host_memory(value))
         return self._known[body]
@@ -48,7 +48,7 @@ class HostMemory:
         return False
 
     def _source(self, value: OpResult, op: Op) -> Value | None:
-        """The value whose memory decides, for ops that do not move data between memories."""
+        """Return the value whose memory decides, for ops that do not move data between memories."""
         if op.name == "stablehlo.optimization_barrier":
             return op.operand(value.index)
         if op.name == "stablehlo.while":

@@ -134,7 +134,7 @@ class LowerToFragmentCalls(Pass):
 
 
 def _grouped(fragments: list[FragmentOp], by_sharding: bool) -> tuple[list[_Group], dict[FragmentOp, _Group]]:
-    """The groups in order of their first members.  Bodies that are one object are not compared."""
+    """Return the groups in order of their first members.  Bodies that are one object are not compared."""
     representative = first_equal(op.body for op in fragments)
     classes: dict[object, int] = {}  # of shardings in effect
     groups: dict[Hashable, _Group] = {}
@@ -168,7 +168,7 @@ def _grouped(fragments: list[FragmentOp], by_sharding: bool) -> tuple[list[_Grou
 
 
 def _for_function(body: Region) -> Region:
-    """A copy of the body that ends as a function does."""
+    """Return a copy of the body that ends as a function does."""
     region = body.clone()
     block = region.block
     terminator = block.terminator
@@ -183,7 +183,7 @@ def _for_function(body: Region) -> Region:
 
 @remembers
 def _shared(body: Region) -> Region | None:
-    """The frozen `_for_function`; None where functions on different meshes have different ones."""
+    """Return the frozen `_for_function`; None where functions on different meshes have different ones."""
     region = _for_function(body)
     return None if has_manual_ops(region) else freeze(region)
 
@@ -204,7 +204,7 @@ def _make_function(group: _Group, name: str, mesh: MeshAttr, shares_bodies: bool
 
 
 def _signature(op: FragmentOp, which: str, values: list[Value]) -> list[DictAttr]:
-    """The attributes of the function's arguments or results: those of the fragment plus the shardings."""
+    """Return the attributes of the function's arguments or results: those of the fragment plus the shardings."""
     dicts = list(value_dicts(op, which) or [EMPTY] * len(values))
     for i, value in enumerate(values):
         if isinstance(value.type, MeshTensorType) and value.type.sharding is not None:

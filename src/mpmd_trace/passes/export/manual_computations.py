@@ -13,7 +13,7 @@ __all__ = ["has_manual_ops", "rename_meshes"]
 
 
 def _manual_ops(body: Region) -> Iterator[Op]:
-    """The manual computations of a function's body, and everything nested in them."""
+    """Yield the manual computations of a function's body, and everything nested in them."""
 
     def visit(region: Region, inside: bool) -> Iterator[Op]:
         for block in region.blocks:

@@ -93,7 +93,7 @@ class MarkAliasingAndDonation(FunctionPass):
         return changed
 
     def _kind(self, type: Type) -> Hashable:
-        """What an operand and the result in its place have in common."""
+        """Return what an operand and the result in its place have in common."""
         if self.equal_microbatches and isinstance(type, MeshTensorType):
             return type.tensor, sharding_class(type.sharding), type.memory_kind
         return type
@@ -107,7 +107,7 @@ class MarkAliasingAndDonation(FunctionPass):
         known: dict[Hashable, ArrayAttr | None],
         diagnostics: Diagnostics,
     ) -> ArrayAttr | None:
-        """The new `arg_attrs`, None if nothing is marked.  Those of most microbatches are `known`."""
+        """Return the new `arg_attrs`, None if nothing is marked.  Those of most microbatches are `known`."""
         if not given.keys().isdisjoint([use.value for use in candidates]):
             return self._marker(op, function, diagnostics).mark(candidates, given)
         key = (
@@ -221,7 +221,7 @@ def _given_away(attributes: DictAttr) -> bool:
 
 
 def _bits(number: int) -> list[int]:
-    """The bits that are set, the lowest first."""
+    """Return the bits that are set, the lowest first."""
     return [i for i, digit in enumerate(reversed(bin(number)[2:])) if digit == "1"]
 
 
@@ -252,7 +252,7 @@ class _Marker:
                 self.free[key] = self.free.get(key, 0) | 1 << k
 
     def mark(self, candidates: Sequence[Use], given: dict[Value, DictAttr]) -> ArrayAttr | None:
-        """The `arg_attrs` of the fragment with these operands marked; None if none is."""
+        """Return the `arg_attrs` of the fragment with these operands marked; None if none is."""
         marked = False
         late = {} if self.late is None else self._late(self.late, candidates, given)
         for use in candidates:
@@ -271,7 +271,7 @@ class _Marker:
         return array_of(self.inputs) if marked else None
 
     def _late(self, late: _LateResults, candidates: Sequence[Use], given: dict[Value, DictAttr]) -> dict[int, int]:
-        """The late results that inputs take the place of, those with the fewest to choose from first."""
+        """Return the late results that inputs take the place of, those with the fewest to choose from first."""
         rank = {k: r for r, k in enumerate(late.order)}
         free = {key: sum(1 << rank[k] for k in _bits(results)) for key, results in self.free.items()}
         keys = {u.index: self._key(u.index, u.value) for u in candidates if u.value not in given}
@@ -290,7 +290,7 @@ class _Marker:
         self.inputs[index] = inserted(self.op, self.inputs[index], key, value, self.diagnostics)
 
     def _take(self, index: int, value: Value, preferred: int | None) -> int | None:
-        """The result that input `index` aliases, from now on taken: the preferred one, or else the first."""
+        """Return the result that input `index` aliases, from now on taken: the preferred one, or else the first."""
         key = self._key(index, value)
         free = self.free.get(key, 0)
         if not free:
@@ -304,7 +304,7 @@ class _Marker:
         return self.kind(value.type), self.inputs[index].entries.get(LAYOUT_MODE)
 
     def _preferred(self, attributes: DictAttr | None) -> int | None:
-        """The result of this fragment that becomes the function result to which the argument is aliased."""
+        """Return the result of this fragment that becomes the function result to which the argument is aliased."""
         wanted = None if attributes is None else attributes.entries.get(ALIASING_OUTPUT)
         terminator = self.function.body.terminator
         if not isinstance(wanted, IntegerAttr) or not 0 <= wanted.value < terminator.num_operands:

@@ -106,7 +106,7 @@ class _Count:
         return result
 
     def bytes(self, values: Sequence[Value]) -> dict[str, float]:
-        """The bytes of the values together, per mesh."""
+        """Return the bytes of the values together, per mesh."""
         types = tuple([value.type for value in values])
         result = self.sums.get(types)
         if result is None:

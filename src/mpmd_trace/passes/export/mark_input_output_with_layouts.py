@@ -67,7 +67,7 @@ class MarkInputOutputWithLayouts(FunctionPass):
 
 
 def _layout(attributes: DictAttr) -> Attribute:
-    """The layout, `_DEFAULT` when there is none."""
+    """Return the layout, `_DEFAULT` when there is none."""
     return attributes.entries.get(LAYOUT_MODE, _DEFAULT)
 
 

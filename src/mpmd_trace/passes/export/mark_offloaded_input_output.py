@@ -129,7 +129,7 @@ class _Check:
         )
 
     def kind_at(self, op: object, index: int) -> Attribute | None:
-        """The memory kind that `op` expects of its operand `index`."""
+        """Return the memory kind that `op` expects of its operand `index`."""
         if isinstance(op, FragmentOp):
             dicts = value_dicts(op, "arg_attrs")
             return memory_kind(dicts[index]) if dicts else None

@@ -81,7 +81,7 @@ class MergePairedPrograms(FunctionPass):
 
 
 def _inseparable(pairs: list[Pair], runs: Mapping[Region, int]) -> list[Pair]:
-    """The pairs without those of a program that also runs in no pair; `runs` counts all."""
+    """Return the pairs without those of a program that also runs in no pair; `runs` counts all."""
     while True:
         paired = Counter(op.body for pair in pairs for op in pair)
         kept = [pair for pair in pairs if all(paired[op.body] == runs[op.body] for op in pair)]
@@ -91,7 +91,7 @@ def _inseparable(pairs: list[Pair], runs: Mapping[Region, int]) -> list[Pair]:
 
 
 def _pairs(fragments: Iterable[FragmentOp]) -> Iterator[Pair]:
-    """Each forward with the next fragment of its mesh, where that is its backward and nothing speaks against it.
+    """Yield each forward with the next fragment of its mesh, where that is its backward and nothing speaks against it.
 
     What needs nothing, such as the zeros that sums start from, can as well run in front of both.
     """
@@ -123,12 +123,12 @@ def _may_be_one(first: FragmentOp, second: FragmentOp) -> bool:
 
 
 def _maker(value: Value) -> Op | None:
-    """What computes a value, wherever it is sent from there; None for an argument."""
+    """Return what computes a value, wherever it is sent from there; None for an argument."""
     return before_transfers(value).defining_op
 
 
 def _awaited_by(fragment: FragmentOp) -> set[Op | None]:
-    """What has to run before a fragment, as far as it is of the same microbatch, and None for arguments."""
+    """Return what has to run before a fragment, as far as it is of the same microbatch, and None for arguments."""
     result: set[Op | None] = {None}
     pending = [fragment]
     while pending:

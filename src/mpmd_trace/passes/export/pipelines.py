@@ -67,7 +67,7 @@ class ExportPipeline(Pipeline):
     outlines: bool = False
 
     def passes(self) -> list[Pass]:
-        """The steps, in order."""
+        """Return the steps, in order."""
         steps: list[Pass] = [CseNative()]
         if self.copy_constants_from_producer_to_consumer:
             steps.append(CopyConstants())

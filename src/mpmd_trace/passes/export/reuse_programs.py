@@ -158,13 +158,13 @@ def _origin(all: Sequence[UserOriginAttr], of_part: int, is_part: bool, is_first
 
 
 def _sends_twice(op: FragmentOp, division: Division) -> bool:
-    """Whether both would make values that are sent, which travel together as long as one fragment makes them."""
+    """Return whether both would make values that are sent, which travel together as long as one fragment makes them."""
     pairs = zip(op.results, division.results, strict=True)
     return len({part for value, (part, _) in pairs if any(isinstance(u, TransferOp) for u in value.users)}) > 1
 
 
 def _types(division: Division, op: FragmentOp, other: FragmentOp) -> dict[bool, list[Type]] | None:
-    """The types of the results of the part (True) and of the rest; None where shardings differ."""
+    """Return the types of the results of the part (True) and of the rest; None where shardings differ."""
     rest: dict[int, Type] = {}
     part: dict[int, Type] = {}
     for result, (is_part, i) in zip(op.results, division.results, strict=True):
@@ -185,7 +185,7 @@ def _moved(value: Value, mesh: str) -> Type:
 
 
 def _alike(a: Type, b: Type) -> bool:
-    """Whether values of these types, on different meshes, are arguments or results of one program."""
+    """Return whether values of these types, on different meshes, are arguments or results of one program."""
     if not isinstance(a, MeshTensorType) or not isinstance(b, MeshTensorType):
         return False
     one, two = sharding_class(a.sharding), sharding_class(b.sharding)

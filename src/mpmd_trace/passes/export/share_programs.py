@@ -174,7 +174,7 @@ def _may_overwrite(use: Use) -> bool:
 
 @remembers
 def _with_copies(body: Region, copied: tuple[int, ...]) -> Region:
-    """The body that also returns copies of the constants among its results, which are results of their own."""
+    """Return the body that also returns copies of the constants among its results, which are results of their own."""
     builder = BodyBuilder()
     args = [builder.arg(arg.type, arg.loc) for arg in body.block.args]
     returned = builder.inline(body, args)

@@ -62,12 +62,12 @@ class SinkCreateTokenIntoFragments(FunctionPass):
 
 @remembers
 def _has_tokens(body: Region) -> bool:
-    """Whether a token is among the arguments and results of the body."""
+    """Return whether a token is among the arguments and results of the body."""
     return any(value.type.is_token for value in [*body.block.args, *body.returned])
 
 
 def _filtered(attribute: Attribute | None, gone: set[int]) -> Attribute | None:
-    """A list attribute without the entries of the values that went; others stay as they are."""
+    """Return a list attribute without the entries of the values that went; others stay as they are."""
     if isinstance(attribute, ArrayAttr):
         return ArrayAttr.get(e for i, e in enumerate(attribute.elements) if i not in gone)
     if isinstance(attribute, TensorShardingPerValueAttr):

@@ -77,7 +77,7 @@ class ValidateNoBackwardDeps(FunctionPass):
 
 
 def _producer(value: Value) -> FragmentCallOp | None:
-    """The call that computes the value, however far it was transferred."""
+    """Return the call that computes the value, however far it was transferred."""
     while isinstance(value, OpResult):
         if isinstance(value.op, FragmentCallOp):
             return value.op

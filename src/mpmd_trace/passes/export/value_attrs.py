@@ -25,7 +25,7 @@ def _array(dicts: tuple[DictAttr, ...]) -> ArrayAttr:
 
 
 def array_of(dicts: Sequence[DictAttr]) -> ArrayAttr:
-    """The array of these dictionaries; cheap for a list that occurred before (one per microbatch)."""
+    """Return the array of these dictionaries; cheap for a list that occurred before (one per microbatch)."""
     return _array(tuple(dicts))
 
 
@@ -41,7 +41,7 @@ def _with(old: DictAttr, key: str, value: Attribute) -> DictAttr:
 
 
 def inserted(op: FragmentOp, old: DictAttr, key: str, value: Attribute, diagnostics: Diagnostics) -> DictAttr:
-    """The dictionary with a new entry.  Fails when the entry exists, because somebody else decided it."""
+    """Return the dictionary with a new entry.  Fails when the entry exists, because somebody else decided it."""
     if key in old.entries:
         raise diagnostics.fatal(
             op,
@@ -53,13 +53,13 @@ def inserted(op: FragmentOp, old: DictAttr, key: str, value: Attribute, diagnost
 
 @functools.lru_cache(maxsize=1 << 16)
 def none_of(count: int) -> ArrayAttr:
-    """The array of `count` empty dictionaries."""
+    """Return the array of `count` empty dictionaries."""
     return ArrayAttr.get([EMPTY] * count)
 
 
 @functools.lru_cache(maxsize=1 << 16)
 def mentions(dicts: ArrayAttr, key: str, value: Attribute | None = None) -> bool:
-    """Whether a dictionary of the array has an entry `key` (if given, with this value).
+    """Return whether a dictionary of the array has an entry `key` (if given, with this value).
 
     Remembered, for few arrays serve many fragments.
     """
@@ -68,10 +68,10 @@ def mentions(dicts: ArrayAttr, key: str, value: Attribute | None = None) -> bool
 
 
 def memory_kind(attributes: DictAttr) -> Attribute | None:
-    """The entry `mhlo.memory_kind`."""
+    """Return the entry `mhlo.memory_kind`."""
     return attributes.entries.get(MEMORY_KIND)
 
 
 def is_pinned_host(attributes: DictAttr) -> bool:
-    """Whether the value lives in host memory."""
+    """Return whether the value lives in host memory."""
     return attributes.entries.get(MEMORY_KIND) is PINNED_HOST

@@ -37,7 +37,7 @@ class Gathered:
 
 
 def gathered(fragment: FragmentOp, known: Known, left: Container[Expression]) -> tuple[Gathered, ...]:
-    """The ops of a fragment that gather one of the expressions `left`, in their order."""
+    """Return the ops of a fragment that gather one of the expressions `left`, in their order."""
     at = {
         op: (index, one)
         for (op, index), one in known.uses.items()

@@ -39,7 +39,7 @@ Axes = tuple[tuple[str, ...], ...]
 
 @functools.lru_cache(maxsize=1 << 16)
 def axes_of(sharding: TensorShardingAttr | None, rank: int) -> Axes | None:
-    """The axes of each dimension; None where a part of an axis is among them, or something is unreduced."""
+    """Return the axes of each dimension; None where a part of an axis is among them, or something is unreduced."""
     if sharding is None:
         return ((),) * rank
     dim_axes = [sharding.dim_axes(i) for i in range(len(sharding.dims))]
@@ -49,18 +49,18 @@ def axes_of(sharding: TensorShardingAttr | None, rank: int) -> Axes | None:
 
 
 def axes_of_value(value: Value, of: ShardingOf) -> Axes | None:
-    """The axes of each dimension of a value in a body; None where they cannot be said."""
+    """Return the axes of each dimension of a value in a body; None where they cannot be said."""
     type = value.type
     return axes_of(of(value), type.rank) if isinstance(type, TensorType) and type.is_ranked else None
 
 
 def same_axes(a: TensorShardingAttr | None, b: TensorShardingAttr | None, rank: int) -> bool:
-    """Whether the two mean the same for a value of that rank."""
+    """Return whether the two mean the same for a value of that rank."""
     return a is b or (axes_of(a, rank) is not None and axes_of(a, rank) == axes_of(b, rank))
 
 
 def with_axes(sharding: TensorShardingAttr, axes: Axes) -> TensorShardingAttr:
-    """A closed sharding over the mesh of `sharding`."""
+    """Return a closed sharding over the mesh of `sharding`."""
     dims = ["{" + ", ".join(f'"{name}"' for name in names) + "}" for names in axes]
     return sharding_like(sharding, dims=dims)
 
@@ -74,7 +74,7 @@ class Dot(NamedTuple):
     right_contracting: tuple[int, ...]
 
     def free(self, which: int, rank: int) -> list[int]:
-        """The dimensions of operand 0 or 1 that neither batch nor contract."""
+        """Return the dimensions of operand 0 or 1 that neither batch nor contract."""
         taken = (*self[which], *self[2 + which])
         return [i for i in range(rank) if i not in taken]
 
@@ -83,7 +83,7 @@ _NUMBERS = "lhs_batching", "rhs_batching", "lhs_contracting", "rhs_contracting"
 
 
 def dot_dimensions(op: Op) -> Dot:
-    """The dimensions of a `stablehlo.dot_general`."""
+    """Return the dimensions of a `stablehlo.dot_general`."""
     return Dot(*(listed(op, "dot_dimension_numbers", f"{name}_dimensions") for name in _NUMBERS))
 
 
@@ -99,7 +99,7 @@ class Scatter(NamedTuple):
 
 
 def scatter_dimensions(op: Op) -> Scatter:
-    """The dimensions of a `stablehlo.scatter`."""
+    """Return the dimensions of a `stablehlo.scatter`."""
     numbers = functools.partial(listed, op, "scatter_dimension_numbers")
     return Scatter(
         numbers("update_window_dims"),
@@ -128,7 +128,7 @@ class Convolution(NamedTuple):
 
 
 def convolution_dimensions(op: Op) -> Convolution | None:
-    """The dimensions of a `stablehlo.convolution`, if it has them all."""
+    """Return the dimensions of a `stablehlo.convolution`, if it has them all."""
     groups = [integer(op, name, absent=1) for name in ("feature_group_count", "batch_group_count")]
     attribute = op.props.get("dimension_numbers")
     match = _CONVOLUTION.search("" if attribute is None else attribute.text)
@@ -151,7 +151,7 @@ class _Link(NamedTuple):
 
 
 def wanted_sharding(op: Op, index: int, own: TensorShardingAttr | None, of: ShardingOf) -> TensorShardingAttr | None:
-    """How operand `index`, which has the sharding `own`, is sharded where the op computes; None if it can stay.
+    """Return how operand `index`, which has the sharding `own`, is sharded where the op computes; None if it can stay.
 
     Only axes go, never come: those over which the result, or what the operand is multiplied with, is sharded in
     another way.
@@ -186,7 +186,7 @@ def wanted_sharding(op: Op, index: int, own: TensorShardingAttr | None, of: Shar
 
 
 def _rows_of_other(op: Op, index: int, of: ShardingOf) -> set[str]:
-    """The axes of the free dimensions of the other operand of a product."""
+    """Return the axes of the free dimensions of the other operand of a product."""
     if op.name != "stablehlo.dot_general":
         return set()
     other = axes_of_value(op.operand(1 - index), of)
@@ -196,7 +196,7 @@ def _rows_of_other(op: Op, index: int, of: ShardingOf) -> set[str]:
 
 
 def _links(op: Op, index: int) -> Iterator[_Link]:
-    """Where each dimension of an operand goes; nothing for ops that are not known."""
+    """Yield where each dimension of an operand goes; nothing for ops that are not known."""
     operand, result = op.operand(index).type, op.results[0].type
     if not isinstance(operand, TensorType) or not isinstance(result, TensorType) or not operand.is_ranked:
         return

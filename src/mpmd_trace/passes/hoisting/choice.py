@@ -48,7 +48,7 @@ class Choice:
 def choose(
     fragments: Sequence[FragmentOp], numbering: Numbering, worth: Worth, limits: Limits, timeline: Timeline
 ) -> Choice:
-    """What fragments of a mesh share and is worth keeping, in the memory that there is.
+    """Return what fragments of a mesh share and is worth keeping, in the memory that there is.
 
     As long as there is too much, a copy goes from where it is not read, or altogether: whatever costs least for its
     bytes.  Nothing is kept, if all of it saves less than launching a program takes, and no collective.
@@ -87,7 +87,7 @@ def choose(
 
 
 def _hold(kept: Kept, worth: Worth, limits: Limits, timeline: Timeline) -> Held:
-    """A copy, which is there as long as was asked for."""
+    """Return a copy, which is there as long as was asked for."""
     copy = timeline.copy(kept.readers)
     if kept.gathers and limits.gather in ("phase", "microbatch"):
         copy.dropped.update(copy.gaps)
@@ -96,7 +96,7 @@ def _hold(kept: Kept, worth: Worth, limits: Limits, timeline: Timeline) -> Held:
 
 
 def _is_each_time(held: Held, limits: Limits) -> bool:
-    """Whether it is gathered by each microbatch because that was asked for."""
+    """Return whether it is gathered by each microbatch because that was asked for."""
     if not held.kept.gathers:
         return False
     return limits.gather == "microbatch" or (limits.gather == "phase" and held.saved <= 0)

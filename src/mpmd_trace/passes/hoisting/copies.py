@@ -47,12 +47,12 @@ class Copy:
         return len(self.dropped) - self.is_late
 
     def is_held(self, time: int) -> bool:
-        """Whether the copy is there at a time."""
+        """Return whether the copy is there at a time."""
         first = self.gaps[_BEFORE][0] + 1 if _BEFORE in self.gaps else self.times[0] - 1
         return first <= time <= self.times[-1] and self._gap_around(time) not in self.dropped
 
     def gap(self, time: int) -> int | None:
-        """The gap at a time, in which it may still be dropped."""
+        """Return the gap at a time, in which it may still be dropped."""
         gap = self._gap_around(time)
         return None if gap in self.dropped else gap
 
@@ -62,7 +62,7 @@ class Copy:
         return gap if first < time < last else None
 
     def spans(self) -> Iterable[tuple[int, int]]:
-        """The first and last time of each time that the copy is there."""
+        """Return the first and last time of each time that the copy is there."""
         begin = self.times[0] - 1
         if _BEFORE in self.gaps and not self.is_late:
             begin = self.gaps[_BEFORE][0] + 1
@@ -90,7 +90,7 @@ class Timeline:
         return Liveness(*self._of).profile()
 
     def copy(self, readers: Iterable[FragmentOp]) -> Copy:
-        """What these fragments read."""
+        """Return what these fragments read."""
         ordered = tuple(sorted(readers, key=self.time.__getitem__))
         times = tuple(map(self.time.__getitem__, ordered))
         gaps = {

@@ -83,14 +83,14 @@ class Known:
 
 
 def counters(fragment: FragmentOp) -> tuple[int, ...]:
-    """The microbatches that the fragment works on."""
+    """Return the microbatches that the fragment works on."""
     merged = merged_call_counters(fragment)
     own = fragment.call_counter
     return merged if merged is not None else () if own is None else (own,)
 
 
 def are_of_several(fragments: Iterable[FragmentOp]) -> bool:
-    """Whether what all the fragments read belongs to several microbatches.
+    """Return whether what all the fragments read belongs to several microbatches.
 
     It does not where there is one that all work on: a forward that was merged with the backward of another microbatch,
     and a backward that was merged with another forward, read both what belongs to the microbatch that they share.
@@ -99,7 +99,7 @@ def are_of_several(fragments: Iterable[FragmentOp]) -> bool:
 
 
 def _of_several(read: Iterable[tuple[T, FragmentOp]]) -> set[T]:
-    """What is read by fragments as those of `are_of_several`."""
+    """Return what is read by fragments as those of `are_of_several`."""
     of_fragment: dict[FragmentOp, frozenset[int]] = {}
     common: dict[T, frozenset[int]] = {}
     for one, fragment in read:
@@ -129,7 +129,7 @@ class Numbering:
             self.known = {fragment: self._learn(fragment) for fragment in self.fragments}
 
     def _read_by_several(self) -> set[Value]:
-        """The values that fragments of several microbatches read."""
+        """Return the values that fragments of several microbatches read."""
         return _of_several((value, fragment) for fragment in self.fragments for value in fragment.operands)
 
     def _shared_slices(self) -> frozenset[Expression]:
@@ -201,7 +201,7 @@ class Numbering:
         uses: dict[tuple[Op, int], Expression],
         of: ShardingOf,
     ) -> Expression | None:
-        """The expression of an operand, in the sharding that the op wants."""
+        """Return the expression of an operand, in the sharding that the op wants."""
         result = values.get(op.operand(index))
         if result is None or result.sharding is None:
             return result
@@ -233,13 +233,13 @@ class Numbering:
 
 
 def _op_key(op: Op) -> Hashable:
-    """What two ops have in common that compute the same of the same operands."""
+    """Return what two ops have in common that compute the same of the same operands."""
     attributes = tuple(sorted((k, v.text) for k, v in (*op.props.items(), *op.attrs.items())))
     return op.name, attributes, tuple(r.type for r in op.results), tuple(map(fingerprint, op.regions))
 
 
 def _may_move(op: Op, block: Block) -> bool:
-    """Whether the op computes the same wherever it is."""
+    """Return whether the op computes the same wherever it is."""
     if op.name == CONSTRAINT:
         return True
     return is_pure(op) and bool(op.results) and not free_values(op)

@@ -307,7 +307,7 @@ def _reading(
     keep_results: tuple[bool, ...],
     gathers: tuple[Gathered, ...],
 ) -> tuple[Region, tuple[bool, ...]]:
-    """The body with arguments for `read` behind its own, and which of all these it uses; the others are gone."""
+    """Return the body with arguments for `read` behind its own, and which of all these it uses; the others are gone."""
     wanted = set(read)
     replaced = tuple((v, one) for v, one in known.values.items() if one in wanted)
     uses = tuple((key, one) for key, one in known.uses.items() if one in wanted)
@@ -342,7 +342,7 @@ def _reading(
 
 
 def _clean(body: Region) -> Region:
-    """The body without dead ops; sharding constraints of what is not used any more go, too."""
+    """Return the body without dead ops; sharding constraints of what is not used any more go, too."""
     copy = body.clone()
     for op in reversed(copy.block):
         if op.name == CONSTRAINT and not op.has_uses:

@@ -37,7 +37,7 @@ class Growth:
 
 
 def growth(body: Region, forms: Forms, given: Mapping[int, Form], allowed: Collection[int]) -> Growth:
-    """The largest set of results that can be returned in partial form: nothing else reads what they are made of.
+    """Return the largest set of results that can be returned in partial form: nothing else reads what they are made of.
 
     `given`: the arguments in partial form; `allowed`: the results that may be.
     """
@@ -70,7 +70,7 @@ def growth(body: Region, forms: Forms, given: Mapping[int, Form], allowed: Colle
 
 
 def _slice(value: Value, forms: Forms) -> tuple[set[Op], set[Value]]:
-    """The ops that make the partial form of a value, and the values in partial form on the way; zeros aside."""
+    """Return the ops that make the partial form of a value, and the values in partial form on the way; zeros aside."""
 
     def parts(one: Value) -> list[Value]:
         op = one.defining_op
@@ -81,7 +81,7 @@ def _slice(value: Value, forms: Forms) -> tuple[set[Op], set[Value]]:
 
 
 def _is_inside(value: Value, ops: set[Op], terminator: Op, wanted: Mapping[int, Form]) -> bool:
-    """Whether all that reads the value takes its parts."""
+    """Return whether all that reads the value takes its parts."""
     return all(use.index in wanted if use.owner is terminator else use.owner in ops for use in value.uses)
 
 
@@ -90,7 +90,7 @@ def _has_base(ops: Iterable[Op], forms: Forms) -> bool:
 
 
 def _grown(arg: Value, forms: Forms, terminator: Op) -> set[Op]:
-    """The ops that add parts to an argument before it is finished."""
+    """Return the ops that add parts to an argument before it is finished."""
     result: set[Op] = set()
     value = arg
     while value.has_one_use:
@@ -130,7 +130,7 @@ def with_parts(
             parts[arg] = builder.arg(partial_type(arg, axes, forms.sizes), arg.loc)
 
     def get(value: Value) -> Value:
-        """The finished sum."""
+        """Return the finished sum."""
         if value not in whole and value in parts:
             whole[value] = ops.total(parts[value], value, forms.of(value))
         return whole.get(value, value)

@@ -52,13 +52,13 @@ class Base:
 
 
 def is_zero(op: Op | None) -> bool:
-    """Whether the op is a constant of zeros."""
+    """Return whether the op is a constant of zeros."""
     value = op.props.get("value") if op is not None and op.name in _CONSTANTS else None
     return value is not None and _ZEROS.match(value.text) is not None
 
 
 def _is_sum(op: Op) -> bool:
-    """Whether the op sums over dimensions, beginning with zero."""
+    """Return whether the op sums over dimensions, beginning with zero."""
     return (
         op.name == "stablehlo.reduce"
         and op.num_operands == 2
@@ -68,7 +68,7 @@ def _is_sum(op: Op) -> bool:
 
 
 def _base_of(op: Op, of: ShardingOf, sizes: Mapping[str, int]) -> Base | None:
-    """The dimension over which the op sums that is sharded over most devices."""
+    """Return the dimension over which the op sums that is sharded over most devices."""
     pairs: list[tuple[int, ...]] = []
     if op.name == "stablehlo.dot_general":
         dims = dot_dimensions(op)
@@ -93,7 +93,7 @@ def _base_of(op: Op, of: ShardingOf, sizes: Mapping[str, int]) -> Base | None:
 
 
 def _scattered(op: Op, of: ShardingOf, sizes: Mapping[str, int]) -> Base | None:
-    """The dimensions of indices and updates that are sharded alike, where rows are added to zeros.
+    """Return the dimensions of indices and updates that are sharded alike, where rows are added to zeros.
 
     That is the gradient of an embedding: a sum over tokens.
     """
@@ -114,7 +114,7 @@ def _scattered(op: Op, of: ShardingOf, sizes: Mapping[str, int]) -> Base | None:
 
 
 def _adds_to_zeros(op: Op) -> bool:
-    """Whether a scatter adds one array of rows to zeros."""
+    """Return whether a scatter adds one array of rows to zeros."""
     return (
         op.num_operands == 3
         and not scatter_dimensions(op).input_batching
@@ -124,7 +124,7 @@ def _adds_to_zeros(op: Op) -> bool:
 
 
 def parts_of(op: Op) -> tuple[int, ...]:
-    """The operands of a linear op that are in partial form, if its result is."""
+    """Return the operands of a linear op that are in partial form, if its result is."""
     if op.name in _SUMS:
         return 0, 1
     if op.name == "stablehlo.concatenate":
@@ -133,7 +133,7 @@ def parts_of(op: Op) -> tuple[int, ...]:
 
 
 def _convolved(op: Op, of: ShardingOf, sizes: Mapping[str, int]) -> Base | None:
-    """The features of both operands, where they are sharded alike: examples, if it is the gradient of a kernel.
+    """Return the features of both operands, where they are sharded alike: examples, if it is the gradient of a kernel.
 
     Each device can do that alone with its examples if no dimension of the window is sharded, and each axis shards one
     dimension of the result.
@@ -191,7 +191,7 @@ class Forms:
         return base.axes
 
     def _linear(self, op: Op, forms: list[Form | None]) -> Form | None:
-        """The form of what the op makes of parts, if it may be applied to each of them."""
+        """Return the form of what the op makes of parts, if it may be applied to each of them."""
         if not forms or forms[0] is None:
             return None
         if op.name in _LAYOUT:
@@ -214,7 +214,7 @@ class Forms:
         return None
 
     def _scales(self, value: Value, axes: Form) -> bool:
-        """Whether every device of the axes has the value, so that it may multiply its part."""
+        """Return whether every device of the axes has the value, so that it may multiply its part."""
         if value in self.form:
             return is_zero(value.defining_op)
         if value.defining_op is not None and value.defining_op.name in _CONSTANTS:

@@ -35,7 +35,7 @@ __all__ = ["PartialOps", "partial_sharding", "partial_type"]
 
 
 def partial_type(value: Value, axes: Form, sizes: Mapping[str, int]) -> TensorType:
-    """The type of the partial form of a value: a part for each device of the axes."""
+    """Return the type of the partial form of a value: a part for each device of the axes."""
     type = tensor_of(value)
     assert type is not None and type.shape is not None
     return tensor((math.prod(sizes[name] for name in axes), *type.shape), type.element)
@@ -44,7 +44,7 @@ def partial_type(value: Value, axes: Form, sizes: Mapping[str, int]) -> TensorTy
 def partial_sharding(
     value: Value, own: TensorShardingAttr | None, axes: Form, like: TensorShardingAttr
 ) -> TensorShardingAttr:
-    """The sharding of the partial form of a value: dimensions lose the axes that the parts have."""
+    """Return the sharding of the partial form of a value: dimensions lose the axes that the parts have."""
     dims = axes_of(own, rank_of(value)) or ((),) * rank_of(value)
     left = tuple(tuple(name for name in names if name not in axes) for names in dims)
     return with_axes(like, (axes, *left))
@@ -72,7 +72,7 @@ class PartialOps:
         return self.builder.block.append(make_zero(type, loc)).results[0]
 
     def total(self, parts: Value, whole: Value, sharding: TensorShardingAttr | None) -> Value:
-        """The sum of the parts of `whole`, sharded as it was."""
+        """Return the sum of the parts of `whole`, sharded as it was."""
         zero, loc = self.zero(_shaped(whole, ()), whole.location), whole.location
         block = Block([zero.type, zero.type])
         added = block.append(make_op("stablehlo.add", block.args, [zero.type], loc=loc))
@@ -86,7 +86,7 @@ class PartialOps:
         return reduced.results[0] if axes is None else self.constrained(reduced.results[0], axes)
 
     def base(self, op: Op, base: Base, operands: Sequence[Value], shardings: Sequence[Axes]) -> Value:
-        """The parts of a sum: of each device what it has.  `shardings` are those of the operands."""
+        """Return the parts of a sum: of each device what it has.  `shardings` are those of the operands."""
         count = math.prod(self.sizes[name] for name in base.axes)
         if op.name == "stablehlo.scatter":
             return self._scatter(op, base, operands, shardings, count)
@@ -101,7 +101,7 @@ class PartialOps:
         return self._reduce(op, base, [*split, operands[1]], count)
 
     def _split(self, value: Value, dim: int, count: int, axes: Axes, over: Form) -> Value:
-        """The value with dimension `dim` as two, the first of which is sharded."""
+        """Return the value with dimension `dim` as two, the first of which is sharded."""
         shape = shape_of(value)
         split = _shaped(value, (*shape[:dim], count, shape[dim] // count, *shape[dim + 1 :]))
         reshaped = self.builder.op("stablehlo.reshape", [value], [split]).results[0]
@@ -169,12 +169,12 @@ class PartialOps:
         return made.result
 
     def _local(self, value: Value, axes: Axes) -> TensorType:
-        """The type of what a device has of a value."""
+        """Return the type of what a device has of a value."""
         parts = [math.prod(self.sizes[name] for name in names) for names in axes]
         return _shaped(value, tuple(size // n for size, n in zip(shape_of(value), parts, strict=True)))
 
     def _manual(self, axes: Axes) -> TensorShardingAttr:
-        """A sharding that says of each axis of the mesh what it does."""
+        """Return a sharding that says of each axis of the mesh what it does."""
         left = [f'"{name}"' for name in self.sizes if not any(name in names for names in axes)]
         sharding = with_axes(self.like, axes)
         text = f", replicated={{{', '.join(left)}}}" if left else ""
@@ -194,7 +194,7 @@ class PartialOps:
         return value
 
     def linear(self, op: Op, operands: Sequence[Value], axes: Form) -> Value:
-        """The op applied to each part; of its operands those of `parts_of` are parts."""
+        """Return the op applied to each part; of its operands those of `parts_of` are parts."""
         if op.name == CONSTRAINT:
             return operands[0]
         whole = partial_type(op.result, axes, self.sizes)
@@ -227,6 +227,6 @@ class PartialOps:
 
 
 def _shaped(value: Value, shape: tuple[int, ...]) -> TensorType:
-    """The type of the value with another shape."""
+    """Return the type of the value with another shape."""
     assert isinstance(value.type, TensorType)
     return tensor(shape, value.type.element)

@@ -135,5 +135,5 @@ class Worth:
 
 
 def contracted(op: Op) -> int:
-    """How many products a `stablehlo.dot_general` adds up for an element of its result."""
+    """Return how many products a `stablehlo.dot_general` adds up for an element of its result."""
     return math.prod(shape_of(op.operand(0))[d] for d in dot_dimensions(op).left_contracting)

@@ -79,14 +79,14 @@ class _Plan:
             use.set(use.value)
 
     def type_on_mesh(self, type: Type) -> MeshTensorType | None:
-        """The type on the fragment's mesh of values of that type; None for tokens."""
+        """Return the type on the fragment's mesh of values of that type; None for tokens."""
         if type not in self.types:
             target = on_mesh(type, self.fragment.mesh)
             self.types[type] = target if isinstance(target, MeshTensorType) else None
         return self.types[type]
 
     def make_assign(self, number: int) -> AssignOp:
-        """The assign, in no block yet, for a slot that is not direct; it takes over the use."""
+        """Return the assign, in no block yet, for a slot that is not direct; it takes over the use."""
         use = self.slots[number]
         value = use.value
         target = self.type_on_mesh(value.type)
@@ -94,7 +94,7 @@ class _Plan:
         return make_assign(value, target, use=use)
 
     def body(self) -> Region:
-        """The new body; the same object for the same changes of the same body."""
+        """Return the new body; the same object for the same changes of the same body."""
         if self.step.body is None:
             self.step.body = self._build()
         return self.step.body
@@ -250,5 +250,5 @@ class Absorber:
 
 
 def _short_key(op: Op, number: int) -> Hashable:
-    """What `op`, without attributes and with distinct operands, is to a fragment that reads it at that slot."""
+    """Return what `op`, without attributes and with distinct operands, is to a fragment that reads it at that slot."""
     return (op.name, number, op.results[0].type, *[use.value.type for use in op._operands])

@@ -128,7 +128,7 @@ def _sum(index: int, calls: Sequence[CallOp], order: dict[Op, int]) -> _Sum | No
 
 
 def _addition(value: Value) -> Op | None:
-    """The addition that is all that the value is used for."""
+    """Return the addition that is all that the value is used for."""
     if not value.has_one_use:
         return None
     (user,) = value.users
@@ -141,7 +141,7 @@ def _other(add: Op, value: Value) -> Value:
 
 
 def _is_there(value: Value, call: CallOp, order: dict[Op, int]) -> bool:
-    """Whether the value exists before the call, or can be made again there."""
+    """Return whether the value exists before the call, or can be made again there."""
     op = value.defining_op
     if op is None:
         return value.block is call.block

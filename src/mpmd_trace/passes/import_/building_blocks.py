@@ -59,7 +59,7 @@ INFERRED_BY = "mpmd.inferred_by"
 
 
 def on_mesh(type: Type, mesh: str, memory_kind: str | None = None) -> Type:
-    """The mesh tensor type of a (mesh) tensor type on `mesh`, without a sharding; a token stays a token."""
+    """Return the mesh tensor type of a (mesh) tensor type on `mesh`, without a sharding; a token stays a token."""
     inner = local_type(type)
     return mesh_tensor(mesh, inner, None, memory_kind) if isinstance(inner, TensorType) else type
 
@@ -73,14 +73,14 @@ def assign_before(
     memory_kind: str | None = None,
     loc: Location | None = None,
 ) -> Value:
-    """The value on a mesh, by an assign in front of the op."""
+    """Return the value on a mesh, by an assign in front of the op."""
     target = on_mesh(value.type, mesh, memory_kind)
     assert isinstance(target, MeshTensorType) and anchor.block is not None
     return anchor.block.insert_before(anchor, make_assign(value, target, label, loc=loc)).result
 
 
 def unassign_before(anchor: Op, value: Value, label: str | None = None, *, loc: Location | None = None) -> Value:
-    """The mesh tensor without its mesh, by an unassign in front of the op."""
+    """Return the mesh tensor without its mesh, by an unassign in front of the op."""
     assert anchor.block is not None
     return anchor.block.insert_before(anchor, make_unassign(value, label, loc=loc)).result
 
@@ -134,7 +134,7 @@ def check_constraints(function: FuncOp, constraints: Iterable[tuple[int, int]], 
 
 
 def result_location(function: FuncOp, index: int) -> Location:
-    """The location of an assign made for result `index`: its `jax.result_info`, else the returned value's."""
+    """Return the location of an assign made for result `index`: its `jax.result_info`, else the returned value's."""
     info = function.res_attr(index, "jax.result_info")
     if isinstance(info, StringAttr):
         return Location(quote(info.value))
@@ -146,7 +146,7 @@ def result_location(function: FuncOp, index: int) -> Location:
 
 @remembers
 def holds_computations(body: Region) -> bool:
-    """Whether there is a named computation in a frozen body."""
+    """Return whether there is a named computation in a frozen body."""
     return any(isinstance(op, NamedComputationOp) for op in body.walk())
 
 
@@ -154,7 +154,7 @@ _bodies: dict[str, Region] = run_cache()
 
 
 def interned_body(body: Region) -> Region:
-    """The one body that stands for all bodies that print the same as this one.
+    """Return the one body that stands for all bodies that print the same as this one.
 
     The op that a pass wraps for microbatch 7 is the one it wrapped for microbatch 3; with one body object for
     both, what is derived from it later is derived once.
@@ -166,7 +166,7 @@ _op_bodies: dict[Hashable, Region] = run_cache()
 
 
 def op_as_body(op: Op, values: Sequence[Value]) -> Region:
-    """The body that takes `values`, which are all that `op` reads, and returns the results of a copy of `op`.
+    """Return the body that takes `values`, which are all that `op` reads, and returns the results of a copy of `op`.
 
     Equal ops give the same object.
     """
@@ -255,7 +255,7 @@ def wrap_in_fragment(
 
 
 def cross_mesh_assigns(unassign: UnassignOp) -> list[AssignOp]:
-    """The assigns among the users of the unassign that name another mesh, newest use first."""
+    """Return the assigns among the users of the unassign that name another mesh, newest use first."""
     return [
         user
         for user in unassign.result.users
@@ -298,7 +298,7 @@ def chain_of_transfers(assigns: Iterable[AssignOp], source: Value, rewriter: Rew
 
 
 def calls_of(module: Module, callee: str) -> list[CallOp]:
-    """The calls of `callee` that have a used result, in module order.
+    """Return the calls of `callee` that have a used result, in module order.
 
     Calls stand at the top level of mpmd functions and in the bodies of loops there.
     """
@@ -306,5 +306,5 @@ def calls_of(module: Module, callee: str) -> list[CallOp]:
 
 
 def all_calls(module: Module) -> list[CallOp]:
-    """Every `mpmd.call` of the mpmd functions and their loops, in module order."""
+    """Return every `mpmd.call` of the mpmd functions and their loops, in module order."""
     return [op for function in module.mpmd_functions for op in function_ops(function) if isinstance(op, CallOp)]

@@ -130,7 +130,7 @@ class _Constants:
         self.made: dict[Block, dict[Attribute, Op]] = {}
 
     def get(self, constant: Op, call: CallOp) -> Value:
-        """The result of such a constant, marked as an index."""
+        """Return the result of such a constant, marked as an index."""
         assert call.block is not None
         made = self.made.setdefault(call.block, {})
         number = constant.props["value"]
@@ -201,7 +201,7 @@ class _Callee:
         function.set_all_arg_attrs(attributes)
 
     def index(self, numbers: tuple[int, ...]) -> BlockArg:
-        """The argument that is the index, which calls have as a constant."""
+        """Return the argument that is the index, which calls have as a constant."""
         if numbers not in self.indices:
             self.indices[numbers] = self.function.body.add_arg(_SCALAR)
             for number, call in zip(numbers, self.calls, strict=True):
@@ -297,12 +297,12 @@ def _constant(number: int, loc: Location) -> Op:
 
 
 def _is_number(op: Op) -> bool:
-    """Whether this is a scalar constant that is no index yet."""
+    """Return whether this is a scalar constant that is no index yet."""
     return op.name == "stablehlo.constant" and INDEX not in op.attrs and op.result.type.is_scalar
 
 
 def _found(values: Sequence[Value]) -> _Cut | None:
-    """The cut that gives these values; None when they are something else."""
+    """Return the cut that gives these values; None when they are something else."""
     behind: list[Op] = []
     while True:
         ops = [op for value in values if (op := value.defining_op) is not None]
@@ -318,7 +318,7 @@ def _found(values: Sequence[Value]) -> _Cut | None:
 
 
 def _alike(one: Op, other: Op) -> bool:
-    """Whether the ops do the same, but perhaps at another place; places are looked at later."""
+    """Return whether the ops do the same, but perhaps at another place; places are looked at later."""
     if one.name != other.name or one.attrs != other.attrs or one.results[0].type != other.results[0].type:
         return False
     if one.name == "stablehlo.slice":
@@ -343,7 +343,7 @@ def _numbers(op: Op, name: str) -> tuple[int, ...]:
 
 
 def _is_sharded(cut: _Cut) -> bool:
-    """Whether what is cut has a sharding in the dimension of the cut."""
+    """Return whether what is cut has a sharding in the dimension of the cut."""
     op = cut.source.defining_op
     if op is not None and not isinstance(op, UnassignOp):
         return _shards(op.attr("sharding"), cut.dimension)
@@ -351,7 +351,7 @@ def _is_sharded(cut: _Cut) -> bool:
 
 
 def _argument_sharding(value: Value) -> TensorShardingAttr | None:
-    """The sharding of the argument of the program that the value is."""
+    """Return the sharding of the argument of the program that the value is."""
     while isinstance(value.defining_op, UnassignOp):
         value = value.defining_op.operand(0)
     function = value.owner.parent_op if isinstance(value, BlockArg) else None

@@ -82,7 +82,7 @@ def changes_memory(unassign: UnassignOp, assign: AssignOp, keep_memories: bool) 
 
 
 def _transfer_to(value: Value, assign: AssignOp) -> TransferOp | None:
-    """The newest transfer of `value` to the type of `assign` that `assign` could use."""
+    """Return the newest transfer of `value` to the type of `assign` that `assign` could use."""
     for user in value.users:
         if (
             isinstance(user, TransferOp)
@@ -95,7 +95,7 @@ def _transfer_to(value: Value, assign: AssignOp) -> TransferOp | None:
 
 
 def _is_input(value: Value) -> bool:
-    """Whether the value is an argument of an entry point."""
+    """Return whether the value is an argument of an entry point."""
     if not isinstance(value, BlockArg):
         return False
     function = value.owner.parent_op
@@ -197,7 +197,7 @@ class LowerReduce:
 
 
 def _fold(kind: str, types: Sequence[Type]) -> Region:
-    """A body that reduces its arguments from left to right."""
+    """Return a body that reduces its arguments from left to right."""
     builder = BodyBuilder()
     args = [builder.arg(local_type(t)) for t in types]
     total = args[0]

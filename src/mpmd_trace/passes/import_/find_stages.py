@@ -99,7 +99,7 @@ class _Flow:
         self._results: dict[str, list[_Sources]] = {}
 
     def follow(self, block: Block, arguments: list[_Sources]) -> list[_Sources]:
-        """Where what a block gives comes from.  A function is followed at its first call."""
+        """Return where what a block gives comes from.  A function is followed at its first call."""
         sources: dict[Value, _Sources] = dict(zip(block.args, arguments, strict=False))
         nowhere: _Sources = {}
         for op in block:
@@ -138,7 +138,7 @@ class _Flow:
         return [_joined(pair) for pair in zip(arguments, depths, strict=False)]
 
     def depths(self) -> dict[FragmentOp, int]:
-        """The depths: the latest that what follows allows, for those before the first change of mesh."""
+        """Return the depths: the latest that what follows allows, for those before the first change of mesh."""
         after: dict[FragmentOp, list[FragmentOp]] = {}
         for one, other in self.edges:
             after.setdefault(one, []).append(other)
@@ -231,7 +231,7 @@ def _number_stages(module: Module, depths: dict[FragmentOp, int], *, turns: bool
 
 
 def _with_turn(stages: list[list[FragmentOp]]) -> list[list[FragmentOp]]:
-    """The stages of a flow a, b, c, b, a as those of a, b, c, c, b, a."""
+    """Return the stages of a flow a, b, c, b, a as those of a, b, c, c, b, a."""
     meshes = [ops[0].mesh for ops in stages]
     if len(stages) % 2 == 0 or meshes != meshes[::-1] or len(turn := stages[len(stages) // 2]) < 2:
         return stages

@@ -96,7 +96,7 @@ class _Retarget:
         return changed
 
     def _body(self, body: Region) -> Region:
-        """The retargeted body; the meshes are this module's, so it is not remembered for longer."""
+        """Return the retargeted body; the meshes are this module's, so it is not remembered for longer."""
         result = self.bodies.get(body)
         if result is None:
             copy = body.clone()
@@ -117,7 +117,7 @@ class _Retarget:
         return sharding.with_mesh(_EMPTY)
 
     def _referenced(self, sharding: TensorShardingAttr) -> MeshAttr:
-        """The mesh that the sharding refers to now."""
+        """Return the mesh that the sharding refers to now."""
         result = mesh_of(sharding, self.old_meshes)
         if result is None:
             raise self.diagnostics.fatal(self.where, f"{sharding} refers to a mesh that is not in the module")

@@ -80,7 +80,7 @@ def _check(pairs: Iterable[SameMesh], function: FuncOp, diagnostics: Diagnostics
 
 
 def _choose(function: FuncOp, input: int, output: int, sets: MeshSets, diagnostics: Diagnostics) -> str | None:
-    """The mesh for both, or None when the analysis finds none."""
+    """Return the mesh for both, or None when the analysis finds none."""
     argument = function.body.args[input]
     value = function.returned[output]
     if isinstance(value.type, MeshTensorType):

@@ -239,7 +239,7 @@ def _user(op: Op) -> str:
 
 
 def _without_sets(body: Region) -> Region:
-    """The body without mesh sets; the same object when there are none."""
+    """Return the body without mesh sets; the same object when there are none."""
 
     def strip(copy: Region) -> bool:
         for op in copy.walk():

@@ -187,7 +187,7 @@ class _SrcSets:
 
 
 def _reads_reduction(op: Op) -> bool:
-    """Whether an operand is marked as a reduction across meshes, of whatever kind."""
+    """Return whether an operand is marked as a reduction across meshes, of whatever kind."""
     for use in op._operands:
         producer = use.value.defining_op
         if producer is not None and REDUCE in producer.attrs:

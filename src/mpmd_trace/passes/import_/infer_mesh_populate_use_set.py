@@ -68,7 +68,7 @@ class InferMeshPopulateUseSet(Pass):
 
 
 def _users_first(block: Block) -> Iterator[Op]:
-    """The ops from the last to the first, nested ones before the op around them."""
+    """Yield the ops from the last to the first, nested ones before the op around them."""
     for op in reversed(block):
         for region in reversed(op.regions) if op.regions else ():
             if not region.frozen:

@@ -305,7 +305,7 @@ class _Rewrite:
         call.erase()
 
     def on_its_mesh(self, value: Value, type: Type) -> Value | None:
-        """The value that was unassigned, where it may be used as it is and is of that type."""
+        """Return the value that was unassigned, where it may be used as it is and is of that type."""
         maker = value.defining_op
         if not self.direct or not isinstance(maker, UnassignOp) or maker.operand(0).type is not type:
             return None
@@ -355,5 +355,5 @@ def _positions(dicts: Sequence[DictAttr]) -> list[tuple[int, ...]]:
 
 
 def _is_trivial(op: Op) -> bool:
-    """Whether copying the op costs nothing worth mentioning."""
+    """Return whether copying the op costs nothing worth mentioning."""
     return op.num_operands <= 1 and len(op.results) == 1 and not op.regions and is_pure(op)

@@ -103,7 +103,7 @@ class _Check:
             self.errors.report(op, self.op_message(op))
 
     def was_reported(self, values: Sequence[Value]) -> bool:
-        """Whether a user of the values carries the mark of a failure."""
+        """Return whether a user of the values carries the mark of a failure."""
         for value in values:
             for use in value.uses:
                 user = use.owner

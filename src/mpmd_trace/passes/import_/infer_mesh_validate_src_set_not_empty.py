@@ -69,7 +69,7 @@ class InferMeshValidateSrcSetNotEmpty(Pass):
 
 
 def _starts_conflict(op: Op, sets: MeshSets) -> bool:
-    """Whether the op has no mesh although its operands have one."""
+    """Return whether the op has no mesh although its operands have one."""
     meshes = src_of_op(op)
     if meshes is None:
         return False
@@ -83,7 +83,7 @@ def _starts_conflict(op: Op, sets: MeshSets) -> bool:
 
 
 def _op_message(op: Op, flow: Flow) -> str:
-    """What meets in this op, where it comes from, and the ways out."""
+    """Return what meets in this op, where it comes from, and the ways out."""
     reduction = REDUCE in op.attrs
     text = ["no mesh has all operands of this op, and nothing says where it should run:"]
     if reduction:
@@ -110,7 +110,7 @@ def _op_message(op: Op, flow: Flow) -> str:
 
 
 def _available(what: str, value: Value, comes: str, flow: Flow) -> list[str]:
-    """Where the value can be, and what it comes from."""
+    """Return where the value can be, and what it comes from."""
     meshes = flow.sets.src_of(value)
     title = f"{what} available on {'any mesh' if meshes is None else mesh_list(names(meshes))}"
     return lines(f"{title}; {comes}", flow.sources([value])) or [f"  {title}"]

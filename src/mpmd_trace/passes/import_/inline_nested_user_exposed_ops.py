@@ -79,7 +79,7 @@ class _Inliner:
         self.known: dict[tuple[Region, str], Region] = {}
 
     def flatten(self, computation: NamedComputationOp) -> Region:
-        """The body of the computation without nested named ops; the same one when it has none."""
+        """Return the body of the computation without nested named ops; the same one when it has none."""
         body = computation.body
         key = (body, computation.origin.name)
         result = self.known.get(key)

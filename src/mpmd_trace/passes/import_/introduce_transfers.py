@@ -108,7 +108,7 @@ def _push_unassigns(callee: FuncOp, module: Module, functions: Mapping[str, Func
 
 
 def _unassign_behind(value: Value, functions: Mapping[str, FuncOp]) -> UnassignOp | None:
-    """The unassign that gives the value, perhaps as the result of a call."""
+    """Return the unassign that gives the value, perhaps as the result of a call."""
     producer = value.defining_op
     if isinstance(producer, CallOp):
         callee = functions.get(producer.callee)
@@ -122,7 +122,7 @@ def _unassign_behind(value: Value, functions: Mapping[str, FuncOp]) -> UnassignO
 
 
 def existing_transfer(value: Value, assign: AssignOp) -> TransferOp | None:
-    """The newest transfer of `value` to exactly the type of `assign`, if it leaves the mesh or the memory."""
+    """Return the newest transfer of `value` to exactly the type of `assign`, if it leaves the mesh or the memory."""
     for user in value.users:
         if isinstance(user, TransferOp) and user.target_type is assign.mesh_type and not user.is_intra_mesh:
             return user
@@ -174,7 +174,7 @@ class _AssignOfSum:
 
 
 def _is_sum_of_unassigns(op: Op) -> bool:
-    """Whether the op is an add, used once, of unassigns and of such adds."""
+    """Return whether the op is an add, used once, of unassigns and of such adds."""
     pending = [op]
     while pending:
         add = pending.pop()

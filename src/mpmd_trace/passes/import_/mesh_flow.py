@@ -48,12 +48,12 @@ _LABELS = {
 
 
 def because(labels: Iterable[str]) -> str:
-    """What put a mesh into a set, from the labels of the mesh."""
+    """Return what put a mesh into a set, from the labels of the mesh."""
     return ", ".join(_LABELS.get(label, f"named computation or tensor {quote(label)}") for label in labels)
 
 
 def is_user_label(label: str) -> bool:
-    """Whether the label is a name or an assignment of the user's, not something that was inferred."""
+    """Return whether the label is a name or an assignment of the user's, not something that was inferred."""
     return label not in _LABELS or label.startswith(("user_", "io_constraint_"))
 
 
@@ -68,7 +68,7 @@ def mesh_list(meshes: Sequence[str]) -> str:
 
 
 def function_name(function: FuncOp) -> str:
-    """The name that the user gave to the function."""
+    """Return the name that the user gave to the function."""
     return function.sym_name.removeprefix("shardy_mpmd")
 
 
@@ -104,7 +104,7 @@ class Flow:
         self.sets = sets
 
     def step_back(self, value: Value) -> list[Value]:
-        """The values that `value` comes from directly: operands, arguments of calls, results of callees."""
+        """Return the values that `value` comes from directly: operands, arguments of calls, results of callees."""
         if isinstance(value, OpResult):
             inside = self.sets.origin_of(value)
             if inside is not value:
@@ -118,7 +118,7 @@ class Flow:
         return []
 
     def step_forward(self, value: Value) -> list[Value]:
-        """The values that are made of `value` directly."""
+        """Return the values that are made of `value` directly."""
         result: list[Value] = []
         for use in value.uses:
             user = use.owner
@@ -143,7 +143,7 @@ class Flow:
         return result
 
     def sources(self, values: Iterable[Value]) -> list[End]:
-        """The values on meshes, and the inputs, from which `values` are computed."""
+        """Return the values on meshes, and the inputs, from which `values` are computed."""
         ends: list[End] = []
         for value in self._reach(values, self.step_back):
             if isinstance(value, OpResult):
@@ -158,7 +158,7 @@ class Flow:
         return ends
 
     def destinations(self, values: Iterable[Value]) -> list[End]:
-        """What needs `values`, or what is computed from them, on a mesh; and the outputs they become."""
+        """Return what needs `values`, or what is computed from them, on a mesh; and the outputs they become."""
         ends: list[End] = []
         for value in self._reach(values, self.step_forward):
             for use in value.uses:
@@ -200,7 +200,7 @@ class Flow:
 
 
 def lines(title: str, ends: Sequence[End], most: int = 8) -> list[str]:
-    """A heading and one line per end, or nothing when there is no end."""
+    """Return a heading and one line per end, or nothing when there is no end."""
     if not ends:
         return []
     texts = list(dict.fromkeys(str(end) for end in ends))
@@ -211,7 +211,7 @@ def lines(title: str, ends: Sequence[End], most: int = 8) -> list[str]:
 
 
 def ways_out(*ways: str) -> list[str]:
-    """What people can do, one line each."""
+    """Return what people can do, one line each."""
     return ["  ways out:", *(f"    - {way}" for way in ways)]
 
 

@@ -76,7 +76,7 @@ def _joined(first: Iterable[str], second: Iterable[str]) -> tuple[str, ...]:
 
 @functools.lru_cache(maxsize=1 << 16)
 def insert(mesh_set: MeshSet, mesh: str, label: str | None = None) -> MeshSet:
-    """The set with `mesh` (new meshes go to the end) and, for it, `label`."""
+    """Return the set with `mesh` (new meshes go to the end) and, for it, `label`."""
     labels = () if label is None else (label,)
     meshes, wildcard = _split(mesh_set)
     meshes[mesh] = _joined(meshes.get(mesh, ()), labels)
@@ -97,7 +97,7 @@ def union(a: MeshSet, b: MeshSet) -> MeshSet:
 
 @functools.lru_cache(maxsize=1 << 16)
 def intersect(a: MeshSet | None, b: MeshSet | None) -> MeshSet | None:
-    """The meshes of `a` that are in `b`, with the labels of both; unspecified sets do not constrain."""
+    """Return the meshes of `a` that are in `b`, with the labels of both; unspecified sets do not constrain."""
     if b is None:
         return a
     if a is None:
@@ -118,7 +118,7 @@ def intersect(a: MeshSet | None, b: MeshSet | None) -> MeshSet | None:
 
 
 def names(mesh_set: MeshSet) -> tuple[str, ...]:
-    """The names of the meshes, in the order of the set."""
+    """Return the names of the meshes, in the order of the set."""
     return tuple(m for m in mesh_set.meshes if m != WILDCARD)
 
 
@@ -137,18 +137,18 @@ def pick(mesh_set: MeshSet, preferred: MeshSet = EMPTY) -> str | None:
 
 
 def same_meshes(a: MeshSet, b: MeshSet) -> bool:
-    """Whether the two sets name the same meshes, whatever the order and the labels."""
+    """Return whether the two sets name the same meshes, whatever the order and the labels."""
     return set(a.meshes) == set(b.meshes)
 
 
 def is_subset(a: MeshSet, b: MeshSet) -> bool:
-    """Whether every mesh of `a` is in `b`."""
+    """Return whether every mesh of `a` is in `b`."""
     return WILDCARD in b.meshes or all(m in b.meshes for m in a.meshes)
 
 
 @functools.lru_cache(maxsize=1 << 16)
 def relabeled(result: MeshSet, label: str) -> MeshSet:
-    """The meshes of the set, each with this label alone."""
+    """Return the meshes of the set, each with this label alone."""
     return MeshSet.get(dict.fromkeys(names(result), (label,)))
 
 
@@ -160,12 +160,12 @@ def cast_set(attribute: Attribute | None) -> MeshSet | None:
 
 
 def use_of_op(op: Op) -> MeshSet:
-    """The meshes on which results of the op are needed."""
+    """Return the meshes on which results of the op are needed."""
     return cast_set(op.attrs.get(USE_SET)) or EMPTY
 
 
 def src_of_op(op: Op) -> MeshSet | None:
-    """The meshes on which the op can run without a new transfer."""
+    """Return the meshes on which the op can run without a new transfer."""
     return cast_set(op.attrs.get(SRC_SET))
 
 
@@ -175,7 +175,7 @@ def clear_sets(op: Op) -> None:
 
 
 def without_sets(attributes: DictAttr) -> DictAttr:
-    """The attributes of an argument or result without its sets."""
+    """Return the attributes of an argument or result without its sets."""
     return attributes.without(USE_SET).without(SRC_SET) if attributes.entries else attributes
 
 
@@ -184,7 +184,7 @@ _meshless: dict[str, bool] = {}
 
 
 def is_meshless(op: Op) -> bool:
-    """Whether the op still has to be given a mesh.
+    """Return whether the op still has to be given a mesh.
 
     Callers do not look into fragments, so that the condition "not inside a fragment" is theirs.
     """
@@ -199,7 +199,7 @@ def is_meshless(op: Op) -> bool:
 
 
 def is_terminal(op: Op) -> bool:
-    """Whether the analysis of what is needed where ends at the op."""
+    """Return whether the analysis of what is needed where ends at the op."""
     return op.name in ("mpmd.broadcast", "mpmd.reduce")
 
 
@@ -261,7 +261,7 @@ class MeshSets:
         self._called: dict[CallOp, _Boundary | None] = {}
 
     def used_calls(self, callee: FuncOp) -> list[CallOp]:
-        """The calls of `callee` that have a used result, in module order (calls made later are not seen)."""
+        """Return the calls of `callee` that have a used result, in module order (calls made later are not seen)."""
         if self._calls is None:
             self._calls = {}
             for call in all_calls(self.module):
@@ -275,12 +275,12 @@ class MeshSets:
         return result
 
     def callee(self, call: CallOp) -> FuncOp | None:
-        """The function that is called, if it has a body."""
+        """Return the function that is called, if it has a body."""
         callee = self.functions.get(call.callee)
         return None if callee is None or callee.is_declaration else callee
 
     def boundary_of(self, call: CallOp) -> _Boundary | None:
-        """The sets of the function that is called, if it has a body."""
+        """Return the sets of the function that is called, if it has a body."""
         try:
             return self._called[call]
         except KeyError:
@@ -299,7 +299,7 @@ class MeshSets:
     # Any value.
 
     def src_of(self, value: Value) -> MeshSet | None:
-        """The meshes on which `value` can be without a new transfer; None: anywhere."""
+        """Return the meshes on which `value` can be without a new transfer; None: anywhere."""
         if isinstance(value, OpResult) and type(value.op) is Op:  # nearly all ops
             return src_of_op(value.op)
         value = self.origin_of(value)
@@ -314,7 +314,7 @@ class MeshSets:
         return None
 
     def origin_of(self, value: Value) -> Value:
-        """The value inside the callee or the loop body that a result of a call or a loop stands for."""
+        """Return the value inside the callee or the loop body that a result of a call or a loop stands for."""
         while isinstance(value, OpResult):
             if isinstance(value.op, CallOp):
                 callee = self.callee(value.op)
@@ -328,7 +328,7 @@ class MeshSets:
         return value
 
     def use_of(self, value: Value) -> MeshSet:
-        """The use set that is stored for `value`: of its op, of the argument, or of the callee's result."""
+        """Return the use set that is stored for `value`: of its op, of the argument, or of the callee's result."""
         if isinstance(value, OpResult):
             if isinstance(value.op, CallOp):
                 callee = self.callee(value.op)
@@ -343,7 +343,7 @@ class MeshSets:
         return EMPTY
 
     def needed(self, value: Value) -> MeshSet:
-        """The meshes needed by the uses of `value`, from the sets of its users, newest use first."""
+        """Return the meshes needed by the uses of `value`, from the sets of its users, newest use first."""
         result = EMPTY
         use = value._first
         if use is None:
@@ -394,7 +394,7 @@ class MeshSets:
 
 
 def loop_set(loop: ForOp, index: int, name: str) -> MeshSet | None:
-    """A set of argument `index` of the loop body."""
+    """Return a set of argument `index` of the loop body."""
     attributes = loop.attrs.get("arg_attrs")
     if not isinstance(attributes, ArrayAttr) or index >= len(attributes.elements):
         return None

@@ -90,7 +90,7 @@ class InferMeshPipeline(Pipeline):
     keep_memories: bool = False
 
     def passes(self) -> list[Pass]:
-        """The steps, in order."""
+        """Return the steps, in order."""
         if self.placed:
             leaves = InferMeshAssignMeshFuncLeaves(True, self.error_limit)
             rewrite = InferMeshRewriteUsingAnalysis(self.max_clones, direct=True)
@@ -159,11 +159,11 @@ class ImportPipeline(Pipeline):
             raise MpmdError(f"placement is {' or '.join(map(repr, PLACEMENTS))}, not {self.placement!r}")
 
     def passes(self) -> list[Pass]:
-        """The steps, in order."""
+        """Return the steps, in order."""
         return [*self._named_program(), *self._on_meshes(), *self._units()]
 
     def _named_program(self) -> list[Pass]:
-        """The steps before anything has a mesh."""
+        """Return the steps before anything has a mesh."""
         steps: list[Pass] = [CleanUp(self.keeps_chlo, self.outlines), CopyTopologyFromMain()]
         if self.enable_heterogeneous_meshes:
             steps.append(GenerateSdyMeshesFromTopology())
@@ -179,7 +179,7 @@ class ImportPipeline(Pipeline):
         ]
 
     def _on_meshes(self) -> list[Pass]:
-        """The steps that give everything a mesh."""
+        """Return the steps that give everything a mesh."""
         cut = self.placement == "cut"
         infer = InferMeshPipeline(
             self.infer_transfers,
@@ -210,7 +210,7 @@ class ImportPipeline(Pipeline):
         ]
 
     def _units(self) -> list[Pass]:
-        """The steps after which the user fragments are what a schedule orders."""
+        """Return the steps after which the user fragments are what a schedule orders."""
         apart = self.senders_apart and self.split_bwd_fragments
         merge = MergeInferredFragments(senders_apart=apart, microbatches_apart=self.microbatches_apart)
         return [

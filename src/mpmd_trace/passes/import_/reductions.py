@@ -15,7 +15,7 @@ REDUCE = "mpmd.reduce"
 
 
 def _single_integer(op: Op, name: str) -> int | None:
-    """The value of an attribute that is one integer, or an array of one."""
+    """Return the value of an attribute that is one integer, or an array of one."""
     attribute = op.attr(name)
     if attribute is None:
         return None
@@ -56,7 +56,7 @@ _INTEGER_TYPE = re.compile(r"(ui|i)([0-9]+)$")
 
 
 def is_neutral(value: Value, kind: str) -> bool:
-    """Whether the scalar is known to be a constant that does not change what it is reduced with."""
+    """Return whether the scalar is known to be a constant that does not change what it is reduced with."""
     op = value.defining_op
     constant = None if op is None or op.name != "stablehlo.constant" else op.attr("value")
     match = None if constant is None else _CONSTANT.match(constant.text)

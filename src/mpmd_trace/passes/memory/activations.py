@@ -154,7 +154,7 @@ def _fragment_before(forward: Forward, sharing: Sequence[str]) -> FragmentOp | N
 
 
 def _recomputing(forwards: list[Forward], held: Liveness, devices: int) -> Iterator[Option]:
-    """All that is left is made again; or what takes no product."""
+    """Yield all that is left is made again; or what takes no product."""
     hows: tuple[How, ...] = ("recompute cheap", "recompute")
     seen: set[tuple[frozenset[int], ...]] = {(frozenset(),) * len(forwards)}
     for how in hows:
@@ -193,7 +193,7 @@ def _change_of_recomputing(one: Forward, results: tuple[int, ...], made: Recompu
 def _offloading(
     option: Option, forwards: list[Forward], held: Liveness, early: Mapping[Forward, FragmentOp], devices: int
 ) -> Option:
-    """The option with everything that it keeps in host memory.
+    """Return the option with everything that it keeps in host memory.
 
     What is fetched `early`, before the fragment in front of the backward, takes its memory for that time, and costs
     what is left of the copy when that fragment is done.

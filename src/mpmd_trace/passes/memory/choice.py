@@ -15,7 +15,7 @@ EXACT_UP_TO = 1024
 def choose(
     costs: Sequence[Sequence[float]], excess: Callable[[tuple[int, ...]], float], exact_up_to: int = EXACT_UP_TO
 ) -> tuple[int, ...]:
-    """The option of each group, by number.
+    """Return the option of each group, by number.
 
     With few combinations the cheapest one without excess, or, if there is none, the one with the least excess.
     Otherwise greedy: as long as there is excess, the option is taken that has most of it go for its cost; what turns
@@ -71,7 +71,7 @@ def _greedy(costs: Sequence[Sequence[float]], excess: Callable[[tuple[int, ...]]
 def _without_waste(
     costs: Sequence[Sequence[float]], excess: Callable[[tuple[int, ...]], float], choice: tuple[int, ...]
 ) -> tuple[int, ...]:
-    """The choice with cheaper options wherever these have no more excess."""
+    """Return the choice with cheaper options wherever these have no more excess."""
     over = excess(choice)
     for group in sorted(range(len(costs)), key=lambda g: (-costs[g][choice[g]], g)):
         options = costs[group]

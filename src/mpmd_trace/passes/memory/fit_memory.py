@@ -126,7 +126,7 @@ class FitMemory(FunctionPass):
     def _on_devices(
         self, function: FuncOp, meshes: Mapping[str, MeshAttr], held: Liveness, room: float, diagnostics: Diagnostics
     ) -> list[Option]:
-        """The options that change something on the devices of a mesh, or of several that share them."""
+        """Return the options that change something on the devices of a mesh, or of several that share them."""
         mesh = ", ".join(held.sharing)
         stages: list[Stage] = []
         for own in held.sharing:

@@ -66,7 +66,7 @@ class Liveness:
         self._reuse(function)
 
     def _shares(self, op: TransferOp) -> bool:
-        """Whether a transfer between meshes that share their devices moves nothing."""
+        """Return whether a transfer between meshes that share their devices moves nothing."""
         source, target = op.operand(0), op.results[0]
         return op.source_type.mesh != op.target_type.mesh and self.size(source) == self.size(target) > 0
 
@@ -77,7 +77,7 @@ class Liveness:
             self.reads[value] = [self.end] if stays else [self.time[use.owner] for use in value.uses] or [start]
 
     def size(self, value: Value) -> float:
-        """The bytes of a value on a device of the mesh; 0 for those elsewhere."""
+        """Return the bytes of a value on a device of the mesh; 0 for those elsewhere."""
         type = value.type
         if not isinstance(type, MeshTensorType) or type.mesh not in self.sharing or type.on_host:
             return 0.0
@@ -104,7 +104,7 @@ class Liveness:
                     self.reused.add(taken)
 
     def profile(self, changes: Sequence[Change] = ()) -> list[float]:
-        """The bytes at each time."""
+        """Return the bytes at each time."""
         touched = {value for change in changes for value, _ in (*change.unread, *change.read) if value in self.sizes}
         steps = [0.0] * (self.end + 2)
         for value, size in self.sizes.items():
@@ -131,7 +131,7 @@ class Liveness:
 
 
 def _alike(value: Value, other: Value) -> bool:
-    """Whether they are of one type, but perhaps on different meshes."""
+    """Return whether they are of one type, but perhaps on different meshes."""
     a, b = value.type, other.type
     assert isinstance(a, MeshTensorType) and isinstance(b, MeshTensorType)
     return a.tensor is b.tensor

@@ -48,7 +48,7 @@ def work_of(body: Region) -> float:
 
 
 def has_checkpoint(body: Region) -> bool:
-    """Whether the body recomputes something by `jax.checkpoint`, whose barriers keep XLA from undoing it."""
+    """Return whether the body recomputes something by `jax.checkpoint`, whose barriers keep XLA from undoing it."""
 
     def find() -> bool:
         return any(op.name == "stablehlo.optimization_barrier" for op in body.walk())
@@ -57,7 +57,7 @@ def has_checkpoint(body: Region) -> bool:
 
 
 def cheap_results(body: Region, results: frozenset[int]) -> frozenset[int]:
-    """Those among the results that are made of arguments and of the others without a product."""
+    """Return those among the results that are made of arguments and of the others without a product."""
 
     def find() -> frozenset[int]:
         kept = {body.returned[i] for i in results}

@@ -31,5 +31,5 @@ class Reserved:
 
 
 def room_on(mesh: str, limit: int, reserved: Iterable[Reserved]) -> float:
-    """The bytes of a device of a mesh that values may take; infinitely many where `limit` is 0."""
+    """Return the bytes of a device of a mesh that values may take; infinitely many where `limit` is 0."""
     return limit - sum(one.bytes for one in reserved if one.mesh == mesh) if limit else math.inf

@@ -141,7 +141,7 @@ class _State:
         self.trained = {one.name for one in origins if one.transpose_count} or {one.name for one in origins}
 
     def choose(self, replaced: Sequence[Replaced], axes: Sequence[str]) -> list[tuple[Replaced, TensorShardingAttr]]:
-        """The arrays that are sharded, each with its new sharding."""
+        """Return the arrays that are sharded, each with its new sharding."""
         args, attrs = self.function.args, self.function.arg_attrs
         reads = {one.argument: set(self._forward_reads(args[one.argument])) for one in replaced}
         result = []
@@ -190,7 +190,7 @@ class _State:
         return "f" in type.tensor.element and "!" not in type.tensor.element
 
     def _may_change(self, value: Value, result: int) -> bool:
-        """Whether argument and result are on one mesh, in its memory, and between fragments."""
+        """Return whether argument and result are on one mesh, in its memory, and between fragments."""
         new = self.function.returned[result]
         if new.type is not value.type or getattr(value.type, "memory_kind", None) is not None:
             return False
@@ -206,7 +206,7 @@ class _State:
     def _extended(
         self, type: TensorType, own: TensorShardingAttr | None, mesh: str, axes: Sequence[str]
     ) -> TensorShardingAttr | None:
-        """The sharding with the axes added; None where nothing can be added."""
+        """Return the sharding with the axes added; None where nothing can be added."""
         sizes = dict(self.meshes[mesh].axes)
         start = axes_of(own, type.rank)
         if start is None or type.shape is None:
@@ -225,7 +225,7 @@ class _State:
         return with_axes(own or fully_closed(mesh_ref(self._symbol(mesh)), type.rank), tuple(dims))
 
     def _symbol(self, mesh: str) -> str:
-        """The `sdy.mesh` with the axes of a mesh; made if there is none."""
+        """Return the `sdy.mesh` with the axes of a mesh; made if there is none."""
         if mesh not in self.symbols:
             present = mesh_symbols(self.module)
             wanted = self.meshes[mesh]
@@ -285,7 +285,7 @@ def _set_out_sharding(fragment: FragmentOp, index: int, sharding: TensorSharding
 
 
 def _depends_only_on(body: Region, result: int, argument: int) -> bool:
-    """Whether a result is made of this argument and of constants."""
+    """Return whether a result is made of this argument and of constants."""
 
     def make() -> frozenset[int]:
         return frozenset(_arguments(body.returned[result], effective_operands))
@@ -294,7 +294,10 @@ def _depends_only_on(body: Region, result: int, argument: int) -> bool:
 
 
 def _taking_parts(body: Region, results: Mapping[int, TensorShardingAttr], own: frozenset[int]) -> Region:
-    """The body that computes results element by element of parts of its arguments.  `own`: those that are parts."""
+    """Return the body that computes results element by element of parts of its arguments.
+
+    `own`: those that are parts.
+    """
     sources: dict[int, TensorShardingAttr | None] = {}
     for index, sharding in results.items():
         for argument in _sources(body.returned[index]):
@@ -320,7 +323,7 @@ def _taking_parts(body: Region, results: Mapping[int, TensorShardingAttr], own: 
 
 
 def _sources(value: Value) -> list[int]:
-    """The arguments of its shape that a value is made of element by element."""
+    """Return the arguments of its shape that a value is made of element by element."""
     shape = shape_of(value)
 
     def parts(op: Op) -> list[Value]:
@@ -330,6 +333,6 @@ def _sources(value: Value) -> list[int]:
 
 
 def _arguments(value: Value, read: Callable[[Op], Iterable[Value]]) -> list[int]:
-    """The arguments that a value is made of, by what `read` says that ops read."""
+    """Return the arguments that a value is made of, by what `read` says that ops read."""
     producers = reached([value], lambda one: () if one.defining_op is None else read(one.defining_op))
     return [one.index for one in producers if isinstance(one, BlockArg)]

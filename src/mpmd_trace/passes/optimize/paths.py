@@ -12,7 +12,7 @@ __all__ = ["find_path"]
 
 
 def find_path(source: Op, target: Op) -> list[Op] | None:
-    """The ops from `source` to `target`, both included, or None.  A path from an op to itself is that op."""
+    """Return the ops from `source` to `target`, both included, or None.  A path from an op to itself is that op."""
     block = target.block
     assert block is not None
     visited: set[Op] = set()

@@ -45,7 +45,7 @@ _INSTEAD = (
 
 
 def scheduling_units(function: FuncOp, ops: Sequence[Op]) -> dict[FragmentOp, Unit]:
-    """The scheduling units among the ops: user fragments with a call counter, all forward or all backward."""
+    """Return the scheduling units among the ops: user fragments with a call counter, all forward or all backward."""
     assert function.topology is not None
     meshes = {name: i for i, name in enumerate(schedulable_meshes(function.topology))}
     units: dict[FragmentOp, Unit] = {}
@@ -123,7 +123,7 @@ def _moved(
     joins: Sequence[Join],
     pairs: Sequence[tuple[int, int]],
 ) -> list[int] | None:
-    """The order nearest to the wanted one that has the pairs, too; None when there is a cycle."""
+    """Return the order nearest to the wanted one that has the pairs, too; None when there is a cycle."""
     rank = [0] * len(wanted)
     for place, index in enumerate(wanted):
         rank[index] = place
@@ -140,7 +140,7 @@ def _moved(
 
 
 def _chains(order: Sequence[int], ops: Sequence[Op]) -> list[tuple[int, int]]:
-    """Each of the fragments and the next one on its mesh."""
+    """Return each of the fragments and the next one on its mesh."""
     rows: dict[str, list[int]] = {}
     for index in order:
         op = ops[index]
@@ -318,7 +318,7 @@ class PipelineScheduler(FunctionPass):
     def _schedule_graph(
         self, function: FuncOp, ops: Sequence[Op], units: dict[FragmentOp, Unit]
     ) -> tuple[list[tuple[int, int]], list[Join]]:
-        """What the schedule orders, as edges between the places of the ops, and joins."""
+        """Return what the schedule orders, as edges between the places of the ops, and joins."""
         constraints = self._constraints(_by_mesh(units))
         if constraints is not None:
             return _as_graph(constraints)
@@ -329,7 +329,7 @@ class PipelineScheduler(FunctionPass):
         return edges, []
 
     def _nearest(self, function: FuncOp, ops: Sequence[Op], units: dict[FragmentOp, Unit]) -> list[int]:
-        """The order that a schedule has which cannot be followed exactly."""
+        """Return the order that a schedule has which cannot be followed exactly."""
         if isinstance(self.schedule, ExplicitOrder):
             wanted = self._nearest_order(ops, units)
         else:
@@ -341,7 +341,7 @@ class PipelineScheduler(FunctionPass):
         return [place[op] for op in wanted]
 
     def _constraints(self, groups: Sequence[Sequence[Unit]]) -> list[Constraints] | None:
-        """The constraints of groups of units of one mesh; None where pairs have to be asked."""
+        """Return the constraints of groups of units of one mesh; None where pairs have to be asked."""
         result: list[Constraints] = []
         for group in groups:
             constraints = self.schedule.constraints(group)
@@ -368,7 +368,7 @@ class PipelineScheduler(FunctionPass):
         return next((order for order in orders if order is not None), None)
 
     def _sorted(self, ops: Sequence[Op], constraints: list[Constraints] | None) -> list[Op] | None:
-        """The ops in the order of the constraints; None where these and the uses have a cycle."""
+        """Return the ops in the order of the constraints; None where these and the uses have a cycle."""
         if constraints is None:
             return None
         order = scan_order(block_dependencies(ops), *_as_graph(constraints))
@@ -389,7 +389,7 @@ class PipelineScheduler(FunctionPass):
         return apply_order(function.body, order)
 
     def _nearest_order(self, ops: Sequence[Op], units: dict[FragmentOp, Unit]) -> list[Op]:
-        """The order of the schedule as far as the uses allow; other ops come as soon as they can."""
+        """Return the order of the schedule as far as the uses allow; other ops come as soon as they can."""
         rank = [-1] * len(ops)
         for group in _by_mesh(units):
             constraints = self.schedule.constraints(group)

@@ -53,7 +53,7 @@ class OptimizePipeline(Pipeline):
     microbatches_apart: bool = False
 
     def passes(self) -> list[Pass]:
-        """The passes, in order.  Raises `MpmdError` for a schedule that the textual form does not have."""
+        """Return the passes, in order.  Raises `MpmdError` for a schedule that the textual form does not have."""
         if not self.any_schedule and self.pipeline_schedule.name not in _TEXT_SCHEDULES:
             raise MpmdError(
                 f"option mpmd-optimize-pipeline pipeline-schedule is one of {', '.join(_TEXT_SCHEDULES)}, "
@@ -92,7 +92,7 @@ class OptimizePipeline(Pipeline):
         return result
 
     def _with_rules(self, rules: UserRules) -> list[Pass]:
-        """A schedule, the user's orders on top of it, and the user's merges."""
+        """Return a schedule, the user's orders on top of it, and the user's merges."""
         result: list[Pass] = [
             PipelineScheduler(
                 schedule=rules.comparator or self.pipeline_schedule,

@@ -22,7 +22,7 @@ __all__ = ["RematFragment"]
 
 
 def _matches(forward: FragmentOp) -> list[FragmentOp]:
-    """The backward fragments in front of which `forward` has to be recomputed."""
+    """Return the backward fragments in front of which `forward` has to be recomputed."""
     counter = call_counter(forward)
     if counter is None:
         return []

@@ -42,7 +42,7 @@ class UserRules:
 
 
 def _named_fragments(ops: Iterable[Op]) -> dict[FragmentInfo, list[int]]:
-    """The places of the fragments of each identity; those without a name have none."""
+    """Return the places of the fragments of each identity; those without a name have none."""
     result: dict[FragmentInfo, list[int]] = {}
     for index, op in enumerate(ops):
         if isinstance(op, FragmentOp) and op.is_user:
@@ -51,7 +51,7 @@ def _named_fragments(ops: Iterable[Op]) -> dict[FragmentInfo, list[int]]:
 
 
 def ordered_pairs(rules: Sequence[ScheduleRule], ops: Sequence[Op]) -> list[tuple[int, int]]:
-    """The places (first, second) that the rules order; what they name in vain is left out of its rule."""
+    """Return the places (first, second) that the rules order; what they name in vain is left out of its rule."""
     places = _named_fragments(ops)
     pairs: dict[tuple[int, int], None] = {}
     for rule in rules:
@@ -62,7 +62,7 @@ def ordered_pairs(rules: Sequence[ScheduleRule], ops: Sequence[Op]) -> list[tupl
 
 
 def _on_one_mesh(ops: Sequence[Op], a: int, b: int) -> bool:
-    """Whether the two fragments are on the same mesh."""
+    """Return whether the two fragments are on the same mesh."""
     first, second = ops[a], ops[b]
     return isinstance(first, FragmentOp) and isinstance(second, FragmentOp) and first.mesh == second.mesh
 
@@ -75,7 +75,7 @@ def contradictions(
     pairs: Sequence[tuple[int, int]],
     schedule: str,
 ) -> Iterator[str]:
-    """Which orders of rules have a cycle with the program, the schedule and other rules.
+    """Yield which orders of rules have a cycle with the program, the schedule and other rules.
 
     Args:
         ops: the ops of the block.
@@ -104,7 +104,7 @@ def obstacle(
     joins: Sequence[Join],
     schedule: str,
 ) -> str:
-    """What a schedule wants that the data flow does not allow; arguments as for `contradictions`.
+    """Return what a schedule wants that the data flow does not allow; arguments as for `contradictions`.
 
     Of the orders of the schedule that are part of a cycle (the first few of them), one is told for which the data flow
     needs the least of the schedule to want it the other way round.
@@ -173,7 +173,7 @@ def _steps(
 
 
 def _components(weights: Mapping[tuple[int, int], int]) -> Sequence[int]:
-    """A number for each node, the same for those on a common cycle."""
+    """Return a number for each node, the same for those on a common cycle."""
     from scipy.sparse.csgraph import connected_components  # slow to import, and for messages only
 
     numbers: Sequence[int] = connected_components(_matrix(weights), directed=True, connection="strong")[1]

@@ -93,7 +93,7 @@ class Rule(Protocol):
     """Orders between units of one mesh, said of two units and of all."""
 
     def orders(self, a: Unit, b: Unit) -> bool:
-        """Whether `a` precedes `b`.  Raises `ScheduleError`."""
+        """Return whether `a` precedes `b`.  Raises `ScheduleError`."""
 
     def add_to(self, constraints: Constraints, units: Sequence[Unit]) -> None:
         """Say the same of all units.  Raises `ScheduleError` where two of them would be an error."""
@@ -186,7 +186,7 @@ class Order:
 
     @classmethod
     def parse(cls, text: str) -> Order:
-        """The reference's schedule of this name.  Raises `MpmdError`."""
+        """Return the reference's schedule of this name.  Raises `MpmdError`."""
         result = find_schedule(text)
         if result is None:
             raise MpmdError(
@@ -195,11 +195,11 @@ class Order:
         return result
 
     def before(self, a: Unit, b: Unit) -> bool:
-        """Whether unit `a` must precede `b`, another one of its mesh.  Raises `ScheduleError`."""
+        """Return whether unit `a` must precede `b`, another one of its mesh.  Raises `ScheduleError`."""
         raise NotImplementedError
 
     def constraints(self, units: Sequence[Unit]) -> Constraints | None:
-        """The order of the units of a mesh, all at once; None when pairs have to be asked."""
+        """Return the order of the units of a mesh, all at once; None when pairs have to be asked."""
         return None
 
     def __str__(self) -> str:
@@ -384,6 +384,6 @@ SCHEDULES: dict[str, Schedule] = {
 
 
 def find_schedule(name: str) -> Schedule | None:
-    """The reference's schedule of this name, found without regard to case; None for an unknown one."""
+    """Return the reference's schedule of this name, found without regard to case; None for an unknown one."""
     folded = {known.lower(): schedule for known, schedule in SCHEDULES.items()}
     return folded.get(name.lower())

@@ -44,7 +44,7 @@ def close_conditionals(function: FuncOp, mesh_of: Mapping[Op, int], free: Mappin
 
 
 def _whole(op: Op) -> Branch:
-    """The conditionals around an op, and the one whose result it selects, in no branch."""
+    """Return the conditionals around an op, and the one whose result it selects, in no branch."""
     number = selected_by(op)
     return branch_of(op) if number is None else (*branch_of(op), (number, -1))
 
@@ -99,7 +99,7 @@ class _Closing:
         return made
 
     def _groups(self) -> list[_Group]:
-        """The members by time and mesh."""
+        """Return the members by time and mesh."""
         times: dict[Op, int] = {}
         groups: dict[tuple[int, int], _Group] = {}
         group_of: dict[Op, _Group] = {}
@@ -147,7 +147,7 @@ class _Body:
         self.values: ChainMap[Value, Value] = ChainMap() if around is None else around.values.new_child()
 
     def conditional(self, number: int, ops: Sequence[Op], leaving: Sequence[Value]) -> Op:
-        """The conditional that runs these ops, and returns these values; detached."""
+        """Return the conditional that runs these ops, and returns these values; detached."""
         depth = next(i for i, (other, _) in enumerate(_whole(ops[0])) if other == number)
         regions = []
         for taken in (1, 0):
@@ -206,7 +206,7 @@ class _Body:
         return copy
 
     def value(self, value: Value) -> Value:
-        """What stands for a value here."""
+        """Return what stands for a value here."""
         if value not in self.values:
             for one in postorder([value], self._missing):
                 maker = self._free_maker(one)
@@ -215,7 +215,7 @@ class _Body:
         return self.values.get(value) or self.closing.outside.get(value, value)
 
     def _free_maker(self, value: Value) -> Op | None:
-        """The op that makes a value here, too, if it has not yet."""
+        """Return the op that makes a value here, too, if it has not yet."""
         maker = value.defining_op
         is_missing = self.around is not None and maker in self.closing.free and value not in self.values
         return maker if is_missing else None
@@ -225,7 +225,7 @@ class _Body:
         return [] if maker is None else [v for v in effective_operands(maker) if v not in self.values]
 
     def returned(self, value: Value, number: int, taken: int) -> Value:
-        """What a branch returns for a value that leaves: it, what a select takes, or zeros."""
+        """Return what a branch returns for a value that leaves: it, what a select takes, or zeros."""
         maker = value.defining_op
         assert maker is not None
         if selected_by(maker) == number:

@@ -33,12 +33,12 @@ Edge = tuple[int, Sequence[int]]
 
 
 def cost(edges: Iterable[Edge], labels: Sequence[int]) -> int:
-    """The sum over edges (weight, nodes) of the weight times the number of labels at the edge less one."""
+    """Return the sum over edges (weight, nodes) of the weight times the number of labels at the edge less one."""
     return sum(weight * (len({labels[node] for node in nodes}) - 1) for weight, nodes in edges if nodes)
 
 
 def cut(nodes: int, labels: int, edges: Iterable[Edge]) -> list[int]:
-    """A label for each node; nodes 0 .. `labels` - 1 have their own number, nodes that nothing ties get label 0.
+    """Return a label for each node; nodes 0 .. `labels` - 1 have their own number, nodes that nothing ties get label 0.
 
     Args:
         nodes: how many there are.
@@ -78,11 +78,11 @@ class _Contraction:
             self.pins.append(distinct)
 
     def _settled(self, free: int, pins: int) -> bool:
-        """Whether the cost of an edge is the same wherever its free pins go."""
+        """Return whether the cost of an edge is the same wherever its free pins go."""
         return not free or pins - free == self.labels or pins == 1
 
     def root(self, node: int) -> int:
-        """The node that stands for this one."""
+        """Return the node that stands for this one."""
         result = node
         while self.parent[result] != result:
             result = self.parent[result]
@@ -108,7 +108,7 @@ class _Contraction:
                     waiting.append(again)
 
     def _forced(self, node: int) -> int | None:
-        """A node that shares the label of this one in some optimum, if that is plain."""
+        """Return a node that shares the label of this one in some optimum, if that is plain."""
         at = self.at[node]
         if not at:
             return None
@@ -182,7 +182,7 @@ class _Contraction:
             limit *= _HEAVIER
 
     def _tied(self, label: int, part: Iterable[int], at: Iterable[int]) -> list[int]:
-        """The nodes of the part that have the label in every optimum, however the others are labeled.
+        """Return the nodes of the part that have the label in every optimum, however the others are labeled.
 
         They are the smallest set that, joined with the label, has the lightest edges to everything else.  Giving the
         label to those of a labelling that have another one saves more than it costs, as both sets of edges are

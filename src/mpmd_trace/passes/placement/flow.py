@@ -105,7 +105,7 @@ class Flow:
                 self.count += plain is None
 
     def _plain(self, op: Op) -> int | None:
-        """The mesh of an op that adds up what is on one mesh, as nearly all of a step with many microbatches do.
+        """Return the mesh of an op that adds up what is on one mesh, as nearly all of a step with many microbatches do.
 
         What it reads is there, nobody else reads one of the operands, and this weighs as much as the result: the op is
         there in some optimum (`cut.py` would find the same, if less quickly).
@@ -199,7 +199,7 @@ class Flow:
     # Edges.
 
     def edges(self) -> Iterator[Edge]:
-        """Every value that may have to move, with its weight."""
+        """Yield every value that may have to move, with its weight."""
         for function in self.functions:
             runs = self.graph.runs[function]
             returned: dict[Value, list[int]] = {}
@@ -230,7 +230,7 @@ class Flow:
         return runs * (byte_size(value.type) + TRANSFER_BYTES)
 
     def _roots(self, function: FuncOp) -> Iterator[tuple[Value, list[int], list[Value]]]:
-        """The values that are made in a function, or come from the caller of the program.
+        """Yield the values that are made in a function, or come from the caller of the program.
 
         With each the nodes where it is anyway, and the values without a mesh that stand for it.
         """
@@ -250,7 +250,7 @@ class Flow:
                     yield result, [self.node_of[op]], [result]
 
     def _where_it_is(self, value: Value) -> list[int]:
-        """The meshes that a value with a mesh is on, or is sent to by the user."""
+        """Return the meshes that a value with a mesh is on, or is sent to by the user."""
         assert isinstance(value.type, MeshTensorType)
         result = [self.mesh_number[value.type.mesh]]
         for user in value.users:

@@ -39,7 +39,7 @@ _MOST_SOURCES = 8
 
 
 def is_cheap(op: Op) -> bool:
-    """Whether computing the op again costs little more than reading what it reads."""
+    """Return whether computing the op again costs little more than reading what it reads."""
     return op.name in CHEAP or not op.num_operands or op.name in ("stablehlo.slice", "stablehlo.dynamic_slice")
 
 
@@ -47,7 +47,7 @@ _byte_sizes: dict[Type, int] = run_cache()
 
 
 def byte_size(type: Type) -> int:
-    """The bytes of a whole value, at least 1; 0 for what is no tensor of known size."""
+    """Return the bytes of a whole value, at least 1; 0 for what is no tensor of known size."""
     result = _byte_sizes.get(type)
     if result is None:
         result = _byte_sizes[type] = _count_bytes(type)
@@ -66,7 +66,7 @@ def _count_bytes(type: Type) -> int:
 
 
 def _slices(function: FuncOp) -> set[Op]:
-    """The slices of values that are small, and no larger than all of their slices."""
+    """Return the slices of values that are small, and no larger than all of their slices."""
     slices: dict[Value, list[Op]] = {}
     for op in function.body:
         if op.name == "stablehlo.slice" and byte_size(op.operand(0).type) <= _BATCH_BYTES:
@@ -94,14 +94,14 @@ def _reads_as_much(op: Op, free: Mapping[Op, object]) -> bool:
 
 
 def _is_thin(op: Op) -> bool:
-    """Whether the op multiplies matrices that are much smaller than the product, as those of LoRA are."""
+    """Return whether the op multiplies matrices that are much smaller than the product, as those of LoRA are."""
     if op.name != "stablehlo.dot_general":
         return False
     return 2 * sum(byte_size(value.type) for value in op.operands) <= byte_size(op.results[0].type)
 
 
 def free_ops(function: FuncOp, graph: CallGraph) -> dict[Op, tuple[Value, ...]]:
-    """The free ops at the top of a function, each with the values that it is made of where it is needed.
+    """Return the free ops at the top of a function, each with the values that it is made of where it is needed.
 
     Constants are free; so are masks and other values made of constants, scalars that fill an array, and weights
     that each call of a callee converts: they are sent once, what they become as often as there are calls; likewise

@@ -73,7 +73,7 @@ def group_ops(function: FuncOp, meshes: Mapping[Op, str], free: Mapping[Op, obje
 
 
 def _read(op: Op) -> list[Value]:
-    """What an op reads, also inside of its regions."""
+    """Return what an op reads, also inside of its regions."""
     return effective_operands(op) if op.regions else op.operands
 
 
@@ -89,7 +89,7 @@ class _Place(NamedTuple):
 
 
 def _places(block: Block, meshes: Mapping[Op, str], free: Mapping[Op, object]) -> dict[Op, _Place]:
-    """The place of each op: what is not grouped stays, and free ops are where their readers are."""
+    """Return the place of each op: what is not grouped stays, and free ops are where their readers are."""
     results: dict[Op, _Place] = {}
     #: The meshes where a free op is made (None: outside of what is grouped), with the highest level there.
     made: dict[Op, dict[str | None, int]] = {}
@@ -183,7 +183,7 @@ class _Group:
             self._results += 1
 
     def fragment(self, sent: set[Value], made: dict[Value, UnassignOp]) -> list[Op]:
-        """The fragment, with the assigns of its operands before it, and the unassigns of its results behind it.
+        """Return the fragment, with the assigns of its operands before it, and the unassigns of its results behind it.
 
         Args:
             sent: the values that are needed outside of the group that makes them.
@@ -205,7 +205,7 @@ class _Group:
         return ops
 
     def _here(self, value: Value, made: Mapping[Value, UnassignOp], ops: list[Op]) -> Value:
-        """A value on the mesh of the group; an assign that it takes is appended to `ops`."""
+        """Return a value on the mesh of the group; an assign that it takes is appended to `ops`."""
         target = on_mesh(value.type, self.mesh)
         assert isinstance(target, MeshTensorType)
         maker = made.get(value) or value.defining_op

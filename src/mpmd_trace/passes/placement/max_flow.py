@@ -22,7 +22,7 @@ class FlowNetwork:
         self._left: list[int] = []
 
     def add_node(self) -> int:
-        """A new node."""
+        """Return a new node."""
         self._arcs.append([])
         return len(self._arcs) - 1
 
@@ -49,7 +49,7 @@ class FlowNetwork:
         return reaches
 
     def _levels(self, source: int, sink: int) -> list[int]:
-        """The distance of each node from the source along arcs with room; -1 where there is no way."""
+        """Return the distance of each node from the source along arcs with room; -1 where there is no way."""
         levels = [-1] * len(self._arcs)
         levels[source] = 0
         frontier = [source]

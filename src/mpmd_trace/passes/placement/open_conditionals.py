@@ -34,7 +34,7 @@ Branch = tuple[tuple[int, int], ...]
 
 
 def branch_of(op: Op) -> Branch:
-    """The conditionals around an op, from the outside in, and in which branch of each it is."""
+    """Return the conditionals around an op, from the outside in, and in which branch of each it is."""
     attribute = op.attrs.get(BRANCH)
     return _parsed(attribute.value) if isinstance(attribute, StringAttr) else ()
 
@@ -46,13 +46,13 @@ def _parsed(text: str) -> Branch:
 
 
 def selected_by(op: Op) -> int | None:
-    """The number of the conditional one of whose results the op selects, if it does."""
+    """Return the number of the conditional one of whose results the op selects, if it does."""
     attribute = op.attrs.get(SELECTS)
     return attribute.value if isinstance(attribute, IntegerAttr) else None
 
 
 def conditions_of(ops: Iterable[Op]) -> dict[int, Value]:
-    """The condition of each opened conditional whose results are among those of the ops, by number."""
+    """Return the condition of each opened conditional whose results are among those of the ops, by number."""
     return {number: op.operand(0) for op in ops if (number := selected_by(op)) is not None}
 
 
@@ -112,7 +112,7 @@ def _open_all(function: FuncOp, origins: Origins) -> bool:
 
 
 def _of_two_branches(op: Op) -> Op:
-    """The conditional as one that takes its first branch or else one of the others, in its place.
+    """Return the conditional as one that takes its first branch or else one of the others, in its place.
 
     An index that is none of a branch's takes the last one.
     """
@@ -136,7 +136,7 @@ def _of_two_branches(op: Op) -> Op:
 
 
 def _spreads(op: Op, origins: Origins) -> bool:
-    """Whether parts of the conditional may be at home on different meshes, and it can be opened."""
+    """Return whether parts of the conditional may be at home on different meshes, and it can be opened."""
     if op.name not in _KINDS or len(op.regions) < 2 or not op.results or not is_removable(op) or not _has_zeros(op):
         return False
     values = [v for v in free_values(op) if byte_size(v.type) > _SMALL_BYTES]
@@ -146,7 +146,7 @@ def _spreads(op: Op, origins: Origins) -> bool:
 
 
 def _has_zeros(op: Op) -> bool:
-    """Whether there is a zero of every value that the op makes, and the ops in its regions."""
+    """Return whether there is a zero of every value that the op makes, and the ops in its regions."""
     inside = [nested for region in op.regions for block in region.blocks for nested in block]
     return all(
         isinstance(r.type, TensorType) and can_be_zero(r.type) for one in (op, *inside) for r in one.results
@@ -191,7 +191,7 @@ def _open(op: Op, number: int) -> list[Op]:
 
 
 def _is_not_zero(op: Op, index: Value) -> Value:
-    """The condition under which a `case` of two branches takes the second one."""
+    """Return the condition under which a `case` of two branches takes the second one."""
     producer = index.defining_op
     if producer is not None and producer.name == "stablehlo.convert":
         source = producer.operand(0)
@@ -201,7 +201,7 @@ def _is_not_zero(op: Op, index: Value) -> Value:
 
 
 def _compared(op: Op, index: Value, number: int, direction: str) -> Value:
-    """Whether the index of a conditional is that number, or is not ("NE"), computed in front of it."""
+    """Return whether the index of a conditional is that number, or is not ("NE"), computed in front of it."""
     from mpmd_trace.passes.stablehlo.elements import make_constant  # NumPy, which is slow to import
 
     assert isinstance(index.type, TensorType) and op.block is not None

@@ -153,12 +153,12 @@ class _Plan:
         self.label: dict[Op, int] = {op: labels[node] for op, node in flow.node_of.items()}
 
     def readers_of(self, value: Value) -> set[int]:
-        """The meshes on which a value is read, by number."""
+        """Return the meshes on which a value is read, by number."""
         labels = self.labels
         return {labels[node] for node in self.flow.readers.get(value, ())}
 
     def readers(self, value: Value) -> list[str]:
-        """The meshes on which a value is read, in the order of the topology."""
+        """Return the meshes on which a value is read, in the order of the topology."""
         return [self.flow.meshes[number] for number in sorted(self.readers_of(value))]
 
     # Arguments and results of the program.
@@ -299,7 +299,7 @@ class _Plan:
                 maker.attrs[SRC_SET] = insert(EMPTY, mesh, _PLACED)
 
     def _maker(self, value: Value) -> Op | None:
-        """The op that makes a value, in the callee if that is where it is made."""
+        """Return the op that makes a value, in the callee if that is where it is made."""
         maker = value.defining_op
         while isinstance(maker, CallOp) and maker.callee in self.flow.graph.callees:
             value = self.flow.graph.callees[maker.callee].returned[value.index]
@@ -314,7 +314,7 @@ class _Plan:
         ]
 
     def _is_at(self, use: Use, label: int, outside: Sequence[set[int]]) -> bool:
-        """Whether a user wants the value on that mesh and no other."""
+        """Return whether a user wants the value on that mesh and no other."""
         user = use.owner
         if user in self.label:
             return self.label[user] == label
@@ -342,10 +342,10 @@ class _Plan:
 
 
 def _may_move(op: Op) -> bool:
-    """Whether it does not matter for its effects, if any, where the op is, and how often it is there."""
+    """Return whether it does not matter for its effects, if any, where the op is, and how often it is there."""
     return is_pure(op) and all(isinstance(value.type, TensorType) for value in (*op.operands, *op.results))
 
 
 def _has_memory(arg: Value) -> bool:
-    """Whether a reader wants the argument in some memory, which mesh inference then gives it."""
+    """Return whether a reader wants the argument in some memory, which mesh inference then gives it."""
     return any(isinstance(user, AssignOp) and user.mesh_type.memory_kind is not None for user in arg.users)

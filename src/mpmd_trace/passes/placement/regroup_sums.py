@@ -75,7 +75,7 @@ class RegroupSums(Pass):
 
 
 def _open_concatenations(function: FuncOp, origins: Origins) -> bool:
-    """A reduction over concatenated scalars of several meshes is a chain of ops."""
+    """Return a reduction over concatenated scalars of several meshes is a chain of ops."""
     changed = False
     for op in list(function.body):
         reduction = concat_reduction(op) if op.name == "stablehlo.concatenate" else None
@@ -118,7 +118,7 @@ def _regroup(function: FuncOp, origins: Origins) -> bool:
 
 
 def _alike_first(groups: dict[str | None, list[Leaf]]) -> list[list[Leaf]]:
-    """The terms of each mesh, those first that look like all those of other meshes.
+    """Return the terms of each mesh, those first that look like all those of other meshes.
 
     The sum of a mesh between the first one and the last one then begins the sums of these, which can run its program.
     """
@@ -140,14 +140,14 @@ def _alike_first(groups: dict[str | None, list[Leaf]]) -> list[list[Leaf]]:
 
 
 def _look(leaf: Leaf) -> Hashable:
-    """What terms of equal layers share."""
+    """Return what terms of equal layers share."""
     op = leaf.value.defining_op
     made = () if op is None else (op.name, *[value.type for value in op.operands])
     return leaf.value.type, made, tuple(step.name for step in leaf.path)
 
 
 def _place(part: Sequence[Hashable], whole: Sequence[Hashable]) -> int | None:
-    """Where the part begins in the whole, in one piece."""
+    """Return where the part begins in the whole, in one piece."""
     size = len(part)
     return next((i for i in range(len(whole) - size + 1) if whole[i : i + size] == part), None)
 
@@ -204,7 +204,7 @@ class _CallResults:
         return True
 
     def _is_carried(self, leaf: Leaf, index: int) -> bool:
-        """Whether the term is an argument that is this result of the call before, in all calls but the first."""
+        """Return whether the term is an argument that is this result of the call before, in all calls but the first."""
         arg = leaf.value
         if not isinstance(arg, BlockArg) or leaf.path or not arg.has_one_use:
             return False
@@ -215,7 +215,7 @@ class _CallResults:
         return True
 
     def _only_summed(self, index: int) -> bool:
-        """Whether what the calls return is added to something, and used for nothing else."""
+        """Return whether what the calls return is added to something, and used for nothing else."""
         users = [user for call in self.calls for user in call.results[index].users]
         return bool(users) and all(reduction_kind(user) == "add" for user in users)
 

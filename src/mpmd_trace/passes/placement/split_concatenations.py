@@ -67,7 +67,7 @@ class _Splitting:
         self.changed = False
 
     def run(self) -> bool:
-        """Whether a result of an op is now made of parts."""
+        """Return whether a result of an op is now made of parts."""
         for op in self.function.body.ops:
             if op.name == "stablehlo.concatenate" and all(map(ranked, op.operands)):
                 meshes = {self.origins.of(value) for value in op.operands}
@@ -112,7 +112,7 @@ class _Splitting:
     def _as_parts(
         self, reader: Op, value: Value, dim: int, shapes: Sequence[tuple[int, ...]]
     ) -> Sequence[Value] | None:
-        """The parts of an operand: of one made of such parts, of a scalar, or of one scalar everywhere."""
+        """Return the parts of an operand: of one made of such parts, of a scalar, or of one scalar everywhere."""
         if value in self.parts:
             other, parts = self.parts[value]
             return parts if other == dim and [shape_of(part) for part in parts] == shapes else None
@@ -148,7 +148,7 @@ class _Splitting:
         return self._combined(op, kind, [[part, op.operand(1)] for part in parts])
 
     def _product(self, op: Op) -> Value | None:
-        """The inner product of two vectors of parts."""
+        """Return the inner product of two vectors of parts."""
         left, right = (self.parts.get(value) for value in op.operands)
         if left is None or right is None or any(len(shape_of(v)) != 1 for v in op.operands):
             return None
@@ -157,7 +157,7 @@ class _Splitting:
         return self._combined(op, "add", list(zip(left[1], right[1], strict=True)))
 
     def _combined(self, op: Op, kind: str, operands: Sequence[Sequence[Value]]) -> Value:
-        """The op of each of the operands, reduced."""
+        """Return the op of each of the operands, reduced."""
         body = self.function.body
         return reduced(op, kind, [body.insert_before(op, op.clone(operands=own)).results[0] for own in operands])
 

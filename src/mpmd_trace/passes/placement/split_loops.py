@@ -123,7 +123,7 @@ def _unroll(op: Op) -> bool:
 
 
 def _iterations(op: Op) -> int | None:
-    """How often a loop runs that counts up to a constant, as those of JAX do."""
+    """Return how often a loop runs that counts up to a constant, as those of JAX do."""
     condition, body = (region.block for region in op.regions)
     test = condition.terminator.operand(0).defining_op
     from mpmd_trace.passes.stablehlo.folding import comparison  # NumPy, which is slow to import
@@ -208,18 +208,18 @@ class _Needs:
                 self.args[op] = frozenset().union(*(self.of(v) for v in effective_operands(op)))
 
     def of(self, value: Value) -> frozenset[int]:
-        """The arguments that a value in the body is made of."""
+        """Return the arguments that a value in the body is made of."""
         if isinstance(value, BlockArg):
             return frozenset([value.index]) if value.owner is self.body.block else frozenset()
         maker = value.defining_op
         return self.args.get(maker, frozenset()) if maker is not None else frozenset()
 
     def closure(self, args: Iterable[int]) -> set[int]:
-        """The arguments that these are made of over all iterations."""
+        """Return the arguments that these are made of over all iterations."""
         return set(reached(args, lambda i: self.of(self.yielded[i])))
 
     def makers(self, index: int) -> dict[Op, None]:
-        """The ops that compute a carried value, in the order of a walk to what it is made of."""
+        """Return the ops that compute a carried value, in the order of a walk to what it is made of."""
 
         def inside(values: Iterable[Value]) -> list[Op]:
             return [op for v in values if (op := v.defining_op) is not None and op in self.args]
@@ -251,7 +251,7 @@ def _components(needs: _Needs, shared: set[int]) -> list[list[int]]:
 
 
 def _mesh_of(op: Op, part: list[int], needs: _Needs, origins: Origins) -> str | None:
-    """The mesh that most bytes come from of what a part of the loop reads."""
+    """Return the mesh that most bytes come from of what a part of the loop reads."""
     values = dict.fromkeys(op.operand(i) for i in part)
     for i in part:
         for maker in needs.makers(i):
@@ -265,7 +265,7 @@ def _mesh_of(op: Op, part: list[int], needs: _Needs, origins: Origins) -> str | 
 
 
 def _loop_of(op: Op, kept: list[int]) -> Op:
-    """The loop with these carried values only."""
+    """Return the loop with these carried values only."""
     gone = [i for i in range(len(op.results)) if i not in kept]
     regions = [region.clone() for region in op.regions]
     regions[1].block.terminator.erase_operands(gone)

@@ -59,7 +59,7 @@ class Origins:
         return mixes
 
     def of(self, value: Value) -> str | None:
-        """The mesh of a value; for what is free, such as a widened gradient, that of all that it is made of."""
+        """Return the mesh of a value; for what is free, such as a widened gradient, that of all that it is made of."""
         free = self.free.get(value.defining_op) if value.defining_op is not None else None
         if not free:
             return self.found.get(value)
@@ -67,7 +67,7 @@ class Origins:
         return meshes.pop() if len(meshes) == 1 else None
 
     def _meshes_of(self, op: Op) -> list[str]:
-        """The origins of the operands that are not much smaller than the largest one."""
+        """Return the origins of the operands that are not much smaller than the largest one."""
         if not op.regions and op.num_operands == 2:
             one, other = op.operands
             if one.type is other.type:  # nearly all ops
@@ -106,7 +106,7 @@ class Leaf:
 
 
 def leaves_of(root: Op, origins: Origins) -> list[Leaf]:
-    """The terms of the tree below `root`, in order.
+    """Return the terms of the tree below `root`, in order.
 
     The tree is as large as its inner values have one use.  Sums of several meshes are also looked for behind a
     linear op: a widening conversion, a reshape, a product with a scalar.
@@ -133,12 +133,12 @@ def leaves_of(root: Op, origins: Origins) -> list[Leaf]:
 
 
 def _scale_type(root: Op, leaf: Leaf) -> object:
-    """The type that a term has where it is summed."""
+    """Return the type that a term has where it is summed."""
     return leaf.path[0].operand(0).type if leaf.path else root.results[0].type
 
 
 def _linear_operand(op: Op, origins: Origins) -> Value | None:
-    """The operand in which the op is linear, if it is an op that may trade places with a sum."""
+    """Return the operand in which the op is linear, if it is an op that may trade places with a sum."""
     if op.name in ("stablehlo.reshape", "stablehlo.transpose", "stablehlo.negate"):
         return op.operand(0)
     if op.name == "stablehlo.convert":
@@ -215,7 +215,7 @@ def _origins_of(leaves: Iterable[Leaf], origins: Origins) -> dict[str, None]:
 
 
 def by_mesh(leaves: Sequence[Leaf], origins: Origins) -> dict[str | None, list[Leaf]]:
-    """The terms of each mesh, in the order of the topology; those of no mesh are last."""
+    """Return the terms of each mesh, in the order of the topology; those of no mesh are last."""
     meshes = in_topology_order(_origins_of(leaves, origins), origins.graph.functions[0].topology)
     groups: dict[str | None, list[Leaf]] = {mesh: [] for mesh in meshes}
     groups[None] = []
@@ -225,7 +225,7 @@ def by_mesh(leaves: Sequence[Leaf], origins: Origins) -> dict[str | None, list[L
 
 
 def summed(root: Op, leaves: Sequence[Leaf]) -> Value:
-    """The sum of terms of the tree below `root`: first of those with the same way, then over the ways."""
+    """Return the sum of terms of the tree below `root`: first of those with the same way, then over the ways."""
     ways: dict[tuple[Op, ...], list[Value]] = {}
     for leaf in leaves:
         ways.setdefault(leaf.path, []).append(leaf.value)
@@ -241,7 +241,7 @@ def summed(root: Op, leaves: Sequence[Leaf]) -> Value:
 
 
 def total(root: Op, values: Sequence[Value]) -> Value:
-    """The values combined, from the first to the last, by ops like `root`, each as early as possible."""
+    """Return the values combined, from the first to the last, by ops like `root`, each as early as possible."""
     result = values[0]
     for value in values[1:]:
         op = op_like(root, [result, value], [result.type])
@@ -251,7 +251,7 @@ def total(root: Op, values: Sequence[Value]) -> Value:
 
 
 def reduced(op: Op, kind: str, values: Sequence[Value]) -> Value:
-    """The values combined, from the first to the last, right in front of an op whose result is that."""
+    """Return the values combined, from the first to the last, right in front of an op whose result is that."""
     assert op.block is not None
     result = values[0]
     for value in values[1:]:

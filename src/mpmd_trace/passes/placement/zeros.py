@@ -10,14 +10,14 @@ __all__ = ["can_be_zero", "make_zero"]
 
 
 def can_be_zero(type: TensorType) -> bool:
-    """Whether there are constants of the type here."""
+    """Return whether there are constants of the type here."""
     from mpmd_trace.passes.stablehlo.elements import is_foldable  # NumPy, which is slow to import
 
     return is_foldable(type)
 
 
 def make_zero(type: TensorType, loc: Location) -> Op:
-    """A constant of zeros."""
+    """Return a constant of zeros."""
     from mpmd_trace.passes.stablehlo.elements import make_constant, zeros_like  # NumPy, which is slow to import
 
     return make_constant(zeros_like(type), type, loc)

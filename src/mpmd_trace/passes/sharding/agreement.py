@@ -27,7 +27,7 @@ _FACTOR = re.compile(r"[a-z](?:_\d+)?")
 
 
 def agrees(fragments: Iterable[FragmentOp], rules: Mapping[Op, Attribute], topology: TopologyAttr) -> bool:
-    """Whether all ops in the fragments do.
+    """Return whether all ops in the fragments do.
 
     Args:
         fragments: after propagation.
@@ -67,7 +67,7 @@ def agrees(fragments: Iterable[FragmentOp], rules: Mapping[Op, Attribute], topol
 
 
 def _fits(rule: str, axes: tuple[Axes, ...], sizes: Mapping[str, int]) -> bool:
-    """Whether the values of each factor have the same axes."""
+    """Return whether the values of each factor have the same axes."""
     tensors, factors = _parsed(rule)
     held: dict[str, tuple[str, ...]] = {}
     for dims, axes_given in zip(tensors, axes, strict=True):
@@ -81,7 +81,7 @@ def _fits(rule: str, axes: tuple[Axes, ...], sizes: Mapping[str, int]) -> bool:
 def _spread(
     names: tuple[str, ...], axes: tuple[str, ...], factors: Mapping[str, int], sizes: Mapping[str, int]
 ) -> dict[str, tuple[str, ...]] | None:
-    """The axes of each factor of a dimension, the first factor first; None where they do not fit."""
+    """Return the axes of each factor of a dimension, the first factor first; None where they do not fit."""
     rest = list(axes)
     spread = {}
     for name in names:
@@ -98,7 +98,7 @@ def _spread(
 
 @functools.lru_cache(maxsize=4096)
 def _parsed(rule: str) -> tuple[list[tuple[tuple[str, ...], ...]], dict[str, int]]:
-    """The factors of each dimension of each operand and result, and the sizes of the factors."""
+    """Return the factors of each dimension of each operand and result, and the sizes of the factors."""
     match = _RULE.match(rule)
     assert match is not None, rule
     operands, results, factors = match.groups()
@@ -111,7 +111,7 @@ def _parsed(rule: str) -> tuple[list[tuple[tuple[str, ...], ...]], dict[str, int
 
 
 def _axes(value: Value, fragment: FragmentOp) -> Axes | None:
-    """The axes of each dimension of a value in a fragment; None where that cannot be said."""
+    """Return the axes of each dimension of a value in a fragment; None where that cannot be said."""
     if isinstance(value, OpResult):
         return axes_of(per_value(value.op.attrs.get(SHARDING), value.index), rank_of(value))
     inside = isinstance(value, BlockArg) and value.owner is fragment.body.block

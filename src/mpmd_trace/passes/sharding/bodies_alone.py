@@ -133,7 +133,7 @@ def propagate_in_bodies(
 def _propagated(
     module: Module, function: FuncOp, fragments: Sequence[FragmentOp], diagnostics: Diagnostics
 ) -> list[Region] | None:
-    """What Shardy makes of the bodies of these fragments of the function; None when it fails."""
+    """Return what Shardy makes of the bodies of these fragments of the function; None when it fails."""
     block = Block()
     returned: list[Value] = []
     for number, fragment in enumerate(fragments):

@@ -18,7 +18,7 @@ _HIDDEN_OPS = frozenset({"stablehlo.constant", "sdy.constant", "stablehlo.slice"
 
 
 def abstract_text(body: Region) -> str:
-    """The text of the body without the values of constants and the positions of slices."""
+    """Return the text of the body without the values of constants and the positions of slices."""
     return remembered(body, "abstract text", lambda: _HIDDEN.sub(r"\1", fingerprint(body)))
 
 

@@ -53,7 +53,7 @@ _WITH_EDGES = frozenset({"stablehlo.case", "stablehlo.optimization_barrier", "st
 
 
 def can_do(body: Region, *, chlo: bool = False) -> bool:
-    """Whether `with_constants_apart` knows what Shardy does to a body without shardings; `chlo`: given rules."""
+    """Return whether `with_constants_apart` knows what Shardy does to a body without shardings; `chlo`: given rules."""
     names = op_names(body)
     return names is not None and names <= (_KNOWN | _CHLO if chlo else _KNOWN)
 
@@ -109,7 +109,7 @@ def _remove_dead_ops(region: Region) -> None:
 
 
 def _is_merged(op: Op) -> bool:
-    """Whether Shardy merges copies of the op, so that it need not be split."""
+    """Return whether Shardy merges copies of the op, so that it need not be split."""
     return op.name == _CONSTANT or (op.name == _BROADCAST and op.operand(0).type.is_scalar)
 
 
@@ -118,7 +118,7 @@ def _is_split(op: Op) -> bool:
 
 
 def _shared_expressions(region: Region) -> set[Op]:
-    """The constant expressions in the region; none if no use of one needs a copy of its own."""
+    """Return the constant expressions in the region; none if no use of one needs a copy of its own."""
     seen: set[Op | None] = set()
     shared = False
     for op in list(region.walk(post_order=False)):

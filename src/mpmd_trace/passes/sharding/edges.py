@@ -41,7 +41,7 @@ UNSET = "mpmd.unset_in_shardings"
 
 
 def user_sharding(attributes: DictAttr) -> TensorShardingAttr | None:
-    """The sharding among the attributes of an argument or a result of a function."""
+    """Return the sharding among the attributes of an argument or a result of a function."""
     sharding = attributes.entries.get(SHARDING)
     return sharding if isinstance(sharding, TensorShardingAttr) else None
 
@@ -61,7 +61,7 @@ class ValueShardings:
         self._arguments = [user_sharding(attributes) for attributes in function.arg_attrs]
 
     def of(self, value: Value) -> TensorShardingAttr | None:
-        """The sharding of `value` at this moment; arguments as they were when this object was made."""
+        """Return the sharding of `value` at this moment; arguments as they were when this object was made."""
         if isinstance(value, BlockArg):
             if value.owner is self._entry:
                 return self._arguments[value.index]
@@ -74,12 +74,12 @@ class ValueShardings:
 
 
 def in_sharding(op: FragmentOp, index: int) -> TensorShardingAttr | None:
-    """The sharding that the fragment wants for an operand; None when its list says nothing."""
+    """Return the sharding that the fragment wants for an operand; None when its list says nothing."""
     return None if index in _unset(op) else per_value(op.in_shardings, index)
 
 
 def body_sharding(fragment: FragmentOp, value: Value) -> TensorShardingAttr | None:
-    """The sharding of a value in the body of the fragment."""
+    """Return the sharding of a value in the body of the fragment."""
     op = value.defining_op
     if op is None:
         return in_sharding(fragment, value.index)
@@ -96,12 +96,12 @@ def _unset(op: FragmentOp) -> tuple[int, ...]:
 
 @functools.lru_cache(maxsize=1 << 14)
 def sharding_list(shardings: tuple[TensorShardingAttr, ...]) -> TensorShardingPerValueAttr:
-    """The list attribute of these shardings; cheap for a list that occurred before."""
+    """Return the list attribute of these shardings; cheap for a list that occurred before."""
     return TensorShardingPerValueAttr.get(shardings)
 
 
 def rank_of(value: Value) -> int:
-    """The number of dimensions of a tensor or mesh tensor; 0 for others."""
+    """Return the number of dimensions of a tensor or mesh tensor; 0 for others."""
     tensor = tensor_of(value)
     return 0 if tensor is None else len(tensor.shape or ())
 
@@ -143,7 +143,7 @@ def set_fragment_shardings(
 
 
 def constrained(builder: BodyBuilder, value: Value, sharding: TensorShardingAttr, loc: Location = UNKNOWN) -> Value:
-    """The value with a constraint that is appended to a body."""
+    """Return the value with a constraint that is appended to a body."""
     return builder.op(CONSTRAINT, [value], [value.type], props={"sharding": sharding}, loc=loc).results[0]
 
 

@@ -66,7 +66,7 @@ class EnforceUserShardings(FunctionPass):
 
 
 def without_sub_axes(sharding: TensorShardingAttr) -> TensorShardingAttr:
-    """The sharding whose dimensions end before their first sub-axis; a shortened dimension is closed."""
+    """Return the sharding whose dimensions end before their first sub-axis; a shortened dimension is closed."""
     dims = []
     for i, dim in enumerate(sharding.dims):
         axes = sharding.dim_axes(i)

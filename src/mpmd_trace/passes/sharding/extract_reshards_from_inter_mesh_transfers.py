@@ -139,7 +139,7 @@ class _Extraction:
         return math.prod(local_shape(tensor, sharding, self.mesh))
 
     def reshard(self, value: Value, type: MeshTensorType, sharding: TensorShardingAttr | None) -> FragmentOp:
-        """A detached fragment that gives `value` with another sharding."""
+        """Return a detached fragment that gives `value` with another sharding."""
         tensor = type.tensor
         body = self.identities.get(tensor)
         if body is None:

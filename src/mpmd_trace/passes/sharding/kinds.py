@@ -28,7 +28,7 @@ _MOST_ROUNDS = 8
 
 
 def is_scalar(value: Value) -> bool:
-    """Whether the value has no dimension that could be sharded."""
+    """Return whether the value has no dimension that could be sharded."""
     return _has_no_dims(value.type)
 
 
@@ -49,7 +49,7 @@ class _Numbers:
 
 
 def shardings_of(attributes: DictAttr) -> DictAttr:
-    """What of the attributes of an argument or a result Shardy looks at."""
+    """Return what of the attributes of an argument or a result Shardy looks at."""
     return DictAttr.get({k: v for k, v in attributes.entries.items() if k.startswith("sdy.")})
 
 
@@ -94,7 +94,7 @@ class Kinds:
 
     @staticmethod
     def apart(function: FuncOp) -> Kinds:
-        """Every op and every value is of its own kind."""
+        """Return every op and every value is of its own kind."""
         kinds = Kinds.__new__(Kinds)
         terminator = function.body.terminator
         kinds.ops = [op for op in function.body if op is not terminator]
@@ -112,7 +112,7 @@ class Kinds:
         return len({kind for kind, _ in on}) < len(on)
 
     def type(self, value: Value) -> Type:
-        """The type of a value, on the first mesh that looks like its own."""
+        """Return the type of a value, on the first mesh that looks like its own."""
         type = value.type
         if isinstance(type, MeshTensorType) and type.mesh in self.alike:
             return type.with_mesh(self.alike[type.mesh])
@@ -148,7 +148,7 @@ class Kinds:
         self._inputs = {op: self._inputs_of(op) for op in self.ops}
 
     def _inputs_of(self, op: Op) -> list[Value | int]:
-        """The operands, or fixed numbers for those that come from another microbatch."""
+        """Return the operands, or fixed numbers for those that come from another microbatch."""
         result: list[Value | int] = op.operands  # type: ignore[assignment]  # a fresh list
         for i, v in enumerate(op.operands):
             if isinstance(v, OpResult) and self._crosses(v.op, op) and not is_scalar(v):

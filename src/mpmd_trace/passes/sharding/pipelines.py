@@ -51,7 +51,7 @@ class ShardingPropagationPipeline(Pipeline):
     fit: FitMemory | None = None
 
     def passes(self) -> list[Pass]:
-        """The steps, in order."""
+        """Return the steps, in order."""
         steps: list[Pass] = [
             UniquifyFunctionInputsOutputs(use_transfer_instead_of_fragment=True),
             *([PreferRows()] if self.hoist is not None else []),

@@ -88,7 +88,7 @@ def _hands_on(op: Op) -> bool:
 
 
 def _is_batch(value: Value, known: Mapping[Value, bool]) -> bool:
-    """Whether microbatches read slices of the value, or one of them reads all of it in its forward.
+    """Return whether microbatches read slices of the value, or one of them reads all of it in its forward.
 
     `known`: the same of the values that are made of it.
     """
@@ -106,7 +106,7 @@ def _is_batch(value: Value, known: Mapping[Value, bool]) -> bool:
 
 
 def _later(attributes: DictAttr, axes: Collection[str]) -> DictAttr:
-    """The attributes with a priority for the dimensions that are sharded over one of the axes."""
+    """Return the attributes with a priority for the dimensions that are sharded over one of the axes."""
     sharding = user_sharding(attributes)
     if sharding is None:
         return attributes

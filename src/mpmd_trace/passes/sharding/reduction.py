@@ -37,19 +37,19 @@ _HIDDEN_ATTRIBUTES = ("arg_attrs", "res_attrs", "mhlo.memory_kind")
 
 
 def is_plain_fragment(op: Op) -> TypeGuard[FragmentOp]:
-    """Whether the op is a fragment without attributes that propagation does not look at."""
+    """Return whether the op is a fragment without attributes that propagation does not look at."""
     return isinstance(op, FragmentOp) and not any(name in op.attrs for name in _HIDDEN_ATTRIBUTES)
 
 
 def reducible(function: FuncOp) -> bool:
-    """Whether the function consists of fragments, transfers and a return only."""
+    """Return whether the function consists of fragments, transfers and a return only."""
     block = function.body
     terminator = block.terminator
     return all(isinstance(op, FragmentOp | TransferOp) or op is terminator for op in block)
 
 
 def numbered(op: Op, operands: Sequence[Value], number: int) -> Op:
-    """A copy of the op for other operands that says which one it is."""
+    """Return a copy of the op for other operands that says which one it is."""
     copy = op.clone(operands=operands)
     for name in _HIDDEN_ATTRIBUTES:
         copy.attrs.pop(name, None)
@@ -140,7 +140,7 @@ class Reduction:
     # Back.
 
     def _propagated(self, after: Module) -> tuple[FuncOp, dict[Op, Op]] | None:
-        """The function after propagation, and the op in it for each op that was kept and is not gone.
+        """Return the function after propagation, and the op in it for each op that was kept and is not gone.
 
         None when propagation added ops to the function.
         """
@@ -178,7 +178,7 @@ class Reduction:
         return True
 
     def _unused_can_go(self, new_ops: dict[Op, Op]) -> bool:
-        """Whether what propagation removed, because nobody used it, is unused in the big program."""
+        """Return whether what propagation removed, because nobody used it, is unused in the big program."""
         for op, target in self.op_of.items():
             gone = target not in new_ops
             if gone and any(self.op_of.get(user) in new_ops for user in op.users):
@@ -190,7 +190,7 @@ class Reduction:
         return True
 
     def _consistent(self, done: FuncOp, new_ops: dict[Op, Op]) -> bool:
-        """Whether the shardings at both ends of every edge are a pair that a small program's edge has."""
+        """Return whether the shardings at both ends of every edge are a pair that a small program's edge has."""
         made: dict[Value, TensorShardingAttr | None] = {}
         wanted: dict[Op, tuple[TensorShardingAttr | None, ...]] = {}
         given = done.arg_attrs

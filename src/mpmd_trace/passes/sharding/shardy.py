@@ -28,7 +28,7 @@ _DUMP = "sdy-save-module"
 
 @functools.cache
 def propagation_pipeline(*, keep_rules: bool = False) -> str:
-    """The passes of this jaxlib's propagation pipeline without those that prepare partitioning by XLA.
+    """Return the passes of this jaxlib's propagation pipeline without those that prepare partitioning by XLA.
 
     `keep_rules`: ops keep the attribute that says how their operands and results depend on each other.
     """
@@ -49,7 +49,7 @@ def _steps(pipeline: str) -> list[str]:
 
 
 def run_shardy(module: Module, diagnostics: Diagnostics) -> Module | None:
-    """A new module: `module` after Shardy's propagation.  None when it failed."""
+    """Return a new module: `module` after Shardy's propagation.  None when it failed."""
     text = run_on_text(module, propagation_pipeline(), diagnostics)
     return None if text is None else parse_generic(text)
 

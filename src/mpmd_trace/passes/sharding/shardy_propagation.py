@@ -119,7 +119,7 @@ def _choices(function: FuncOp, *, reduced: bool) -> Iterator[Kinds]:
 
 
 def _size(block: Block) -> int:
-    """The number of ops, those in bodies counted each time."""
+    """Return the number of ops, those in bodies counted each time."""
     sizes: dict[Region, int] = {}
     total = 0
     for op in block:

@@ -82,7 +82,7 @@ class _Retarget:
         self.said: set[str] = set()
 
     def _free(self, name: str) -> str:
-        """A symbol for the mesh `name`: its name, if no function is called so."""
+        """Return a symbol for the mesh `name`: its name, if no function is called so."""
         taken = {op.attr("sym_name") for op in self.module.body if op.name != "sdy.mesh"}
         while StringAttr.get(name) in taken:
             name += "_mesh"
@@ -135,7 +135,7 @@ class _Retarget:
         return self._on(sharding, type.mesh, where, type.tensor, what) if isinstance(type, MeshTensorType) else sharding
 
     def _body(self, body: Region, mesh: str) -> Region:
-        """The body on this mesh; the symbols are this module's, so it is not remembered for longer."""
+        """Return the body on this mesh; the symbols are this module's, so it is not remembered for longer."""
         result = self.bodies.get((body, mesh))
         if result is None:
             copy = body.clone()
@@ -156,7 +156,7 @@ class _Retarget:
         return changed
 
     def _renamed(self, attribute: Attribute, mesh: str) -> Attribute:
-        """The attribute of another kind with the symbol of `mesh`: groups of devices in a manual computation."""
+        """Return the attribute of another kind with the symbol of `mesh`: groups of devices in a manual computation."""
 
         def symbol(match: re.Match[str]) -> str:
             renamed = self.before.get(match[1].strip('"'))
@@ -175,7 +175,7 @@ class _Retarget:
         tensor: TensorType | None = None,
         what: str = "a sharding",
     ) -> TensorShardingAttr:
-        """The sharding with the axes of `mesh`."""
+        """Return the sharding with the axes of `mesh`."""
         wanted = self.meshes[mesh]
         given = mesh_of(sharding, self.before)
         if given is not None and given.device_ids and not given.axes:

@@ -74,7 +74,7 @@ def _select(op: Op, predicate: Value, true: Value, false: Value) -> Result:
 
 
 def _part(whole: Value, index: int) -> Value:
-    """What `whole` was made of."""
+    """Return what `whole` was made of."""
     maker = whole.defining_op
     assert maker is not None
     return maker.operand(index)

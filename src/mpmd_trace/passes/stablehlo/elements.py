@@ -61,7 +61,7 @@ class Constant(NamedTuple):
 
 
 def _body(value: Value) -> tuple[str, TensorType] | None:
-    """What stands between the brackets of the constant that defines `value`."""
+    """Return what stands between the brackets of the constant that defines `value`."""
     op = value.defining_op
     if op is None or op.name != "stablehlo.constant":
         return None
@@ -73,7 +73,7 @@ def _body(value: Value) -> tuple[str, TensorType] | None:
 
 
 def splat_text(value: Value) -> str | None:
-    """The spelling of the one element that a splat constant repeats; None for other values.
+    """Return the spelling of the one element that a splat constant repeats; None for other values.
 
     It is there for every element type, complex ones too.
     """
@@ -84,7 +84,7 @@ def splat_text(value: Value) -> str | None:
 
 
 def constant_of(value: Value) -> Constant | None:
-    """The constant that defines `value`; None if it is something else, or of an unusual element type."""
+    """Return the constant that defines `value`; None if it is something else, or of an unusual element type."""
     payload = _body(value)
     if payload is None:
         return None
@@ -107,7 +107,7 @@ def constant_of(value: Value) -> Constant | None:
 
 
 def integer_of(value: Value) -> int | None:
-    """The first element of the constant that defines `value`, as an integer; None if it is something else."""
+    """Return the first element of the constant that defines `value`, as an integer; None if it is something else."""
     constant = constant_of(value)
     return None if constant is None else int(constant.full.reshape(-1)[0])
 
@@ -123,7 +123,7 @@ def _scalar(token: str, dtype: Any) -> Any:
 
 
 def dense_text(values: Array, type: TensorType) -> str:
-    """The attribute that holds these values, spelled as MLIR does."""
+    """Return the attribute that holds these values, spelled as MLIR does."""
     assert type.shape is not None
     dtype = _DTYPES[type.element]
     values = np.ascontiguousarray(values, dtype)
@@ -143,7 +143,7 @@ def dense_text(values: Array, type: TensorType) -> str:
 
 
 def make_constant(value: Array | str, type: TensorType, loc: Location) -> Op:
-    """A detached constant: of these values, or the splat of an element spelled `value`."""
+    """Return a detached constant: of these values, or the splat of an element spelled `value`."""
     text = f"dense<{value}> : {type.text}" if isinstance(value, str) else dense_text(value, type)
     return make_op("stablehlo.constant", [], [type], props={"value": parse_attribute(text)}, loc=loc)
 
@@ -154,7 +154,7 @@ def zeros_like(type: TensorType) -> Array:
 
 
 def is_foldable(type: TensorType) -> bool:
-    """Whether constants of this type can be read and written."""
+    """Return whether constants of this type can be read and written."""
     return type.shape is not None and -1 not in type.shape and type.element in _DTYPES
 
 

@@ -30,7 +30,7 @@ def _logistic(x: float) -> float:
 
 
 def _periodic(function: _Unary) -> _Unary:
-    """The value of C's library at infinity is a NaN with its sign bit set."""
+    """Return the value of C's library at infinity is a NaN with its sign bit set."""
     return lambda x: -math.nan if math.isinf(x) else function(x)
 
 
@@ -131,7 +131,7 @@ def comparison(op: Op) -> str:
 
 
 def _constants(op: Op) -> list[Constant] | None:
-    """The constants that are the operands; None unless all are."""
+    """Return the constants that are the operands; None unless all are."""
     if not all(static(r) and is_foldable(_type(r.type)) for r in op.results):
         return None
     result = []
@@ -149,14 +149,14 @@ def _type(type_: object) -> TensorType:
 
 
 def _operands(constants: Sequence[Constant]) -> list[Array]:
-    """The values, as scalars when all are splats."""
+    """Return the values, as scalars when all are splats."""
     if all(c.is_splat for c in constants):
         return [c.values for c in constants]
     return [c.full for c in constants]
 
 
 def _new_nans_positive(result: Array, operands: Sequence[Array]) -> Array:
-    """A NaN that no operand brought in has no sign, whatever the processor makes of it."""
+    """Return a NaN that no operand brought in has no sign, whatever the processor makes of it."""
     new = np.isnan(result)
     for operand in operands:
         new &= ~np.isnan(operand)
@@ -247,12 +247,12 @@ def _select(op: Op, constants: list[Constant]) -> Array | None:
 
 
 def _splat_shape(op: Op, value: Value) -> Result:
-    """A broadcast, reshape or transpose of a splat is a splat, whatever the element type."""
+    """Return a broadcast, reshape or transpose of a splat is a splat, whatever the element type."""
     return splat_text(value) if static(op.result) else None
 
 
 def folding_patterns(limit: int, floats: bool) -> list[Pattern]:
-    """The folds.
+    """Return the folds.
 
     `limit` is the number of elements up to which constants that grow the program are made; without `floats`,
     floating point values are not folded, except by functions of one operand, transposes, compares and selects.

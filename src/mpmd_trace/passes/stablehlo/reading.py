@@ -12,13 +12,13 @@ __all__ = ["integer", "integers", "listed", "ranked", "shape_of"]
 
 
 def integers(op: Op, name: str) -> tuple[int, ...]:
-    """The values of an attribute such as `dimensions = array<i64: 0, 1>`."""
+    """Return the values of an attribute such as `dimensions = array<i64: 0, 1>`."""
     attribute = op.props.get(name)
     return attribute.values if isinstance(attribute, DenseArrayAttr) else ()
 
 
 def integer(op: Op, name: str, absent: int = 0) -> int:
-    """The value of an integer attribute."""
+    """Return the value of an integer attribute."""
     attribute = op.props.get(name)
     return attribute.value if isinstance(attribute, IntegerAttr) else absent
 
@@ -31,12 +31,12 @@ def listed(op: Op, attribute: str, name: str) -> tuple[int, ...]:
 
 
 def ranked(value: Value) -> TensorType | None:
-    """The type of the value if it is a tensor of known rank."""
+    """Return the type of the value if it is a tensor of known rank."""
     type = value.type
     return type if isinstance(type, TensorType) and type.shape is not None else None
 
 
 def shape_of(value: Value) -> tuple[int, ...]:
-    """The shape of a ranked tensor."""
+    """Return the shape of a ranked tensor."""
     type = ranked(value)
     return () if type is None or type.shape is None else type.shape

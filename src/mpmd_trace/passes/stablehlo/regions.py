@@ -42,7 +42,7 @@ def _keep(
 
 @rewrites("stablehlo.while")
 def _while(op: Op, rewriter: Rewriter) -> bool:
-    """A loop carries no value that it does not change, and runs at least once."""
+    """Return a loop carries no value that it does not change, and runs at least once."""
     condition, body = op.regions[0].block, op.regions[1].block
     if splat_text(condition.terminator.operand(0)) == "false":
         rewriter.replace_op(op, op.operands)
@@ -64,7 +64,7 @@ def _while(op: Op, rewriter: Rewriter) -> bool:
 
 @rewrites("stablehlo.case")
 def _case(op: Op, rewriter: Rewriter) -> bool:
-    """A case with a known index is its branch."""
+    """Return a case with a known index is its branch."""
     index, count = integer_of(op.operand(0)), len(op.regions)
     if index is None:
         return False
@@ -78,7 +78,7 @@ def _case(op: Op, rewriter: Rewriter) -> bool:
 
 @rewrites("stablehlo.reduce")
 def _reduce(op: Op, rewriter: Rewriter) -> bool:
-    """A reduction reduces something, uses what it reduces, and its results are used."""
+    """Return a reduction reduces something, uses what it reduces, and its results are used."""
     count = len(op.results)
     inputs, initial = op.operands[:count], op.operands[count:]
     dims = integers(op, "dimensions")
@@ -125,7 +125,7 @@ def _defined_in(value: Value, region: Region) -> bool:
 
 
 def _arguments_behind(values: Sequence[Value], block: Block) -> set[Value]:
-    """The block arguments from which the values are computed."""
+    """Return the block arguments from which the values are computed."""
 
     def read(value: Value) -> list[Value]:
         producer = value.defining_op
@@ -147,7 +147,7 @@ def _broadcasts(op: Op, values: Sequence[Value], rewriter: Rewriter) -> bool:
 
 @rewrites("stablehlo.sort")
 def _sort(op: Op, rewriter: Rewriter) -> bool:
-    """A sort moves only values that are used or compared."""
+    """Return a sort moves only values that are used or compared."""
     block = op.regions[0].block
     gone = {
         i

@@ -121,13 +121,13 @@ def any_value(value: Value) -> bool:
 
 
 def of_integers(value: Value) -> bool:
-    """A tensor of integers (or booleans)."""
+    """Return a tensor of integers (or booleans)."""
     type_ = value.type
     return isinstance(type_, TensorType) and type_.element[:1] in ("i", "u")
 
 
 def static(value: Value) -> bool:
-    """A tensor all of whose dimensions are known."""
+    """Return a tensor all of whose dimensions are known."""
     type = ranked(value)
     return type is not None and -1 not in (type.shape or ())
 
@@ -139,7 +139,7 @@ def _needing_constant(matches: Matcher) -> Matcher:
 
 @_needing_constant
 def constant(value: Value) -> bool:
-    """A constant of any type."""
+    """Return a constant of any type."""
     op = value.defining_op
     return op is not None and op.name == "stablehlo.constant"
 
@@ -149,7 +149,7 @@ def other_than_constant(value: Value) -> bool:
 
 
 def splat(what: int) -> Matcher:
-    """A constant that repeats 0, 1, or (-1) all bits set."""
+    """Return a constant that repeats 0, 1, or (-1) all bits set."""
 
     def matches(value: Value) -> bool:
         constant = constant_of(value)
@@ -166,7 +166,7 @@ def splat(what: int) -> Matcher:
 
 
 def made_by(name: str) -> Matcher:
-    """The result of `stablehlo.{name}`."""
+    """Return the result of `stablehlo.{name}`."""
     wanted = f"stablehlo.{name}"
 
     def matches(value: Value) -> bool:
@@ -180,7 +180,7 @@ def made_by(name: str) -> Matcher:
 
 
 def same_type(op: Op, value: Value) -> Declared | None:
-    """The value, if it has the type of the op's result."""
+    """Return the value, if it has the type of the op's result."""
     return Declared(value) if value.type is op.result.type else None
 
 

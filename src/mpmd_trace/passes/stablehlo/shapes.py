@@ -90,7 +90,7 @@ def _broadcast(op: Op, value: Value) -> Result:
 
 @rewrites("stablehlo.iota")
 def _iota(op: Op, rewriter: Rewriter) -> bool:
-    """An iota has one dimension, of more than one element."""
+    """Return an iota has one dimension, of more than one element."""
     type_ = ranked(op.result)
     if type_ is None or not static(op.result):
         return False
@@ -151,7 +151,7 @@ def _joined_splats(op: Op, dim: int, rewriter: Rewriter) -> bool:
 
 
 def _resized(value: Value, dim: int, size: int) -> TensorType:
-    """The type of the value with another size of a dimension."""
+    """Return the type of the value with another size of a dimension."""
     type_, shape = ranked(value), list(shape_of(value))
     assert type_ is not None
     shape[dim] = size
@@ -159,14 +159,14 @@ def _resized(value: Value, dim: int, size: int) -> TensorType:
 
 
 def _splat(value: Value) -> Attribute | None:
-    """The attribute of the constant that defines the value, if it repeats one element."""
+    """Return the attribute of the constant that defines the value, if it repeats one element."""
     op = value.defining_op
     return None if op is None or splat_text(value) is None else op.props["value"]
 
 
 @rewrites("stablehlo.slice")
 def _slice_of_concatenation(op: Op, rewriter: Rewriter) -> bool:
-    """A slice of a concatenation is one of the parts that it touches."""
+    """Return a slice of a concatenation is one of the parts that it touches."""
     value = op.operand(0)
     whole = _producer(value, "stablehlo.concatenate")
     if whole is None:
@@ -207,7 +207,7 @@ def _slice_props(start: list[int], sizes: tuple[int, ...]) -> dict[str, Attribut
 
 
 def _dynamic_slice(op: Op, value: Value, *at: Value) -> Result:
-    """A dynamic slice at known indices is a slice."""
+    """Return a dynamic slice at known indices is a slice."""
     known = [i for i in map(integer_of, at) if i is not None]
     if len(known) != len(at):
         return None
@@ -217,7 +217,7 @@ def _dynamic_slice(op: Op, value: Value, *at: Value) -> Result:
 
 
 def _dynamic_update_slice(op: Op, value: Value, update: Value, *at: Value) -> Result:
-    """An update of nothing is the operand, one of everything (at index 0) the update."""
+    """Return an update of nothing is the operand, one of everything (at index 0) the update."""
     if static(update) and 0 in shape_of(update):
         return Declared(value)
     return Declared(update) if value.type is update.type and all(integer_of(v) == 0 for v in at) else None
@@ -284,7 +284,7 @@ class _Empty:
 
     @staticmethod
     def suits(type: Type | None) -> bool:
-        """Whether a tensor of this type has no element."""
+        """Return whether a tensor of this type has no element."""
         return _is_empty(type)
 
     def match_and_rewrite(self, op: Op, rewriter: Rewriter) -> bool:

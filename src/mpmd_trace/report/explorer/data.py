@@ -230,7 +230,7 @@ def _told(changes: Changes) -> dict[str, Any]:
 
 
 def _place(node: dict[str, Any]) -> str:
-    """A node in words, as the page says it."""
+    """Return a node in words, as the page says it."""
     call, mesh = node.get("c"), node.get("m")
     return f"{node['l'][:60]}{'' if call is None else f' ({call})'}{f' on {mesh}' if mesh else ''}"
 

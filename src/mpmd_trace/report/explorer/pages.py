@@ -43,7 +43,7 @@ def explorer_files(
     of_plan: Mapping[str, Any] | None = None,
     texts: Mapping[str, Any] | None = None,
 ) -> Iterator[tuple[str, str]]:
-    """The names and contents of all files.
+    """Yield the names and contents of all files.
 
     Args:
         title: the name of the program.
@@ -118,7 +118,7 @@ def _script(name: str, text: str) -> str:
 
 
 def in_files(texts: Sequence[Any], most: int = CHUNK) -> tuple[list[list[Any]], list[tuple[int, int]]]:
-    """The texts, or what becomes one, by file, and of each the number of its file and its place there."""
+    """Return the texts, or what becomes one, by file, and of each the number of its file and its place there."""
     files: list[list[Any]] = []
     places: list[tuple[int, int]] = []
     size = most
@@ -159,7 +159,7 @@ def _plan(plan: Plan, actions: FragmentActions) -> dict[str, Any]:
 
 
 def program_facts(compiled: Compiled) -> tuple[list[dict[str, Any]], dict[str, str]]:
-    """What XLA says of each program of the plan, and the optimized HLO of those that it compiled, by name."""
+    """Return what XLA says of each program of the plan, and the optimized HLO of those that it compiled, by name."""
     facts: list[dict[str, Any]] = []
     texts: dict[str, str] = {}
     names: dict[str, str] = {}
@@ -195,7 +195,7 @@ def measured_rows(measured: Sequence[Timeline]) -> list[list[list[Any]]]:
 
 @functools.cache
 def _schedules(meshes: int, microbatches: int) -> str:
-    """Every schedule of the library that there is for a size, for the page to play with costs of its user."""
+    """Return every schedule of the library that there is for a size, for the page to play with costs of its user."""
     pages: dict[str, Any] = {}
     for name in schedule_names():
         try:
