@@ -39,7 +39,7 @@ def ours(text: str, given: dict[str, Any], phases: Phases) -> tuple[float, float
 def with_cut(text: str, given: dict[str, Any], phases: Phases) -> float:
     """Seconds in passes with the placement of `mpmd_trace.jit`."""
     request = PartitionRequest.of(**given)
-    request = dataclasses.replace(request, placement="cut", cut_in_calls=True, senders_apart=True)
+    request = dataclasses.replace(request, placement="cut", cut_in_calls=True, keep_sends_separate=True)
     return sum(r.seconds for r in partition_as(text, request, phases=phases).runs)
 
 

@@ -34,7 +34,7 @@ class Found:
     bytes: int
     peak: int
     transfers: int
-    astray: tuple[str, ...]
+    misplaced: tuple[str, ...]
     error: float | None = None
 
 
@@ -58,14 +58,14 @@ def measure(recipe: Recipe, placement: str, *, run: bool) -> Found:
     plan = make_plan(lowered.partitioned.module)
     meshes = [plan.slots[slot].mesh for slot in plan.arguments[len(lowered.traced.constants) :]]
     paths = [jax.tree_util.keystr(path) for path, _ in jax.tree_util.tree_leaves_with_path(recipe.args)]
-    astray = tuple(
+    misplaced = tuple(
         f"{path}: {mesh}, not {recipe.home(path)}"
         for path, mesh in zip(paths, meshes, strict=True)
         if recipe.home(path) not in ("", mesh)
     )
     error = _error(recipe, lowered.compile()) if run else None
     moved = sum(len(t.outputs) for t in plan.transfers if t.source != t.target)
-    return Found(plan.transferred_bytes, max(plan.live_bytes().values()), moved, astray, error)
+    return Found(plan.transferred_bytes, max(plan.live_bytes().values()), moved, misplaced, error)
 
 
 def _error(recipe: Recipe, compiled: Any) -> float:
@@ -99,7 +99,7 @@ def main() -> None:
                 "bytes": round(found.bytes / max(recipe.bytes, 1), 3),
                 "peak": round(found.peak / row["peak"], 3),
                 "transfers": found.transfers,
-                "astray": found.astray,
+                "misplaced": found.misplaced,
                 "error": found.error,
             }
         rows.append(row)
@@ -116,7 +116,7 @@ def _print(row: dict[str, Any], placements: list[str]) -> None:
         error = "" if found["error"] is None else f", error {found['error']:.1e}"
         parts.append(
             f"{placement}: bytes {found['bytes']:.3f}, peak {found['peak']:.3f}, "
-            f"{found['transfers']} transfers, {len(found['astray'])} not at home{error}"
+            f"{found['transfers']} transfers, {len(found['misplaced'])} not at home{error}"
         )
     print("\n    ".join(parts), flush=True)
 

@@ -89,7 +89,7 @@ def work(options: argparse.Namespace) -> int:
     def together() -> list[float]:
         """The seconds of CPU of each process so far; returns when all have come here."""
         mine = json.dumps(time.process_time()).encode()
-        return [json.loads(one) for one in job.peers.agree("benchmark", mine)]
+        return [json.loads(one) for one in job.peers.allgather_bytes("benchmark", mine)]
 
     rounds = []
     for _ in range(options.rounds):

@@ -25,7 +25,7 @@ from workers import WORKER, found_by_first
 
 import mpmd_trace
 from mpmd_trace.backend.distribution.job import Job, current
-from mpmd_trace.backend.distribution.parcels import Parcel, parts_of
+from mpmd_trace.backend.distribution.reshard_transfer import ReshardTransfer, parts_of
 from mpmd_trace.backend.distribution.transport import Log, here, tag_of
 
 TARGET, AT = 0.8, 16 << 20
@@ -102,7 +102,7 @@ def _over_transport(job: Job, size: int, numbers: Iterator[int]) -> Callable[[],
         spec = jax.ShapeDtypeStruct((size // 4,), np.float32, sharding=target)
         pieces = parts_of(spec.shape, source, target)[way, 1 - way]
         sends = job.process == way
-        parcel = Parcel(
+        parcel = ReshardTransfer(
             spec,
             source,
             sends={1 - way: pieces} if sends else {},

@@ -102,8 +102,8 @@ def main():
         shards = [s for x in jax.tree.leaves((params, state)) for s in x.addressable_shards]
         own = sum(s.data.nbytes for s in shards if s.device == meshes[mesh].devices[0])
         assert 0 <= memory.arguments - own <= sum(x.nbytes for x in played)  # the batch
-    print("transfers and bytes of an update:", learner.residence().causes)
-    assert actor.residence().sent == ()
+    print("transfers and bytes of an update:", learner.placement_report().causes)
+    assert actor.placement_report().sent == ()
 
 
 if __name__ == "__main__":

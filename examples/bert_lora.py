@@ -144,12 +144,12 @@ def main():
         own = sum(x.nbytes for x in arrays if x.devices() == set(meshes[name].devices.flat))
         assert 0 <= memory.arguments - own <= tokens.nbytes + labels.nbytes  # sentences
     assert len(jax.tree.leaves(state[0].mu)) == len(jax.tree.leaves(adapters))
-    residence = train.residence()
-    for mesh in residence.meshes:
+    report = train.placement_report()
+    for mesh in report.meshes:
         print(f"{mesh.mesh} holds {mesh.parameters} bytes that are trained and {mesh.arguments} that are not")
-    print("transfers and bytes of a step:", residence.causes)
-    assert residence.causes.keys() <= {"activations", "cotangents", "small"}
-    assert residence.causes["cotangents"][0] == MICROBATCHES
+    print("transfers and bytes of a step:", report.causes)
+    assert report.causes.keys() <= {"activations", "cotangents", "small"}
+    assert report.causes["cotangents"][0] == MICROBATCHES
 
 
 if __name__ == "__main__":

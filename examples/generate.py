@@ -151,7 +151,7 @@ def main():
         print(f"{mesh} holds {found.arguments} bytes")
         assert 0 <= found.arguments - (half + ends[mesh]) <= 64  # tokens and positions
     # What moves in a step: the activations of one token a sequence.
-    causes = step.residence().causes
+    causes = step.placement_report().causes
     print("transfers and bytes of a step:", causes)
     assert causes.keys() <= {"activations", "small"} and causes["activations"][0] == 1
 

@@ -144,17 +144,17 @@ def main():
         shards = [s for x in jax.tree.leaves((params, state)) for s in x.addressable_shards]
         own = sum(s.data.nbytes for s in shards if s.device == config.topology[mesh].devices[0])
         assert 0 <= memory.arguments - own <= tokens.nbytes  # tokens
-    residence = train.residence()
-    for mesh in residence.meshes:
+    report = train.placement_report()
+    for mesh in report.meshes:
         print(f"{mesh.mesh} holds {mesh.parameters} bytes of parameters and {mesh.state} of optimizer state")
-    assert sum(mesh.parameters for mesh in residence.meshes) == sum(x.nbytes for x in jax.tree.leaves(params))
-    assert sum(mesh.state for mesh in residence.meshes) == sum(x.nbytes for x in jax.tree.leaves(state))
+    assert sum(mesh.parameters for mesh in report.meshes) == sum(x.nbytes for x in jax.tree.leaves(params))
+    assert sum(mesh.state for mesh in report.meshes) == sum(x.nbytes for x in jax.tree.leaves(state))
 
     # What moves in a step: activations forth and their gradients back for each microbatch; the embedding and its
     # gradient once.
-    print("transfers and bytes of a step:", residence.causes)
-    assert not residence.astray and not residence.returning
-    times = {cause: number for cause, (number, _) in residence.causes.items() if cause != "small"}
+    print("transfers and bytes of a step:", report.causes)
+    assert not report.misplaced and not report.returning
+    times = {cause: number for cause, (number, _) in report.causes.items() if cause != "small"}
     assert times == {"activations": 4, "cotangents": 4, "parameters": 1, "gradients": 1, "arguments": 1}
 
 

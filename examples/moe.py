@@ -89,8 +89,8 @@ def main():
         assert 0 <= memory.arguments - own <= x.nbytes + y.nbytes  # rows
     for mesh, found in train.collectives().items():
         print(f"collectives of {mesh}: {found}")
-    print("transfers and bytes of a step:", train.residence().causes)
-    times = {cause: number for cause, (number, _) in train.residence().causes.items() if cause != "small"}
+    print("transfers and bytes of a step:", train.placement_report().causes)
+    times = {cause: number for cause, (number, _) in train.placement_report().causes.items() if cause != "small"}
     assert times == {"activations": MICROBATCHES, "cotangents": MICROBATCHES}
 
 

@@ -107,13 +107,13 @@ def main():
         shards = [s for x in jax.tree.leaves(nnx.state((model, optimizer))) for s in x.addressable_shards]
         own = sum(s.data.nbytes for s in shards if s.device == topology[mesh].devices[0])
         assert 0 <= memory.arguments - own <= tokens.nbytes  # tokens
-    residence = train.residence()
-    for mesh in residence.meshes:
+    report = train.placement_report()
+    for mesh in report.meshes:
         print(f"{mesh.mesh} holds {mesh.parameters} bytes of parameters and {mesh.state} of optimizer state")
-    print("transfers and bytes of a step:", residence.causes)
+    print("transfers and bytes of a step:", report.causes)
     # Activations (and a few bytes of labels) go on for each microbatch, and their gradients come back.
-    assert residence.causes.keys() <= {"activations", "cotangents", "arguments", "small"}
-    assert residence.causes["cotangents"] == (MICROBATCHES, BATCH * CONTEXT * WIDTH * 4)
+    assert report.causes.keys() <= {"activations", "cotangents", "arguments", "small"}
+    assert report.causes["cotangents"] == (MICROBATCHES, BATCH * CONTEXT * WIDTH * 4)
 
 
 if __name__ == "__main__":

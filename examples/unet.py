@@ -88,7 +88,7 @@ def main():
         assert 0 <= memory.arguments - own <= noisy.nbytes + clean.nbytes  # images
     # Each microbatch goes to the inner level and comes back, and so do its gradients.  (What runs sends all at once: so
     # small a step is compiled to few programs.)
-    causes = lowered.residence().causes
+    causes = lowered.placement_report().causes
     print("transfers and bytes of a step:", causes)
     times = {cause: number for cause, (number, _) in causes.items() if cause != "small"}
     assert times == {"activations": 2 * MICROBATCHES, "cotangents": 2 * MICROBATCHES}

@@ -94,11 +94,11 @@ def main():
         shards = [s for x in jax.tree.leaves(state) for s in x.addressable_shards]
         own = sum(s.data.nbytes for s in shards if s.device == config.topology[stage].devices[0])
         assert 0 <= memory.arguments - own <= images.nbytes + labels.nbytes  # images and labels
-    residence = train.residence()
-    for one in residence.meshes:
+    report = train.placement_report()
+    for one in report.meshes:
         print(f"{one.mesh} holds {one.parameters} bytes of parameters and {one.state} of optimizer state")
-    print("transfers and bytes of a step:", residence.causes)
-    times = {cause: number for cause, (number, _) in residence.causes.items() if cause != "small"}
+    print("transfers and bytes of a step:", report.causes)
+    times = {cause: number for cause, (number, _) in report.causes.items() if cause != "small"}
     assert times == {"activations": MICROBATCHES, "cotangents": MICROBATCHES}
 
 

@@ -15,7 +15,7 @@ import jax
 
 from mpmd_trace.backend.distribution.deadlock import check_order
 from mpmd_trace.backend.distribution.order import distribute
-from mpmd_trace.backend.distribution.parcels import Parcel
+from mpmd_trace.backend.distribution.reshard_transfer import ReshardTransfer
 from mpmd_trace.backend.distribution.runtime import ProcessRuntime
 from mpmd_trace.backend.distribution.transport import Log, Pending, Tags, here
 from mpmd_trace.backend.load import LoadedProgram
@@ -142,7 +142,7 @@ class _Transport:
         self.process, self.mailbox = process, mailbox
 
     def transfer(
-        self, tags: Tags, array: jax.Array | None, parcel: Parcel, log: Log, *, lent: bool, given: bool
+        self, tags: Tags, array: jax.Array | None, parcel: ReshardTransfer, log: Log, *, lent: bool, given: bool
     ) -> Pending | jax.Array | None:
         for other, those in parcel.sends.items():
             assert array is not None

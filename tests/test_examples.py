@@ -51,7 +51,7 @@ for mesh, memory in step.memory_analysis().items():
     shards = [s for x in jax.tree.leaves((new, state)) for s in x.addressable_shards]
     own = sum(s.data.nbytes for s in shards if s.device == device)
     assert 0 <= memory.arguments - own <= batch.nbytes, (mesh, memory.arguments, own)
-sent = {cause: number for cause, (number, _) in step.residence().causes.items() if cause != "small"}
+sent = {cause: number for cause, (number, _) in step.placement_report().causes.items() if cause != "small"}
 assert sent == {"activations": 4, "cotangents": 4, "arguments": 1}, sent  # the batch, for its targets
 """
 

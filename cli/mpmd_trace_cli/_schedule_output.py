@@ -11,8 +11,8 @@ import typer
 
 from mpmd_trace.diagnostics.messages import MpmdError
 from mpmd_trace.schedules import Picture, Schedule, Simulation, chrome_trace, draw, save_pdf, save_png, to_html, to_svg
+from mpmd_trace_cli.console import say
 from mpmd_trace_cli.files import check_output, write_text
-from mpmd_trace_cli.talk import say
 
 __all__ = ["PICTURES", "check", "draw_all", "form_of", "orders", "refuse", "save_picture", "terminal_width", "write"]
 

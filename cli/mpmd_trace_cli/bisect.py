@@ -15,9 +15,9 @@ from mpmd_trace.ir.text import parse
 from mpmd_trace.report.bisect import Modules, Stage, bisect, reduce_wrong_pass
 from mpmd_trace.report.execution import Wrong, wrong_instruction
 from mpmd_trace.report.numbers import Error, Numbers, largest
+from mpmd_trace_cli.console import data, say
 from mpmd_trace_cli.files import check_output, write_text
 from mpmd_trace_cli.program import copied, load_program
-from mpmd_trace_cli.talk import data, say
 
 __all__ = ["bisect_program"]
 

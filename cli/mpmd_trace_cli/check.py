@@ -18,16 +18,16 @@ from mpmd_trace.backend.distribution.deadlock import (
     find_faults_of_runtime,
     least_buffers,
 )
-from mpmd_trace.backend.distribution.order import Action, Receive, Send, Work, describe, distribute
+from mpmd_trace.backend.distribution.order import Action, Receive, RunProgram, Send, describe, distribute
 from mpmd_trace.backend.dtypes import dtype_of
 from mpmd_trace.backend.plan import Free, Plan, Run
 from mpmd_trace.backend.planner import make_plan
 from mpmd_trace.diagnostics.messages import MpmdError, shortened
 from mpmd_trace.report.timeline import FragmentActions, steps_by_place
 from mpmd_trace.schedules import KIND_NAMES
+from mpmd_trace_cli.console import data
+from mpmd_trace_cli.placement_report import drawn, table
 from mpmd_trace_cli.program import load_program
-from mpmd_trace_cli.residence import drawn, table
-from mpmd_trace_cli.talk import data
 
 __all__ = ["check_program", "owners_of"]
 
@@ -124,7 +124,7 @@ def _planned(program: Program) -> tuple[Plan, dict[int, str]]:
 
 
 def _line(plan: Plan, action: Action, notes: Mapping[int, str]) -> str:
-    note = notes.get(action.at) if isinstance(action, Work) else None
+    note = notes.get(action.at) if isinstance(action, RunProgram) else None
     return describe(plan, action) + (f" ({note})" if note else "")
 
 
@@ -134,7 +134,7 @@ def _counts(parts: Parts) -> dict[int, collections.Counter[str]]:
     for process, actions in parts.items():
         counts = result[process] = collections.Counter[str]()
         for action in actions:
-            if isinstance(action, Work):
+            if isinstance(action, RunProgram):
                 counts["runs" if isinstance(action.instruction, Run) else "copies"] += 1
                 counts["collectives"] += len(action.members) > 1
             elif isinstance(action, Send | Receive):

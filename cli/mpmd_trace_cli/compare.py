@@ -14,8 +14,8 @@ from mpmd_trace.passes.request import Phases
 from mpmd_trace.report.files import check_folder, write_folder
 from mpmd_trace.report.numbers import without_key
 from mpmd_trace.report.operand_order import with_sorted_operands
+from mpmd_trace_cli.console import data, say
 from mpmd_trace_cli.program import copied, load_program
-from mpmd_trace_cli.talk import data, say
 
 __all__ = ["compare_program"]
 

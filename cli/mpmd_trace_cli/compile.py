@@ -6,9 +6,9 @@ import os
 from collections.abc import Sequence
 from typing import Any
 
+from mpmd_trace_cli.console import compiling, progress, say
 from mpmd_trace_cli.files import check_output
 from mpmd_trace_cli.program import load_program
-from mpmd_trace_cli.talk import compiling, progress, say
 
 __all__ = ["compile_program"]
 

@@ -38,8 +38,8 @@ def _main(arguments: list[str]) -> NoReturn:
     if arguments[:1] == ["passes"] and not any(a.startswith("-") and a != "--json" for a in arguments):
         names = [a for a in arguments[1:] if a != "--json"]
         if len(names) < 2:
-            from mpmd_trace_cli.inspect import print_passes  # as above
-            from mpmd_trace_cli.talk import guard
+            from mpmd_trace_cli.console import guard  # as above
+            from mpmd_trace_cli.inspect import print_passes
 
             sys.exit(guard(lambda: print_passes(names[0] if names else None, "--json" in arguments)))
     for library in ("typer", "rich"):

@@ -16,11 +16,11 @@ from mpmd_trace.ir.text import parse
 from mpmd_trace.passes.manager import PassRun
 from mpmd_trace.passes.request import PartitionRequest
 from mpmd_trace.report.explain import BeforePlacement, Explanation, explain, rules_of
-from mpmd_trace.report.reasons import reasons
-from mpmd_trace_cli import residence
+from mpmd_trace.report.placement_reasons import reasons
+from mpmd_trace_cli import placement_report
+from mpmd_trace_cli.console import data
 from mpmd_trace_cli.files import read_text
 from mpmd_trace_cli.program import load_program
-from mpmd_trace_cli.talk import data
 
 __all__ = ["as_json", "explain_placement", "explain_value"]
 
@@ -80,17 +80,17 @@ def explain_placement(file: str, *, as_json: bool) -> None:
     program = load_program(file)
     first = program.jitted().lower(*program.args)
     lowered: PartitionedProgram = first
-    report, collectives = first.residence(), {}
+    report, collectives = first.placement_report(), {}
     if not program.config.is_abstract:
         compiled = first.compile()
-        lowered, report, collectives = compiled.lowered, compiled.residence(), compiled.collectives()
+        lowered, report, collectives = compiled.lowered, compiled.placement_report(), compiled.collectives()
     why = reasons(report, lowered)
     if as_json:
-        more = {"collectives": residence.collectives_data(collectives), **residence.remarks_data(lowered)}
-        data({**residence.as_data(report, why), **more})
+        more = {"collectives": placement_report.collectives_data(collectives), **placement_report.remarks_data(lowered)}
+        data({**placement_report.as_data(report, why), **more})
         return
-    told = residence.as_text(report, why, file) + residence.collectives_text(collectives)
-    data(told + residence.remarks_text(lowered))
+    told = placement_report.as_text(report, why, file) + placement_report.collectives_text(collectives)
+    data(told + placement_report.remarks_text(lowered))
 
 
 def as_json(explanation: Explanation) -> dict[str, Any]:

@@ -17,8 +17,8 @@ from mpmd_trace.report.explorer import Recorder, explorer_files, measured_rows, 
 from mpmd_trace.report.files import check_folder, write_folder
 from mpmd_trace.report.snapshots import read_index
 from mpmd_trace.report.timeline import FragmentActions
+from mpmd_trace_cli.console import from_here, say
 from mpmd_trace_cli.files import read_text
-from mpmd_trace_cli.talk import from_here, say
 
 __all__ = ["explore", "serve"]
 

@@ -12,10 +12,10 @@ from mpmd_trace.ir.text import parse
 from mpmd_trace.passes import registry
 from mpmd_trace.passes.option_text import option_text
 from mpmd_trace.passes.options import nearest
-from mpmd_trace.report.changes import changes, outline
 from mpmd_trace.report.files import check_folder, write_folder
+from mpmd_trace.report.ir_diff import changes, outline
 from mpmd_trace.report.snapshots import Snapshots, read_index, unified_diff
-from mpmd_trace_cli.talk import data, say
+from mpmd_trace_cli.console import data, say
 
 __all__ = ["diff_snapshots", "dump_program", "list_passes", "print_passes", "show_program"]
 

@@ -17,7 +17,7 @@ from pathlib import Path
 from typing import IO, Any
 
 from mpmd_trace.diagnostics.messages import MpmdError
-from mpmd_trace_cli.talk import data_stream, say
+from mpmd_trace_cli.console import data_stream, say
 
 __all__ = ["Job", "is_launched", "launch"]
 

@@ -14,12 +14,12 @@ from mpmd_trace.passes.registry import PASSES, PIPELINES
 from mpmd_trace.report.files import check_folder
 from mpmd_trace_cli._plan_options import PlanOptions
 from mpmd_trace_cli._schedule_options import grouped
+from mpmd_trace_cli.console import data, from_here, guard, programs_talk, say
 from mpmd_trace_cli.files import check_output
 from mpmd_trace_cli.inspect import diff_snapshots, dump_program, print_passes, show_program
 from mpmd_trace_cli.plugins import load_passes
 from mpmd_trace_cli.reduce import reduce_file
 from mpmd_trace_cli.schedule import app as schedule_app
-from mpmd_trace_cli.talk import data, from_here, guard, programs_talk, say
 
 __all__ = ["app", "main"]
 

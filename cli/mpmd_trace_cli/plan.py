@@ -17,19 +17,19 @@ from mpmd_trace.ir.text import parse
 from mpmd_trace.passes.request import OUR_OPTIONS
 from mpmd_trace.report.batch_rows import batch_rows
 from mpmd_trace.report.link_times import measure_links
+from mpmd_trace.report.placement_reasons import reasons
 from mpmd_trace.report.plan_check import check_best, check_option
 from mpmd_trace.report.plan_options import Option, options_of, ranked
 from mpmd_trace.report.planning import Estimated, Study, check_plannable, study
-from mpmd_trace.report.reasons import reasons
 from mpmd_trace.report.timeline import FragmentActions
 from mpmd_trace.schedules import TRANSFERS, ScheduleError, find_entry
 from mpmd_trace.scheduling.transfers import Link, Links
-from mpmd_trace_cli import residence
+from mpmd_trace_cli import placement_report
 from mpmd_trace_cli._plan_options import PlanOptions
+from mpmd_trace_cli.console import compiling, data, progress, say
 from mpmd_trace_cli.files import check_output, write_text
 from mpmd_trace_cli.plan_text import as_data, as_text, mib
 from mpmd_trace_cli.program import copied, load_program
-from mpmd_trace_cli.talk import compiling, data, progress, say
 
 __all__ = ["plan_program"]
 
@@ -118,17 +118,20 @@ def plan_program(file: str, asked: PlanOptions, settings: Sequence[str], *, as_j
 
     if asked.save is not None:
         write_text(str(asked.save), options[0].choice.schedule.to_csv())
-    held = compiled.residence()
+    held = compiled.placement_report()
     why = reasons(held, lowered)
     # Estimates know no collectives: XLA makes them.
     collectives = {} if isinstance(compiled, Estimated) else compiled.collectives()
     if as_json:
-        more = {"placement": residence.as_data(held, why), "collectives": residence.collectives_data(collectives)}
-        data({**as_data(program.name, plan, options, now), **more, **residence.remarks_data(compiled.lowered)})
+        more = {
+            "placement": placement_report.as_data(held, why),
+            "collectives": placement_report.collectives_data(collectives),
+        }
+        data({**as_data(program.name, plan, options, now), **more, **placement_report.remarks_data(compiled.lowered)})
         return
     data(as_text(plan, options, now, asked.rows, asked.save))
-    told = residence.as_text(held, why, file) + residence.collectives_text(collectives)
-    say(told + residence.remarks_text(compiled.lowered))
+    told = placement_report.as_text(held, why, file) + placement_report.collectives_text(collectives)
+    say(told + placement_report.remarks_text(compiled.lowered))
     if isinstance(plan.layer_values, str):
         say(f"other stages are not tried: {plan.layer_values}")
     if plan.unit != "ms":

@@ -10,8 +10,8 @@ from pathlib import Path
 from mpmd_trace.diagnostics.messages import MpmdError
 from mpmd_trace.ir.text import parse
 from mpmd_trace.report.reduce import count_ops, reduce
+from mpmd_trace_cli.console import say
 from mpmd_trace_cli.files import check_output, read_text, write_text
-from mpmd_trace_cli.talk import say
 
 __all__ = ["reduce_file"]
 

@@ -23,16 +23,16 @@ from mpmd_trace.ir.text import parse
 from mpmd_trace.report.curves import curves_svg
 from mpmd_trace.report.files import check_folder, write_folder
 from mpmd_trace.report.numbers import difference, on_one_device
-from mpmd_trace.report.reasons import reasons
+from mpmd_trace.report.placement_reasons import reasons
 from mpmd_trace.report.snapshots import Snapshots
 from mpmd_trace.report.step_trace import step_trace
 from mpmd_trace.report.timeline import FragmentActions, bubble, measured_timeline, planned_timeline
 from mpmd_trace.report.utilization import Utilization, model_flops, peak_flops
 from mpmd_trace.schedules import draw, to_svg
-from mpmd_trace_cli import residence
+from mpmd_trace_cli import placement_report
+from mpmd_trace_cli.console import as_json, compiling, console, data, progress, say
 from mpmd_trace_cli.files import check_output, write_text
 from mpmd_trace_cli.program import check_arguments, copied, failed_while_running, load_program, user_error
-from mpmd_trace_cli.talk import as_json, compiling, console, data, progress, say
 
 __all__ = ["compare_steps", "print_losses", "run_program"]
 
@@ -138,17 +138,17 @@ def run_program(
         "xla_seconds": round(xla_seconds, 3),
         "passes": {f"{r.index + 1:03d} {r.spec}": round(1000 * r.seconds, 2) for r in partitioned.runs if r.changed},
         "peak_bytes_per_device": {m: a.peak for m, a in compiled.memory_analysis().items()},
-        "collectives": residence.collectives_data(compiled.collectives()),
+        "collectives": placement_report.collectives_data(compiled.collectives()),
         "steps": program.steps,
         "losses": result["losses"],
         "losses_plain": reference["losses"],
         **errors,
     }
-    held = compiled.residence()
+    held = compiled.placement_report()
     why = reasons(held, lowered)
     files: dict[str, str | bytes] = {
         "report.json": as_json(report) + "\n",
-        "placement.json": as_json(residence.as_data(held, why)) + "\n",
+        "placement.json": as_json(placement_report.as_data(held, why)) + "\n",
         "plan.txt": str(plan),
         "timeline.svg": to_svg(picture),
     }
@@ -169,8 +169,8 @@ def run_program(
     if not quiet:
         print_losses(report)
         console().print(_tables(report))
-        told = residence.as_text(held, why, file, returning=False)
-        say(told + residence.collectives_text(compiled.collectives()))
+        told = placement_report.as_text(held, why, file, returning=False)
+        say(told + placement_report.collectives_text(compiled.collectives()))
     _say_what_returns(plan, returning, [leaf.name for leaf in lowered.traced.inputs], report["returning_bytes"])
     names = ", ".join(name for name in files if "/" not in name)
     say(f"wrote {out}/: {names}, passes/ ({len(snapshots.texts)})")

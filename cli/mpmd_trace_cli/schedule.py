@@ -39,7 +39,7 @@ from mpmd_trace.schedules import check as check_schedule
 from mpmd_trace.schedules import search as find
 from mpmd_trace_cli import _schedule_options as opt
 from mpmd_trace_cli import _schedule_output as out
-from mpmd_trace_cli.talk import say, told
+from mpmd_trace_cli.console import say, told
 
 app = typer.Typer(
     help="Pipeline schedules: list, show, check, simulate, compare, search.",

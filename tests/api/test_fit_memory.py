@@ -102,11 +102,11 @@ def test_activations_go_to_the_host_and_come_back() -> None:
     whole = lowered(sharded, 2).memory_analysis()["m0"].peak
     compiled = lowered(sharded, 2, offload="auto", device_memory=whole - 40_000).compile()
     assert peaks(compiled)["m0"] <= whole - 40_000
-    assert compiled.residence().causes["host memory"][0] > 0
+    assert compiled.placement_report().causes["host memory"][0] > 0
     assert_same(compiled(*arguments()), jax.jit(step_of())(*arguments()))
     both = lowered(sharded, 2, remat="auto", offload="auto", device_memory=whole - 40_000)
     assert re.search(r"a forward of f0 leaves \([\d,]+ bytes\) is recomputed", remarks(both))
-    assert "host memory" not in both.residence().causes
+    assert "host memory" not in both.placement_report().causes
 
 
 def runs_after_fetches(compiled: mpmd_trace.Compiled) -> list[int]:

@@ -148,7 +148,7 @@ def test_copies_are_dropped_between_the_phases_of_a_mesh_with_several_stages() -
     assert [counted(one)["m1"][0] for one in (step, phase)] == [4, 10]
     peaks = [one.memory_analysis()["m1"].peak for one in (step, phase)]
     assert peaks[0] - peaks[1] >= 2 * 4 * WIDTH * WIDTH
-    assert [one.residence().meshes[1].hoisted for one in (step, phase)] == [4 * 4 * WIDTH**2, 2 * 4 * WIDTH**2]
+    assert [one.placement_report().meshes[1].hoisted for one in (step, phase)] == [4 * 4 * WIDTH**2, 2 * 4 * WIDTH**2]
     wanted = expected(layers=4)
     assert_same(step(*arguments(4)), wanted)
     assert_same(phase(*arguments(4)), wanted)
@@ -226,13 +226,13 @@ def test_it_is_told_what_is_done_once_and_what_not() -> None:
     )
 
 
-def test_residence_tells_what_gathered_weights_take() -> None:
-    found = {held.mesh: held for held in compiled(FSDP).residence().meshes}
+def test_the_placement_report_tells_what_gathered_weights_take() -> None:
+    found = {held.mesh: held for held in compiled(FSDP).placement_report().meshes}
     weight = 4 * WIDTH * WIDTH
     assert [found[mesh].hoisted for mesh in ("m0", "m1")] == [2 * weight, 2 * weight]
-    busy = {held.mesh: held for held in compiled(FSDP, rows=256).residence().meshes}
+    busy = {held.mesh: held for held in compiled(FSDP, rows=256).placement_report().meshes}
     assert busy["m0"].gradients == 2 * weight + 4 * WIDTH  # whole ones, with a part for each device
-    plain = compiled(FSDP, hoist_invariants=False, gradient_reduction="microbatch").residence().meshes
+    plain = compiled(FSDP, hoist_invariants=False, gradient_reduction="microbatch").placement_report().meshes
     assert [held.hoisted for held in plain] == [0, 0]
 
 

@@ -52,7 +52,7 @@ PLACES = {
     "load": ("mpmd_trace.backend.runtime.make_steps", lambda: mt.jit(step, config())(X)),
     "call": ("mpmd_trace.backend.runtime.Runtime._issue", lambda: mt.jit(step, config())(X)),
     "place": ("mpmd_trace.api.placing.put", lambda: mt.place(mt.jit(step, config()).lower(X).compile(), X)),
-    "fetch": ("mpmd_trace.backend.distribution.gathering._gathered", lambda: mt.fetch(X)),
+    "fetch": ("mpmd_trace.backend.distribution.allgather._gathered", lambda: mt.fetch(X)),
 }
 
 

@@ -177,7 +177,7 @@ def test_types_are_told(program: mt.Compiled, state: Any) -> None:
         for spec, x in zip(jax.tree.leaves(described), jax.tree.leaves(state), strict=True):
             assert (spec.shape, spec.dtype) == (x.shape, x.dtype)
     assert program.out_info[0]["host"].sharding.memory_kind == "pinned_host"
-    assert program.residence().meshes
+    assert program.placement_report().meshes
     assert repr(program) and str(program.output_formats)
 
 

@@ -89,7 +89,7 @@ def test_the_scan_over_layers_is_named(fn: Callable[..., Any]) -> None:
         lowered = jitted.lower(PARAMETERS, BATCH)
     assert set(lowered.traced.computations) == {"blocks[0/2]", "blocks[1/2]"}
     compiled = lowered.compile()
-    assert not compiled.residence().returning
+    assert not compiled.placement_report().returning
     got, want = compiled(PARAMETERS, BATCH), jax.jit(fn)(PARAMETERS, BATCH)
     jax.tree.map(lambda a, b: np.testing.assert_allclose(np.asarray(a), b, rtol=3e-5, atol=2e-6), got, want)
 

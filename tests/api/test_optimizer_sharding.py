@@ -80,7 +80,7 @@ def test_state_is_sharded_and_the_numbers_are_those_of_jit() -> None:
     assert not any(any(spec) for spec in specs(params))
     assert all(tuple(spec)[:1] == ("data",) for spec in specs(state))
     before, after = whole.memory_analysis(), compiled.memory_analysis()
-    for held in whole.residence().meshes:
+    for held in whole.placement_report().meshes:
         halved = 2 * (WIDTH * WIDTH + WIDTH) * 4 // 2  # of two moments
         assert before[held.mesh].arguments - after[held.mesh].arguments == halved
         assert before[held.mesh].peak - after[held.mesh].peak >= halved // 2

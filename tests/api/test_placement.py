@@ -134,14 +134,14 @@ STEPS = [(kept_if_better, np.float32(9)), (by_phase, np.int32(1)), (raveled, np.
 def test_what_looks_like_one_value_stays_at_home(step: Any, small: Any) -> None:
     made = config({f"f{i}": f"m{i // 2}" for i in range(4)}, 2, pipeline_schedule="1F1B")
     lowered = mpmd_trace.jit(step, made).lower(recipes.weights(), recipes.weights(), small, recipes.data())
-    found = lowered.residence()
-    assert found.astray == () and found.bytes <= 2 * (PIPELINE + SCALARS), "two devices a mesh"
+    found = lowered.placement_report()
+    assert found.misplaced == () and found.bytes <= 2 * (PIPELINE + SCALARS), "two devices a mesh"
 
 
 def test_a_table_that_is_made_in_the_loop_is_made_on_both_meshes() -> None:
     """The frozen table goes there once, the thin matrices go there, and their gradients come back."""
     step, args = recipes.lora()
-    found = mpmd_trace.jit(step, config({f"f{i}": f"m{i // 2}" for i in range(4)}, 2)).lower(*args).residence()
+    found = mpmd_trace.jit(step, config({f"f{i}": f"m{i // 2}" for i in range(4)}, 2)).lower(*args).placement_report()
     drawn = BOTH_WAYS + TABLE + 2 * 4 * (WORDS + WIDTH) + 4 * 10 * MICROBATCHES
     assert found.bytes <= 2 * drawn, "two devices a mesh"
 

@@ -148,7 +148,7 @@ def test_a_device_has_the_memory_of_all_meshes() -> None:
         assert max(one.peak for one in before.values()) < peak <= sum(one.peak for one in before.values())
         assert sum(one.arguments for one in after.values()) <= peak
         assert {m: one.arguments for m, one in after.items()} == {m: one.arguments for m, one in before.items()}
-    held = together.residence()
+    held = together.placement_report()
     assert held.sharing == (("m0", "m1", "m2", "m3"),)
     parts = ("parameters", "state", "arguments", "gradients", "activations", "hoisted")
     assert sum(getattr(one, part) for one in held.meshes for part in parts) == held.meshes[0].peak

@@ -100,11 +100,11 @@ def test_training_gives_the_numbers_of_jit_and_each_mesh_holds_its_layers(count,
     [programs] = jitted._compiled.values()
     assert len(programs) == 1  # results are taken back as they are
 
-    residence = programs[0].residence()
-    assert not residence.returning
-    assert {one.cause for one in residence.sent} <= {"activations", "cotangents", "small"}
+    report = programs[0].placement_report()
+    assert not report.returning
+    assert {one.cause for one in report.sent} <= {"activations", "cotangents", "small"}
     borders = (count - 1) * 4
-    assert len([s for s in residence.sent if s.cause in ("activations", "cotangents")]) == 2 * borders
+    assert len([s for s in report.sent if s.cause in ("activations", "cotangents")]) == 2 * borders
     layers = LAYERS // count
     for leaf in jax.tree.leaves((got[0]["blocks"], [x for x in jax.tree.leaves(got[1]) if x.shape[:1] == (LAYERS,)])):
         assert isinstance(leaf, jax.Array)
@@ -114,7 +114,7 @@ def test_training_gives_the_numbers_of_jit_and_each_mesh_holds_its_layers(count,
             assert shard.index[0] == slice(stage * layers, (stage + 1) * layers, None)
     # Nothing else that is large: of the middle meshes, layers alone.
     wide = WIDTH * WIDTH * 4
-    held = [one.parameters + one.state for one in residence.meshes]
+    held = [one.parameters + one.state for one in report.meshes]
     copies = len([x for x in jax.tree.leaves(state) if x.shape == (LAYERS, WIDTH, WIDTH)])
     assert max(held) < copies * wide * layers + copies * 2 * wide
 
@@ -123,8 +123,8 @@ def test_a_checkpoint_around_the_scan_sends_nothing_more():
     def sent(around):
         x = batch()
         step = jax.value_and_grad(around(loss_of(named)))
-        residence = mt.jit(step, config(schedule=None)).lower(parameters(), x).residence()
-        return residence.causes
+        report = mt.jit(step, config(schedule=None)).lower(parameters(), x).placement_report()
+        return report.causes
 
     assert sent(jax.checkpoint) == sent(lambda loss: loss) == {"activations": (1, 512), "cotangents": (1, 512)}
 
@@ -235,7 +235,7 @@ def test_layers_along_another_axis_than_the_first(names):
     plain = jax.jit(step_of(loss_of_scan(jax.lax.scan), optimizer))
     same(got, plain(*plain(p, optimizer.init(p), batch())[:2], batch()))
     [[compiled]] = step._compiled.values()
-    assert {one.cause for one in compiled.residence().sent} == {"activations", "cotangents", "small"}
+    assert {one.cause for one in compiled.placement_report().sent} == {"activations", "cotangents", "small"}
     w, moment = got[0]["blocks"]["w"], got[1][1][0].mu["blocks"]["w"]
     for one in (w, moment):
         assert one.shape == (WIDTH, LAYERS, WIDTH)

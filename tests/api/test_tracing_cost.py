@@ -287,7 +287,7 @@ def test_compiling_scans_no_memory_and_measures_none_that_nobody_asked_for(monke
         gc.callbacks.pop()
     assert len(collected) <= 1  # one that was due already when the collector was stopped, as Python 3.12 has it
     assert not held
-    assert all(one.peak > 0 for one in compiled.residence().meshes)
+    assert all(one.peak > 0 for one in compiled.placement_report().meshes)
     assert held
 
 

@@ -13,9 +13,9 @@ from typing import Any
 import pytest
 
 from mpmd_trace.backend.distribution.clock import offset_of
+from mpmd_trace.backend.distribution.deadlines import PendingOp
 from mpmd_trace.backend.distribution.faults import Fault, PeerError
 from mpmd_trace.backend.distribution.peers import Peers
-from mpmd_trace.backend.distribution.waits import Wait
 from mpmd_trace.diagnostics.messages import MpmdWarning
 
 
@@ -79,12 +79,12 @@ def test_who_is_late_is_waited_for(peers: Callable[..., list[Peers]]) -> None:
 
     def late() -> None:
         time.sleep(1.5)
-        found.append(second.agree("end of compiling", b"2", patient=True))
+        found.append(second.allgather_bytes("end of compiling", b"2", patient=True))
 
     thread = threading.Thread(target=late)
     thread.start()
     with pytest.warns(MpmdWarning, match="process 1 did not come to the end of compiling within 1 s; still waiting"):
-        found.append(first.agree("end of compiling", b"1", patient=True))
+        found.append(first.allgather_bytes("end of compiling", b"1", patient=True))
     thread.join(60)
     assert found == [[b"1", b"2"]] * 2
     assert first.fault is None and second.fault is None
@@ -93,7 +93,7 @@ def test_who_is_late_is_waited_for(peers: Callable[..., list[Peers]]) -> None:
 def test_who_does_not_come_is_at_fault(peers: Callable[..., list[Peers]]) -> None:
     first, second = peers(0.5)
     with pytest.raises(PeerError, match=r"process 1 did not come to the vote within 0\.5 s"):
-        first.agree("vote", b"1")
+        first.allgather_bytes("vote", b"1")
     with pytest.raises(PeerError, match="process 1 cannot go on: process 1 did not come to the vote"):
         second.clock()
 
@@ -122,12 +122,12 @@ class _Never:
 def test_who_is_late_because_it_waits_is_not_at_fault(peers: Callable[..., list[Peers]]) -> None:
     """Process 2 waits for 1 at an agreement, and 1 for what 0 should have sent before."""
     first, second, third = peers(1.0, 3)
-    second.watch(Wait(_Never(), (0,), lambda: "receive x", (1, 0, 5)))
+    second.watch(PendingOp(_Never(), (0,), lambda: "receive x", (1, 0, 5)))
     errors: list[str] = []
 
     def waits(process: Peers) -> None:
         with pytest.raises(PeerError) as caught:
-            process.agree("vote", b"")
+            process.allgather_bytes("vote", b"")
         errors.append(str(caught.value).partition("\n")[0])
 
     _together(lambda: waits(first), lambda: waits(third))

@@ -21,7 +21,16 @@ from mpmd_trace.backend.distribution.deadlock import (
     find_faults_of_runtime,
     least_buffers,
 )
-from mpmd_trace.backend.distribution.order import Action, Keep, Message, Order, Receive, Send, Work, distribute
+from mpmd_trace.backend.distribution.order import (
+    Action,
+    LocalCopy,
+    Message,
+    Order,
+    Receive,
+    RunProgram,
+    Send,
+    distribute,
+)
 from mpmd_trace.backend.distribution.parts import issued
 from mpmd_trace.backend.plan import Plan, ProgramSpec, Run, Slot, Transfer
 from mpmd_trace.backend.planner import make_plan
@@ -110,7 +119,7 @@ def _few_actions(rng: random.Random) -> dict[int, tuple[Action, ...]]:
         if rng.random() < 0.3:
             members = tuple(sorted(rng.sample(range(3), rng.randint(1, 3))))
             for member in members:
-                parts[member].append(Work(at, run, members))
+                parts[member].append(RunProgram(at, run, members))
         else:
             source, target = rng.sample(range(3), 2)
             message = Message(at, at, 0, 0, source, target, ())
@@ -131,8 +140,8 @@ def _next_states(parts: Parts, state: dict[int, int], buffers: int | None) -> It
     sent = [a.message for a in done if isinstance(a, Send)]
     received = [a.message for a in done if isinstance(a, Receive)]
     for process, action in heads.items():
-        if isinstance(action, Work):
-            together = all(isinstance(h := heads.get(m), Work) and h.at == action.at for m in action.members)
+        if isinstance(action, RunProgram):
+            together = all(isinstance(h := heads.get(m), RunProgram) and h.at == action.at for m in action.members)
             movers = action.members if together else ()
         elif isinstance(action, Send):
             message = action.message
@@ -175,8 +184,8 @@ def _in_order(parts: Parts, process: int, *kinds: type) -> dict[int, tuple[Actio
     """The parts, where the messages of a process are in the order of these kinds."""
     found = dict(parts)
     own: Sequence[Action] = parts[process]
-    head = [a for a in own if isinstance(a, Work)]
-    tail = [a for a in own if isinstance(a, Keep)]
+    head = [a for a in own if isinstance(a, RunProgram)]
+    tail = [a for a in own if isinstance(a, LocalCopy)]
     found[process] = (*head, *(a for kind in kinds for a in own if isinstance(a, kind)), *tail)
     return found
 
@@ -339,18 +348,28 @@ def test_the_checker_plays_what_runtimes_issue() -> None:
     slots = (plan.slots[0]._replace(type=types[0]), plan.slots[1], plan.slots[2]._replace(type=types[1]))
     plan = dataclasses.replace(plan, slots=slots)
     order = distribute(plan, {"a": (0, 1), "b": (0, 1)})
-    kinds = {p: [type(a) for a in actions if not isinstance(a, Work)] for p, actions in issued(plan, order).items()}
-    assert kinds == {0: [Send, Receive, Keep], 1: [Send, Receive, Keep]}
-    assert [type(a) for a in order.of(1) if not isinstance(a, Work)] == [Receive, Send, Keep]
+    kinds = {
+        p: [type(a) for a in actions if not isinstance(a, RunProgram)] for p, actions in issued(plan, order).items()
+    }
+    assert kinds == {0: [Send, Receive, LocalCopy], 1: [Send, Receive, LocalCopy]}
+    assert [type(a) for a in order.of(1) if not isinstance(a, RunProgram)] == [Receive, Send, LocalCopy]
     assert find_faults_of_runtime(plan, order) == []
     # What a process reads before it has it is found in what is issued, too.
-    late = tuple(sorted(order.actions, key=lambda a: isinstance(a, Work)))
+    late = tuple(sorted(order.actions, key=lambda a: isinstance(a, RunProgram)))
     faults = find_faults_of_runtime(plan, dataclasses.replace(order, actions=late))
     assert any("process 0 has no %0" in fault for fault in faults)
 
 
 def _receives_before_sends(action: Action) -> int:
-    return 0 if isinstance(action, Work) else 1 if isinstance(action, Receive) else 2 if isinstance(action, Send) else 3
+    return (
+        0
+        if isinstance(action, RunProgram)
+        else 1
+        if isinstance(action, Receive)
+        else 2
+        if isinstance(action, Send)
+        else 3
+    )
 
 
 def test_time_is_linear_in_the_actions() -> None:

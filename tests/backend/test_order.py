@@ -10,8 +10,8 @@ import pytest
 from exported import PIPELINE, mesh
 from jax.sharding import Mesh
 
-from mpmd_trace.backend.distribution.boxes import Box, boxes, pieces
-from mpmd_trace.backend.distribution.order import Keep, Order, Receive, Send, Work, distribute, processes_of
+from mpmd_trace.backend.distribution.order import LocalCopy, Order, Receive, RunProgram, Send, distribute, processes_of
+from mpmd_trace.backend.distribution.shard_slices import ShardSlice, shard_slices, slice_overlaps
 from mpmd_trace.backend.placement import named_sharding
 from mpmd_trace.backend.plan import Free, Plan
 from mpmd_trace.backend.planner import make_plan
@@ -48,13 +48,15 @@ def test_the_parts_of_two_processes(plan: Plan) -> None:
 def test_one_process_has_no_messages(plan: Plan) -> None:
     order = distribute(plan, {"a": (3, 3), "b": (3, 3)})
     assert not order.messages
-    assert [type(a) for a in order.of(3)] == [Work if not isinstance(i, Free) else Free for i in plan.instructions]
+    assert [type(a) for a in order.of(3)] == [
+        RunProgram if not isinstance(i, Free) else Free for i in plan.instructions
+    ]
     assert order.of(0) == ()
 
 
 def test_a_mesh_over_processes_works_together(plan: Plan) -> None:
     order = distribute(plan, {"a": (0, 1), "b": (1, 2)})
-    runs = [a.members for a in order.actions if isinstance(a, Work)]
+    runs = [a.members for a in order.actions if isinstance(a, RunProgram)]
     assert runs == [(0, 1), (1, 2), (0, 1)]
     assert [(m.source, m.destination, [p.box for p in m.pieces]) for m in order.messages] == [
         (0, 1, [((0, 2), (0, 8))]),
@@ -80,7 +82,7 @@ def _check_tags(order: Order) -> None:
     for action in order.actions:
         if isinstance(action, Receive):
             seen.add(action.message.tag)
-        elif isinstance(action, Keep):
+        elif isinstance(action, LocalCopy):
             assert seen.issuperset(action.tags)
 
 
@@ -97,9 +99,9 @@ def _cases() -> list[tuple[Mesh, str]]:
     return found
 
 
-def _boxes(on: Mesh, text: str, shape: tuple[int, ...]) -> tuple[Box, ...]:
+def _boxes(on: Mesh, text: str, shape: tuple[int, ...]) -> tuple[ShardSlice, ...]:
     sharding = parse_sharding_body(f"<@mesh, {text}>")
-    return boxes(shape, sharding, MeshAttr.get((str(a), n) for a, n in on.shape.items()))
+    return shard_slices(shape, sharding, MeshAttr.get((str(a), n) for a, n in on.shape.items()))
 
 
 @pytest.mark.parametrize(("on", "text"), _cases(), ids=lambda x: str(getattr(x, "shape", x)))
@@ -122,7 +124,7 @@ def test_pieces_make_up_the_target() -> None:
         owners = [generator.randrange(3) for _ in source]
         wanted = [generator.randrange(3) for _ in target]
         made = [np.full([stop - start for start, stop in box], -1) for box in target]
-        for piece in pieces(source, target, owners, wanted):
+        for piece in slice_overlaps(source, target, owners, wanted):
             held = source[piece.source]
             assert all(h[0] <= p[0] and p[1] <= h[1] for h, p in zip(held, piece.box, strict=True))
             assert len({wanted[t] for t in piece.targets}) == 1
@@ -137,16 +139,16 @@ def test_pieces_make_up_the_target() -> None:
 def test_what_a_process_has_is_not_sent() -> None:
     four = _boxes(mesh(0, ("x", 4)), '[{"x"}, {}]', (8, 2))
     whole = _boxes(mesh(0, ("x", 2)), "[{}, {}]", (8, 2))
-    found = pieces(four, whole, owners=(0, 0, 1, 1), wanted=(1, 1))
+    found = slice_overlaps(four, whole, owners=(0, 0, 1, 1), wanted=(1, 1))
     assert [(p.source, p.targets) for p in found] == [(n, (0, 1)) for n in range(4)]  # once for both devices
-    copies = pieces(whole, four, owners=(0, 1), wanted=(1, 1, 2, 2))
+    copies = slice_overlaps(whole, four, owners=(0, 1), wanted=(1, 1, 2, 2))
     assert [p.source for p in copies] == [1, 1, 0, 1]  # the same process, or in turns
 
 
 def test_values_without_elements_are_not_sent() -> None:
     empty = _boxes(mesh(0, ("x", 2)), '[{}, {"x"}]', (0, 4))
-    assert pieces(empty, empty, owners=(0, 0), wanted=(1, 1)) == []
+    assert slice_overlaps(empty, empty, owners=(0, 0), wanted=(1, 1)) == []
 
 
 def test_scalars_are_sent() -> None:
-    assert len(pieces(((),), ((), ()), owners=(0,), wanted=(1, 1))) == 1
+    assert len(slice_overlaps(((),), ((), ()), owners=(0,), wanted=(1, 1))) == 1

@@ -9,7 +9,7 @@ import pytest
 from commands import Command, runner
 
 from mpmd_trace.diagnostics.messages import Diagnostic, MpmdError
-from mpmd_trace_cli.talk import told
+from mpmd_trace_cli.console import told
 
 WRONG = Path(__file__).parent.parent / "programs" / "wrong.py"
 

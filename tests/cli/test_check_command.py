@@ -12,7 +12,7 @@ from commands import Command, runner
 from jax.sharding import AbstractMesh
 
 import mpmd_trace_cli.check
-from mpmd_trace.backend.distribution.order import Order, Receive, Send, Work, distribute
+from mpmd_trace.backend.distribution.order import Order, Receive, RunProgram, Send, distribute
 from mpmd_trace_cli.check import owners_of
 
 TINY = str(Path(__file__).parent.parent / "programs" / "tiny.py") + ":as_in_the_reference"
@@ -86,7 +86,7 @@ def test_a_cycle(command: Command, monkeypatch: pytest.MonkeyPatch) -> None:
 
     def receives_first(*arguments: Any) -> Order:
         order = distribute(*arguments)
-        kinds = (Receive, Work, Send)
+        kinds = (Receive, RunProgram, Send)
         actions = sorted(order.actions, key=lambda a: next((i for i, k in enumerate(kinds) if isinstance(a, k)), 3))
         return dataclasses.replace(order, actions=tuple(actions))
 

@@ -19,7 +19,7 @@ from mpmd_trace.diagnostics.messages import MpmdError
 from mpmd_trace.report import files as report_files
 from mpmd_trace.report.files import check_folder, write_folder
 from mpmd_trace_cli import run as run_module
-from mpmd_trace_cli.talk import as_json, guard
+from mpmd_trace_cli.console import as_json, guard
 
 PROGRAMS = Path(__file__).parent.parent / "programs"
 SPECIAL = str(PROGRAMS / "special.py")

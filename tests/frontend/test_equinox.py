@@ -9,11 +9,11 @@ import jax
 import jax.numpy as jnp
 import optax
 import pytest
+from traced_programs import calls, check_same, evaluate, functions, origins, plain_text
 
 from mpmd_trace.equinox import join, name_layers, split
 from mpmd_trace.frontend import FrontendError, trace
 from mpmd_trace.frontend.naming import call, named_computation
-from programs import calls, check_same, evaluate, functions, origins, plain_text
 
 
 class Block(eqx.Module):

@@ -9,11 +9,11 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 import pytest
+from traced_programs import batch, calls, check_same, first, functions, loss, origins, plain_loss, plain_text, weights
 
 from mpmd_trace import MpmdWarning
 from mpmd_trace.frontend import FrontendError, trace
 from mpmd_trace.frontend.naming import call, enumerated_for, fori_loop
-from programs import batch, calls, check_same, first, functions, loss, origins, plain_loss, plain_text, weights
 
 
 def _fori(f: Callable[..., Any]) -> Callable[..., Any]:

@@ -13,11 +13,11 @@ import equinox as eqx
 import jax
 import jax.numpy as jnp
 import pytest
+from traced_programs import check_same, origins, plain_text
 
 from mpmd_trace.equinox import NamedLayer, name_layers
 from mpmd_trace.frontend import FrontendError, trace
 from mpmd_trace.frontend.naming import named_computation
-from programs import check_same, origins, plain_text
 
 X = jnp.arange(4.0)
 KEY = jax.random.key(0)

@@ -11,11 +11,11 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 from jax.sharding import AbstractMesh, AxisType, NamedSharding, PartitionSpec
+from traced_programs import batch, calls, check_same, evaluate, first, functions, loss, origins, plain_text, weights
 
 from mpmd_trace import MpmdWarning
 from mpmd_trace.frontend import FrontendError, Traced, check_names, trace
 from mpmd_trace.frontend.naming import broadcast, call, named_computation, named_tensor, reduce
-from programs import batch, calls, check_same, evaluate, first, functions, loss, origins, plain_text, weights
 
 MESH = AbstractMesh((2, 2), ("data", "model"), axis_types=(AxisType.Auto,) * 2)
 

@@ -9,9 +9,9 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 import pytest
+from traced_programs import batch, calls, check_same, first, functions, loss, origins, plain_loss, plain_text, weights
 
 from mpmd_trace.frontend.naming import call, named_computation, named_tensor
-from programs import batch, calls, check_same, first, functions, loss, origins, plain_loss, plain_text, weights
 
 Loss = Callable[[list[jax.Array], jax.Array], jax.Array]
 

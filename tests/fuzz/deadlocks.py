@@ -16,7 +16,7 @@ import time
 from fuzz.plans import Example, random_example, swapped
 from fuzz.threads import play
 from mpmd_trace.backend.distribution.deadlock import Parts, find_deadlock, find_faults, find_faults_of_runtime
-from mpmd_trace.backend.distribution.order import Order, Work, distribute
+from mpmd_trace.backend.distribution.order import Order, RunProgram, distribute
 
 __all__ = ["check", "check_swapped", "main"]
 
@@ -101,7 +101,7 @@ def _facts(example: Example, order: Order, parts: Parts) -> dict[str, int]:
         "with a process without a mesh": len(set().union(*meshes)) < example.processes,
         "actions of processes": sum(map(len, parts.values())),
         "messages": len(order.messages),
-        "collectives": sum(isinstance(a, Work) and len(a.members) > 1 for a in order.actions),
+        "collectives": sum(isinstance(a, RunProgram) and len(a.members) > 1 for a in order.actions),
     }
 
 

@@ -14,7 +14,7 @@ import random
 from collections.abc import Sequence
 
 from mpmd_trace.backend.distribution.deadlock import Parts
-from mpmd_trace.backend.distribution.order import Keep, Receive, Send
+from mpmd_trace.backend.distribution.order import LocalCopy, Receive, Send
 from mpmd_trace.backend.plan import Free, Instruction, Plan, ProgramSpec, Run, Slot, Transfer
 from mpmd_trace.ir.sharding_attributes import parse_sharding_body
 from mpmd_trace.ir.types import MeshTensorType, TensorType, mesh_tensor, parse_type
@@ -60,7 +60,7 @@ def swapped(rng: random.Random, parts: Parts) -> Parts | None:
         return None
     process = rng.choice(busy)
     actions = list(parts[process])
-    places = [i for i, a in enumerate(actions) if not isinstance(a, Free | Keep)]
+    places = [i for i, a in enumerate(actions) if not isinstance(a, Free | LocalCopy)]
     first, second = rng.sample(places, 2)
     if rng.random() < 0.7:
         places = [i for i in places if isinstance(actions[i], Send | Receive)]

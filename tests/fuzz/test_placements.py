@@ -9,8 +9,8 @@ from fuzz import oracles
 from fuzz.programs import Program, random_setup, random_step
 from fuzz.source import setup_source, source, tolerance, topology_source
 from mpmd_trace.backend.planner import make_plan
-from mpmd_trace.passes.placement.flow import TRANSFER_BYTES
-from mpmd_trace.passes.placement.free import byte_size
+from mpmd_trace.passes.placement.hypergraph import TRANSFER_BYTES
+from mpmd_trace.passes.placement.rematerializable import byte_size
 
 STEPS, SETUPS = 12, 3
 

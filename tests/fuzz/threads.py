@@ -13,7 +13,7 @@ import time
 from collections.abc import Callable, Sequence
 
 from mpmd_trace.backend.distribution.deadlock import Parts
-from mpmd_trace.backend.distribution.order import Action, Keep, Order, Receive, Send, Work
+from mpmd_trace.backend.distribution.order import Action, LocalCopy, Order, Receive, RunProgram, Send
 from mpmd_trace.backend.plan import Free, Plan, Transfer
 
 __all__ = ["play", "values_of_one_process"]
@@ -120,7 +120,7 @@ class _Play:
                 arrived[message.tag] = box.pop(message.tag)
                 self.taken.add(message.tag)
                 self.change()
-        elif isinstance(action, Keep):
+        elif isinstance(action, LocalCopy):
             found = [arrived[tag] for tag in action.tags] + ([values[action.slot]] if action.pieces else [])
             values[action.value] = _same(found)
         else:
@@ -145,7 +145,7 @@ class _Play:
             if self.buffers == 0:
                 self.wait(process, lambda: tag in self.taken)
 
-    def meet(self, process: int, action: Work, read: list[int]) -> list[int]:
+    def meet(self, process: int, action: RunProgram, read: list[int]) -> list[int]:
         """What all members bring to a collective, put together."""
         with self.changed:
             there = self.met.setdefault(action.at, {})

@@ -23,7 +23,7 @@ from mpmd_trace.ir.text import parse
 from mpmd_trace.ir.types import parse_type
 from mpmd_trace.ir.verifier import verify
 from mpmd_trace.passes.base import Pass
-from mpmd_trace.passes.equal_bodies import share_equal_bodies
+from mpmd_trace.passes.dedup_bodies import share_equal_bodies
 from mpmd_trace.passes.manager import PassManager
 
 FRAGMENT = """

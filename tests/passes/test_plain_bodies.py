@@ -18,12 +18,12 @@ from mpmd_trace.ir.ops import FragmentOp, Module
 from mpmd_trace.ir.text import parse
 from mpmd_trace.jax_compat import mlir
 from mpmd_trace.passes import canonicalize_mpmd, cse_native, mlir_parts, mlir_pass
-from mpmd_trace.passes.equal_bodies import first_equal
+from mpmd_trace.passes.dedup_bodies import first_equal
 from mpmd_trace.passes.manager import run_passes
-from mpmd_trace.passes.plain_bodies import PLAIN_OPS, is_plain
 from mpmd_trace.passes.sharding import bodies_alone
 from mpmd_trace.passes.sharding.constants_apart import can_do, with_constants_apart
 from mpmd_trace.passes.sharding.shardy import run_shardy
+from mpmd_trace.passes.trivially_canonical import PLAIN_OPS, is_plain
 from util import distinct_bodies
 
 PASSES: dict[str, tuple[str, Callable[[Region], Region]]] = {

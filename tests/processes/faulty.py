@@ -23,7 +23,7 @@ from jax.sharding import Mesh, NamedSharding, PartitionSpec
 
 import mpmd_trace as mt
 from mpmd_trace.backend.distribution.job import current
-from mpmd_trace.backend.distribution.post import HEAD
+from mpmd_trace.backend.distribution.tcp import HEAD
 from mpmd_trace.backend.distribution.transport import tag_of
 from mpmd_trace.backend.runtime import Runtime
 

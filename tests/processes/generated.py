@@ -117,7 +117,7 @@ def runs(seed: int) -> bool:
             programs.append(Program(plan.programs[instruction.program], lambda arrays, call=compiled: call(*arrays)))
     job = current()
     assert job is not None
-    job.peers.agree("end of compiling", b"", patient=True)  # as `load` does
+    job.peers.allgather_bytes("end of compiling", b"", patient=True)  # as `load` does
     runtime = process_runtime(plan, programs, placement, job, job.next_program())  # type: ignore[arg-type]
     values = expected(plan, shape)
     for _ in range(2):  # two steps

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from mpmd_trace.ir.text import parse
-from mpmd_trace.report.changes import changes, outline
+from mpmd_trace.report.ir_diff import changes, outline
 from mpmd_trace.report.operand_order import with_sorted_operands
 
 HEAD = """!a = !mpmd.mesh_tensor<"a", tensor<4xf32>>

@@ -315,5 +315,5 @@ def test_stands_alone() -> None:
 
 def test_which_schedules_go_back() -> None:
     """Their backward passes begin with the last microbatch."""
-    back = {name for name in schedule_names() if get_schedule(name, 2, 8).goes_back}
+    back = {name for name in schedule_names() if get_schedule(name, 2, 8).reverse_backward}
     assert back == {"looped-bfs", "circular-with-reversed-backward"}

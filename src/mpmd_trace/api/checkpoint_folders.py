@@ -159,7 +159,7 @@ def _shared(what: str, work: Callable[[Sequence[str]], list[int | None]], names:
     if job is None:
         return work(names)
     mine = json.dumps(work(names[job.process :: job.count])).encode()
-    parts = [json.loads(part) for part in job.peers.agree(what, mine, patient=True)]
+    parts = [json.loads(part) for part in job.peers.allgather_bytes(what, mine, patient=True)]
     return [parts[i % job.count][i // job.count] for i in range(len(names))]
 
 
@@ -180,6 +180,6 @@ def _once(what: str, action: Callable[[], None], *, patient: bool = False) -> No
             action()
         except MpmdError as error:
             problem = error.diagnostics[0].message
-    problem = job.peers.agree(what, problem.encode(), patient=patient)[0].decode()
+    problem = job.peers.allgather_bytes(what, problem.encode(), patient=patient)[0].decode()
     if problem:
         raise MpmdError(problem)

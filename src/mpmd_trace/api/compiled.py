@@ -3,18 +3,19 @@
 from __future__ import annotations
 
 import os
+import warnings
 from typing import Any
 
 import jax
 
-from mpmd_trace.api import warm
-from mpmd_trace.api.calling import Caller
-from mpmd_trace.api.described import Described, InOut
+from mpmd_trace.api import compilation_cache
+from mpmd_trace.api.calling_convention import CallingConvention
 from mpmd_trace.api.executables import ExecutableInfo, executables
 from mpmd_trace.api.partitioned import Dialect, PartitionedProgram
+from mpmd_trace.api.stage_info import InOut, StageInfo
 from mpmd_trace.backend.collectives import Collectives
 from mpmd_trace.backend.load import LoadedProgram, MemoryAnalysis
-from mpmd_trace.backend.residence import Residence
+from mpmd_trace.backend.placement_report import PlacementReport
 from mpmd_trace.backend.stored import written
 from mpmd_trace.backend.timeline import Timeline
 from mpmd_trace.diagnostics.files import check_output, write_file
@@ -27,7 +28,7 @@ from mpmd_trace.passes.partition import IoSpec
 __all__ = ["Compiled"]
 
 
-class Compiled(Described):
+class Compiled(StageInfo):
     """A compiled program.  Call it with arguments of the types it was lowered for.
 
     Arguments that are not on the mesh and sharding that the program wants are moved there first; `place` does that
@@ -46,7 +47,7 @@ class Compiled(Described):
         specs, count = program.input_specs, len(traced.constants)
         self._constants = [put(c, spec) for c, spec in zip(traced.constants, specs, strict=False)]
         self._in_specs = list(specs[count:])
-        self._caller = Caller(traced, self.adapter, self._in_specs, list(program.output_specs))
+        self._caller = CallingConvention(traced, self.adapter, self._in_specs, list(program.output_specs))
 
     def __repr__(self) -> str:
         programs, runs = len(self.program.plan.programs), len(self.program.plan.runs)
@@ -76,8 +77,8 @@ class Compiled(Described):
             self._caller.delete_donated(flat)
             return self._caller.result(results), timeline
 
-    def take_back_stacks(self, ours: dict[int, Any]) -> None:
-        """Know stacked results again, as `LoadedProgram.take_back_results` does others: by their shardings."""
+    def accept_stacked_results(self, ours: dict[int, Any]) -> None:
+        """Know stacked results again, as `LoadedProgram.accept_misplaced_results` does others: by their shardings."""
         stacked = self._caller.stacked_out
         if stacked is not None:
             ours.update((id(s), s) for s in stacked.shardings if s is not None)
@@ -109,7 +110,7 @@ class Compiled(Described):
             )
         if jax.process_count() > 1:
             raise MpmdError("a program of several processes cannot be written to a file: each of them has a part of it")
-        data = written(lowered.stored_form(self.program), warm.signature(lowered.traced, lowered.adapter))
+        data = written(lowered.stored_form(self.program), compilation_cache.signature(lowered.traced, lowered.adapter))
         write_file(path, data)
 
     # What is known about it.
@@ -191,9 +192,14 @@ class Compiled(Described):
         """The executable of XLA for each program of this process, by its name and mesh; see `jax.stages.Compiled`."""
         return {(one.name, one.mesh): one.runtime_executable() for one in self.executables()}
 
-    def residence(self) -> Residence:
+    def placement_report(self) -> PlacementReport:
         """Return what each mesh holds (its peak with scratch memory), and what moves between meshes, by cause."""
-        return self.program.residence()
+        return self.program.placement_report()
+
+    def residence(self) -> PlacementReport:
+        """Return `placement_report()`; the name of before, for one release."""
+        warnings.warn("residence() is called placement_report()", DeprecationWarning, stacklevel=2)
+        return self.placement_report()
 
     def as_text(self, dialect: Dialect = "mpmd", *, debug_info: bool = False) -> str:
         """Return the program as text: "jaxpr", "stablehlo", "mpmd" as `Lowered.as_text`, "plan" as it runs."""

@@ -20,7 +20,7 @@ from mpmd_trace.frontend.layers import equal_parts, range_mistakes
 from mpmd_trace.frontend.names import nearest
 from mpmd_trace.frontend.tags import is_name
 from mpmd_trace.ir.assignment import Assignment
-from mpmd_trace.passes.hoisting.choice import GATHER
+from mpmd_trace.passes.hoisting.select_hoists import GATHER
 from mpmd_trace.passes.import_.pipelines import PLACEMENTS
 from mpmd_trace.passes.request import PartitioningOptions
 from mpmd_trace.scheduling.bridge import choose_schedule

@@ -13,9 +13,9 @@ from types import SimpleNamespace
 from typing import Any
 
 from mpmd_trace.backend.load import MemoryAnalysis, costs_of, memory_of
+from mpmd_trace.backend.placement_report import PlacementReport, placement_report
 from mpmd_trace.backend.plan import Place, Plan, ProgramSpec
 from mpmd_trace.backend.planner import make_plan
-from mpmd_trace.backend.residence import Residence, residence
 from mpmd_trace.ir.core import Op, Region, Value
 from mpmd_trace.ir.ops import FuncOp, Module
 from mpmd_trace.ir.parser import parse_generic
@@ -68,9 +68,9 @@ class EstimatedProgram:
         temporary = {e.spec.number: e.temporary_bytes for e in executables}
         return temporary, {e.spec.number: e.reused_bytes for e in executables}
 
-    def residence(self) -> Residence:
-        """See `Compiled.residence`."""
-        return residence(self.plan, *self._scratch)
+    def placement_report(self) -> PlacementReport:
+        """See `Compiled.placement_report`."""
+        return placement_report(self.plan, *self._scratch)
 
     def _estimate(self, spec: ProgramSpec) -> _Estimate:
         if spec.callee not in self._counted:

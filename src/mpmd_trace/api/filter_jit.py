@@ -9,10 +9,10 @@ from typing import Any, Unpack, overload
 
 import jax
 
-from mpmd_trace.api.described import Adapter
 from mpmd_trace.api.jit import Jitted, applied
 from mpmd_trace.api.options import DONATE, Donate, Donation, FilterJitOptions, statics
-from mpmd_trace.frontend import in_place, tags
+from mpmd_trace.api.stage_info import Adapter
+from mpmd_trace.frontend import mutation, tags
 from mpmd_trace.frontend.config import Config
 from mpmd_trace.frontend.errors import mistake
 from mpmd_trace.frontend.statics import StaticLeaf, is_hashable, without_statics
@@ -163,7 +163,7 @@ def _on_wrapped(fn: Callable[..., Any], is_argument: bool, leaves: StaticLeaves)
         target, args = (args[0], args[1:]) if is_argument else (fn, args)
         instead = "mpmd_trace.nnx.jit"
         owner = target if is_argument else None
-        return leaves.wrap_result(in_place.kept(target, args, kwargs, "mpmd_trace.filter_jit", instead, owner))
+        return leaves.wrap_result(mutation.kept(target, args, kwargs, "mpmd_trace.filter_jit", instead, owner))
 
     if is_argument:
         wrapped.__name__ = type(fn).__name__

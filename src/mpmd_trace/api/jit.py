@@ -13,12 +13,12 @@ from typing import Any, NamedTuple, Unpack, overload
 import jax
 import numpy as np
 
-from mpmd_trace.api import warm
+from mpmd_trace.api import compilation_cache
 from mpmd_trace.api.compiled import Compiled
-from mpmd_trace.api.described import PLAIN, Adapter
 from mpmd_trace.api.lowered import Lowered
 from mpmd_trace.api.options import Donation, JitOptions, statics
 from mpmd_trace.api.options import compiler_options as options_of_meshes
+from mpmd_trace.api.stage_info import PLAIN, Adapter
 from mpmd_trace.api.traced import TracedStep
 from mpmd_trace.backend.arguments import TracedArgument, WrongSharding
 from mpmd_trace.backend.executables import Known
@@ -225,8 +225,8 @@ class Jitted:
         numbered = jax.tree.unflatten(traced.out_tree, range(traced.out_tree.num_leaves))
         together = tuple(map(tuple, self.adapter.together(numbered)))
         more = (self.engine, self.compiler_options, self.keep_unused, self.donation.warns, together)
-        key = None if hooks else warm.key_of_program(traced, config, *more)
-        stored = warm.find(key, config)
+        key = None if hooks else compilation_cache.key_of_program(traced, config, *more)
+        stored = compilation_cache.find(key, config)
         lowered = Lowered(
             traced,
             config,
@@ -288,7 +288,7 @@ class Jitted:
             try:
                 return made.call_flat(flat)
             except WrongSharding:  # an assignment wants them in another memory than the one where a step left them
-                made.program.take_back_results(self._ours, within_mesh=True)
+                made.program.accept_misplaced_results(self._ours, within_mesh=True)
                 return made.call_flat(flat)
         self._last = None  # another thread has compiled it
         return self._call(args, kwargs)
@@ -303,12 +303,12 @@ class Jitted:
         lowered = self._lower(args, kwargs)
         if any(lowered.traced.in_shardings == c.lowered.traced.in_shardings for c in programs):
             # The wanted shardings are not for us to choose: results of ours are moved, the rest is an error.
-            programs[0].program.take_back_results(self._ours, within_mesh=True)
+            programs[0].program.accept_misplaced_results(self._ours, within_mesh=True)
             return programs[0]
         # Nothing is kept when compiling fails.
         compiled = lowered.compile()
-        compiled.program.take_back_results(self._ours, within_mesh=False)
-        compiled.take_back_stacks(self._ours)
+        compiled.program.accept_misplaced_results(self._ours, within_mesh=False)
+        compiled.accept_stacked_results(self._ours)
         self._compiled[kind.key] = programs
         programs.insert(0, compiled)
         return compiled

@@ -12,14 +12,14 @@ from typing import Any
 
 import jax
 
-from mpmd_trace.api import fitting, warm
+from mpmd_trace.api import compilation_cache, memory_fit
 from mpmd_trace.api.compiled import Compiled
 from mpmd_trace.api.options import compiler_options as chosen_options
 from mpmd_trace.api.partitioned import PartitionedProgram, loud
 from mpmd_trace.api.placement_warnings import placement_warnings
 from mpmd_trace.backend.executables import CompilerOptions, Known
 from mpmd_trace.backend.load import LoadedProgram, load
-from mpmd_trace.backend.residence import residence
+from mpmd_trace.backend.placement_report import placement_report
 from mpmd_trace.diagnostics.internal import explains_internal_errors
 from mpmd_trace.diagnostics.messages import MpmdError, shortened
 from mpmd_trace.diagnostics.progress import LOG, stage, without_bar
@@ -115,12 +115,12 @@ class Lowered(PartitionedProgram):
             self._warn_of(program)
         if self.key is not None and not more:
             seconds = time.monotonic() - started
-            warm.keep(self.key, self.stored_form(program), self.config, seconds)
+            compilation_cache.keep(self.key, self.stored_form(program), self.config, seconds)
         return Compiled(self, program)
 
     def _smaller(self, program: LoadedProgram) -> Lowered | None:
         """The program with less activations and copies, where XLA's programs take more besides them than was known."""
-        more = None if self.attempts > 2 else fitting.reserved(program, self.asked.limit, self.reserved)
+        more = None if self.attempts > 2 else memory_fit.reserved(program, self.asked.limit, self.reserved)
         if more is None:
             return None
         other = dataclasses.replace(self, reserved=more, attempts=self.attempts + 1, warned=[])
@@ -136,11 +136,11 @@ class Lowered(PartitionedProgram):
         if self.warns_of_donations:
             _warn_of_donations(program, self.traced)
         if (fit := self.request.fit) is not None:
-            for text in fitting.missing(program, fit.limit):
+            for text in memory_fit.missing(program, fit.limit):
                 warn(text, self.config.where)
         given = [{i for i, place in enumerate(places) if place is not None} for places in self.asked.assignments]
         own = {self.traced.inputs[i].name for i in given[0]}
-        for text in placement_warnings(residence(program.plan, held=False), own, given[1]):
+        for text in placement_warnings(placement_report(program.plan, held=False), own, given[1]):
             warn(text, self.config.where)
 
 

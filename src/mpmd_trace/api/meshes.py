@@ -8,10 +8,10 @@ from collections.abc import Mapping, Sequence
 import jax
 from jax.sharding import Mesh
 
+from mpmd_trace.frontend.arg_shardings import Spec, same_devices
 from mpmd_trace.frontend.arguments import Leaf
 from mpmd_trace.frontend.config import Config
-from mpmd_trace.frontend.memories import HOST
-from mpmd_trace.frontend.placements import Spec, same_devices
+from mpmd_trace.frontend.memory_kinds import HOST
 from mpmd_trace.frontend.trace import Traced
 from mpmd_trace.ir.assignment import Assignment
 from mpmd_trace.jax_compat.lowering import named_tensor_p

@@ -4,25 +4,26 @@ from __future__ import annotations
 
 import dataclasses
 import functools
+import warnings
 from collections.abc import Mapping, Sequence
 from typing import Any, Literal
 
 import jax
 
-from mpmd_trace.api import finishing
-from mpmd_trace.api.described import PLAIN, Adapter, Described
+from mpmd_trace.api import annotate_io
 from mpmd_trace.api.estimates import EstimatedProgram
 from mpmd_trace.api.microbatches import waiting_meshes, without_microbatches
 from mpmd_trace.api.request import Asked
+from mpmd_trace.api.stage_info import PLAIN, Adapter, StageInfo
 from mpmd_trace.backend.load import LoadedProgram, MemoryAnalysis
+from mpmd_trace.backend.placement_report import PlacementReport, placement_report
 from mpmd_trace.backend.planner import make_plan
-from mpmd_trace.backend.residence import Residence, residence
 from mpmd_trace.backend.stored import Stored, stored_form
 from mpmd_trace.diagnostics.messages import Diagnostic, MpmdError, Note
 from mpmd_trace.diagnostics.progress import LOG, stage
 from mpmd_trace.frontend.config import Config
 from mpmd_trace.frontend.errors import at_users_place, problem, recorded_warnings, users_place, warn
-from mpmd_trace.frontend.memories import HOST
+from mpmd_trace.frontend.memory_kinds import HOST
 from mpmd_trace.frontend.trace import Traced
 from mpmd_trace.ir.ops import Module, TransferOp
 from mpmd_trace.ir.parser import parse_generic
@@ -35,7 +36,7 @@ from mpmd_trace.passes.manager import Hook
 from mpmd_trace.passes.optimize.pipeline_scheduler import INEXACT
 from mpmd_trace.passes.optimize.rule_orders import UserRules
 from mpmd_trace.passes.partition import Partitioned, partition_as
-from mpmd_trace.passes.placement.whole import WHOLE
+from mpmd_trace.passes.placement.single_mesh_loops import WHOLE
 from mpmd_trace.passes.request import PartitionRequest
 from mpmd_trace.scheduling.bridge import PROGRAM_ORDER, ScheduleChoice
 from mpmd_trace.scheduling.fragments import Fragments, fragments_of
@@ -54,7 +55,7 @@ Dialect = Literal["jaxpr", "stablehlo", "mpmd", "plan"]
 
 
 @dataclasses.dataclass(frozen=True, eq=False, repr=False)
-class PartitionedProgram(Described):
+class PartitionedProgram(StageInfo):
     """A traced program and its partitioned form."""
 
     traced: Traced
@@ -134,15 +135,15 @@ class PartitionedProgram(Described):
         functions = {f.sym_name: f for f in result.module.functions}
         for index in sorted({*traced.on_host, *self.asked.on_host}):
             returned = [o for o, i in traced.returned.items() if i == index]
-            finishing.put_on_host(
+            annotate_io.put_on_host(
                 main,
                 functions,
                 constants + index,
                 moved=index in self.asked.on_host,
                 returned={o: kinds[o] in (None, HOST) for o in returned},
             )
-        finishing.keep_memory_kinds(main, kinds)
-        finishing.set_layouts(main, [*[None] * constants, *traced.in_shardings], traced.out_shardings)
+        annotate_io.keep_memory_kinds(main, kinds)
+        annotate_io.set_layouts(main, [*[None] * constants, *traced.in_shardings], traced.out_shardings)
         with recorded_warnings(self.warned):
             self._tell_of_detours(result)
         return result
@@ -242,9 +243,14 @@ class PartitionedProgram(Described):
         """Estimate `Compiled.memory_analysis`, for abstract meshes, too.  Raises `MpmdError`."""
         return self.estimated.memory_analysis()
 
-    def residence(self) -> Residence:
+    def placement_report(self) -> PlacementReport:
         """Return what each mesh holds and what moves between meshes, as far as that is known before XLA compiles."""
-        return residence(make_plan(self.partitioned.module))
+        return placement_report(make_plan(self.partitioned.module))
+
+    def residence(self) -> PlacementReport:
+        """Return `placement_report()`; the name of before, for one release."""
+        warnings.warn("residence() is called placement_report()", DeprecationWarning, stacklevel=2)
+        return self.placement_report()
 
     def compiler_ir(self, dialect: Literal["stablehlo", "mpmd"] = "mpmd") -> Module:
         """Return the program as a module: "stablehlo" with named ops as traced, "mpmd" as exported; not to be changed.

@@ -4,12 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Collection, Iterator
 
-from mpmd_trace.backend.residence import Residence, Sent
+from mpmd_trace.backend.placement_report import PlacementReport, Traffic
 from mpmd_trace.diagnostics.messages import shortened
 
 __all__ = ["COSTLY", "placement_warnings"]
 
-#: Warnings are about at least so many bytes of a step; `Lowered.residence` has everything.
+#: Warnings are about at least so many bytes of a step; `Lowered.placement_report` has everything.
 COSTLY = 2**20
 #: Unnamed code may send so much of what a step sends.
 _UNNAMED = 0.25
@@ -17,18 +17,18 @@ _MOST = 3
 
 
 def placement_warnings(
-    report: Residence, assigned: Collection[str] = (), results: Collection[int] = (), costly: int = COSTLY
+    report: PlacementReport, assigned: Collection[str] = (), results: Collection[int] = (), costly: int = COSTLY
 ) -> Iterator[str]:
     """Yield what costs at least `costly` bytes in a step, each kind in one text, the largest values first.
 
     `assigned`: the arguments whose mesh the user chose, and `results` the results; who knows what that costs.
     """
-    astray = [one for one in report.astray if one.name not in assigned]
-    if astray and sum(one.bytes for one in astray) >= costly:
+    misplaced = [one for one in report.misplaced if one.name not in assigned]
+    if misplaced and sum(one.bytes for one in misplaced) >= costly:
         lines = [
             f"{a.name} ({a.bytes:,} bytes) is on {a.mesh} and "
             + (f"belongs to {a.of} on {a.used_on[0]}" if a.of else f"used on {' and '.join(a.used_on)}")
-            for a in astray
+            for a in misplaced
         ]
         yield (
             "misplaced parameters, or states of them: they are not on the mesh whose named code uses the parameter, so "
@@ -76,7 +76,7 @@ def placement_warnings(
         )
 
 
-def _again(sent: Sent) -> int:
+def _again(sent: Traffic) -> int:
     """Return the bytes of all times but the first."""
     return sent.bytes * (sent.times - 1) // sent.times
 

@@ -7,10 +7,10 @@ import os
 from collections.abc import Sequence
 from typing import Any
 
-from mpmd_trace.api.leaving import leave_at_the_end
+from mpmd_trace.api.exit import leave_at_the_end
 from mpmd_trace.backend.distribution import job as jobs
+from mpmd_trace.backend.distribution.allgather import process_allgather
 from mpmd_trace.backend.distribution.faults import PeerError
-from mpmd_trace.backend.distribution.gathering import gather
 from mpmd_trace.backend.distribution.job import Job, Transfers
 from mpmd_trace.backend.distribution.peers import Peers
 from mpmd_trace.diagnostics.internal import explains_internal_errors
@@ -137,4 +137,4 @@ def fetch(tree: Any) -> Any:
         MpmdError: if processes have other arrays, or large ones.
         PeerError: if another process fails.
     """
-    return gather(jobs.current(), tree)
+    return process_allgather(jobs.current(), tree)

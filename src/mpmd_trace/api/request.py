@@ -9,10 +9,10 @@ from collections.abc import Mapping
 from mpmd_trace.api import meshes
 from mpmd_trace.backend.placement import device_owners
 from mpmd_trace.backend.replacements import alike, replacements
+from mpmd_trace.frontend.arg_shardings import Spec
 from mpmd_trace.frontend.config import Config
 from mpmd_trace.frontend.errors import raise_problems
-from mpmd_trace.frontend.memories import HOST
-from mpmd_trace.frontend.placements import Spec
+from mpmd_trace.frontend.memory_kinds import HOST
 from mpmd_trace.frontend.trace import Traced
 from mpmd_trace.ir.assignment import Assignment
 from mpmd_trace.ir.attributes import MeshAttr, TopologyAttr
@@ -96,14 +96,14 @@ class Asked:
             own_meshes=config.is_heterogeneous,
             placement=placement,
             copies_between_hosts=True,
-            pairs_as_one=parsed.mpmd_equal_microbatches and "mpmd_merge_forward_with_backward" not in options,
-            named_reshards=True,
+            fuse_fwd_bwd=parsed.mpmd_equal_microbatches and "mpmd_merge_forward_with_backward" not in options,
+            allow_reshard_fragments=True,
             merge_parts=True,
             stages=FindStages(number=self.schedule.stages),
             warns_of_schedules=config.pipeline_schedule is not None,
             cut_in_calls=cut,
-            senders_apart=cut,
-            goes_back=self.schedule.goes_back,
+            keep_sends_separate=cut,
+            reverse_backward=self.schedule.reverse_backward,
             keeps_chlo=self.engine != "cpp",
             outlines=self.engine != "cpp",
             hoist=self._hoist(besides),

@@ -8,8 +8,8 @@ from typing import Any
 
 import jax
 
-from mpmd_trace.api.described import Adapter, Described
 from mpmd_trace.api.lowered import Lowered
+from mpmd_trace.api.stage_info import Adapter, StageInfo
 from mpmd_trace.diagnostics.internal import explains_internal_errors
 from mpmd_trace.frontend.errors import mistake
 from mpmd_trace.frontend.trace import Traced
@@ -19,7 +19,7 @@ __all__ = ["TracedStep"]
 
 
 @dataclasses.dataclass(frozen=True, eq=False, repr=False)
-class TracedStep(Described):
+class TracedStep(StageInfo):
     """What `mpmd_trace.jit(...).trace(...)` gives, as `jax.stages.Traced`; `traced` has more of it."""
 
     traced: Traced

@@ -16,9 +16,9 @@ from mpmd_trace.backend.arguments import ArgumentChecker
 from mpmd_trace.backend.collectives import Collectives, collectives_of
 from mpmd_trace.backend.executables import CompilerOptions, Executable, Known, Progress, compile_programs
 from mpmd_trace.backend.placement import Placement, check_topology, device_owners
+from mpmd_trace.backend.placement_report import PlacementReport, placement_report
 from mpmd_trace.backend.plan import Plan, ProgramSpec, parse_mesh
 from mpmd_trace.backend.planner import make_plan
-from mpmd_trace.backend.residence import Residence, residence
 from mpmd_trace.backend.runtime import Runtime
 from mpmd_trace.backend.timeline import Timeline, measure
 from mpmd_trace.diagnostics.internal import explains_internal_errors
@@ -31,7 +31,7 @@ from mpmd_trace.jax_compat.forks import check_not_forked
 from mpmd_trace.jax_compat.layouts import Format, full_format
 
 if TYPE_CHECKING:
-    from mpmd_trace.backend.distribution.together import Together
+    from mpmd_trace.backend.distribution.multi_process_program import MultiProcessProgram
 
 __all__ = ["LoadedProgram", "MemoryAnalysis", "load", "run_module"]
 
@@ -122,7 +122,7 @@ class LoadedProgram:
         runtime: Runtime,
         placement: Placement,
         keep_unused: bool = False,
-        together: Together | None = None,
+        together: MultiProcessProgram | None = None,
     ) -> None:
         self.plan = plan
         self.runtime = runtime
@@ -166,7 +166,7 @@ class LoadedProgram:
         """Say in messages how to move an argument; `{index}` in the text is its number."""
         self._checker.remedy = remedy
 
-    def take_back_results(self, ours: dict[int, Any], *, within_mesh: bool) -> None:
+    def accept_misplaced_results(self, ours: dict[int, Any], *, within_mesh: bool) -> None:
         """Take results as arguments from any mesh: our own, and those of the other programs that share `ours`.
 
         A state may leave a step on another mesh than the one where the step wants it, and is moved then.
@@ -283,9 +283,9 @@ class LoadedProgram:
         temporary = {e.spec.number: e.temporary_bytes for e in executables}
         return temporary, {e.spec.number: e.reused_bytes for e in executables}
 
-    def residence(self) -> Residence:
+    def placement_report(self) -> PlacementReport:
         """Return what each mesh holds and what moves between them, with the scratch memory of the programs."""
-        return residence(self.plan, *self._scratch)
+        return placement_report(self.plan, *self._scratch)
 
     def __repr__(self) -> str:
         return f"<LoadedProgram {str(self.plan).splitlines()[0]}>"
@@ -364,11 +364,11 @@ def load(
     return LoadedProgram(plan, runtime, placement, keep_unused, together)
 
 
-def _joined(plan: Plan, placement: Placement, options: CompilerOptions, module: Module) -> Together:
+def _joined(plan: Plan, placement: Placement, options: CompilerOptions, module: Module) -> MultiProcessProgram:
     # A process that is alone starts without what several need, which takes as long to import as to place arguments.
-    from mpmd_trace.backend.distribution.together import Together
+    from mpmd_trace.backend.distribution.multi_process_program import MultiProcessProgram
 
-    return Together(plan, placement, options, module.to_generic())
+    return MultiProcessProgram(plan, placement, options, module.to_generic())
 
 
 def _restored(

@@ -10,7 +10,7 @@ from typing import Any
 import jax
 import numpy as np
 
-from mpmd_trace.frontend import in_place
+from mpmd_trace.frontend import mutation
 from mpmd_trace.frontend.errors import FrontendError, mistake, place_of, problem, raise_problems
 from mpmd_trace.frontend.functions import labels, name_of, parameters_of, positional_names
 from mpmd_trace.frontend.tags import listed
@@ -73,7 +73,7 @@ class Given:
         fill = iter(dynamic)
         count = len(dynamic) + len(self.statics)
         args = [self.statics[i] if i in self.statics else next(fill) for i in range(count)]
-        return in_place.kept(fn, tuple(args), kwargs, "mpmd_trace.jit", "mpmd_trace.nnx.jit")
+        return mutation.kept(fn, tuple(args), kwargs, "mpmd_trace.jit", "mpmd_trace.nnx.jit")
 
 
 def flatten(

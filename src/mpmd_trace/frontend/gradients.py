@@ -15,7 +15,7 @@ from typing import Any, Literal, NamedTuple, get_args
 import jax
 import jax.numpy as jnp
 
-from mpmd_trace.frontend import in_place
+from mpmd_trace.frontend import mutation
 from mpmd_trace.frontend.errors import mistake, warn
 from mpmd_trace.frontend.functions import name_of, parameters_of, positional_names
 from mpmd_trace.frontend.loops import enumerated_for
@@ -130,7 +130,7 @@ def value_and_grad(
                 own[at.state] = state
             if at.key is not None:
                 own[at.key] = jax.random.fold_in(args[at.key], i)
-            outputs = in_place.kept(fn, tuple(own), kwargs, "value_and_grad", "mpmd_trace.nnx.value_and_grad")
+            outputs = mutation.kept(fn, tuple(own), kwargs, "value_and_grad", "mpmd_trace.nnx.value_and_grad")
             parts = _parts(outputs, fn, reduce, state_argnum is not None, has_aux)
             return parts.total, parts
 

@@ -12,7 +12,7 @@ from typing import Any, NamedTuple
 
 import jax.numpy as jnp
 
-from mpmd_trace.frontend.questions import REMAT, applied
+from mpmd_trace.frontend.jaxpr_queries import REMAT, applied
 from mpmd_trace.frontend.scope import tag_of
 from mpmd_trace.jax_compat import tracing
 from mpmd_trace.jax_compat.tracing import Closed, Equation

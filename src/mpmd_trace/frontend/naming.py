@@ -15,7 +15,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from mpmd_trace.frontend import loops, markers, tags
+from mpmd_trace.frontend import loops, marker_primitives, tags
 from mpmd_trace.frontend.errors import mistake
 from mpmd_trace.frontend.functions import name_of
 
@@ -101,12 +101,12 @@ def named_tensor(x: T, name: str) -> T:
     An assignment `mesh#pinned_host` also chooses the memory. Leaves that are not arrays are returned unchanged.
     """
     tags.check_name(name, "named_tensor")
-    return _on_arrays(lambda a: markers.named_tensor_p.bind(a, name=name), x)
+    return _on_arrays(lambda a: marker_primitives.named_tensor_p.bind(a, name=name), x)
 
 
 def broadcast(x: T) -> T:
     """Return `x` (a pytree of arrays), marked as a value that may be sent to every mesh that uses it."""
-    return _on_arrays(markers.broadcast_p.bind, x)
+    return _on_arrays(marker_primitives.broadcast_p.bind, x)
 
 
 _FOLDS: dict[str, Callable[[Any, Any], Any]] = {
@@ -137,7 +137,7 @@ def reduce(*operands: T, kind: str = "none") -> T:
             + ("at least one." if not operands else f"kind=, one of {', '.join(_FOLDS)}.")
         )
     folded = functools.reduce(lambda a, b: jax.tree.map(_FOLDS[kind], a, b), operands)
-    return _on_arrays(markers.reduce_p.bind, folded)
+    return _on_arrays(marker_primitives.reduce_p.bind, folded)
 
 
 def _on_arrays(mark: Callable[[Any], Any], tree: T) -> T:

@@ -19,7 +19,7 @@ import jax
 import numpy as np
 from jax.sharding import AbstractMesh, Mesh, NamedSharding
 
-from mpmd_trace.frontend import markers
+from mpmd_trace.frontend import marker_primitives
 from mpmd_trace.frontend.fingerprint import Written
 from mpmd_trace.frontend.large_constants import is_large
 from mpmd_trace.jax_compat import tracing
@@ -128,7 +128,15 @@ def _known_primitives() -> frozenset[int]:
 
 @functools.lru_cache(maxsize=1)
 def _primitives_in(_modules: int) -> frozenset[int]:
-    result = {id(p) for p in (markers.named_tensor_p, markers.broadcast_p, markers.reduce_p, markers.transposes_p)}
+    result = {
+        id(p)
+        for p in (
+            marker_primitives.named_tensor_p,
+            marker_primitives.broadcast_p,
+            marker_primitives.reduce_p,
+            marker_primitives.transposes_p,
+        )
+    }
     for name, module in list(sys.modules.items()):
         if name.startswith("jax."):
             result.update(id(v) for v in vars(module).values() if isinstance(v, tracing.Primitive))

@@ -17,26 +17,26 @@ import jax
 from jax import lax
 
 from mpmd_trace.diagnostics.messages import Diagnostic
-from mpmd_trace.frontend import folding, markers, memories
-from mpmd_trace.frontend.apart import CallsApart
+from mpmd_trace.frontend import folding, marker_primitives, memory_kinds
 from mpmd_trace.frontend.calls import Place, Plan, live_equations, plan
 from mpmd_trace.frontend.effects import TOKEN, Order, once
 from mpmd_trace.frontend.errors import problem, warn
 from mpmd_trace.frontend.fingerprint import Fingerprints
-from mpmd_trace.frontend.large_constants import LargeConstants
-from mpmd_trace.frontend.ordered_loops import can_thread
-from mpmd_trace.frontend.questions import (
+from mpmd_trace.frontend.jaxpr_queries import (
     INLINED,
     MARKERS,
     REMAT,
-    Questions,
+    JaxprQueries,
     applied,
     cannot_open,
     has_no_order,
     kind_of,
     stays,
 )
-from mpmd_trace.frontend.recomputed import Expressions, Later, Site, Values, now
+from mpmd_trace.frontend.large_constants import LargeConstants
+from mpmd_trace.frontend.ordered_loops import can_thread
+from mpmd_trace.frontend.outline_calls import OutlinedCalls
+from mpmd_trace.frontend.remat import Expressions, Later, Site, Values, now
 from mpmd_trace.frontend.scope import Scope, Shared, count_in, distinct, is_computation, tag_of
 from mpmd_trace.frontend.shardings import Meshes, without_devices
 from mpmd_trace.jax_compat import lowering, tracing
@@ -58,7 +58,7 @@ class Rewriter:
         self.problems: list[Diagnostic] = []
         self.meshes = meshes
         self._fingerprints = Fingerprints()
-        self._ask = Questions()
+        self._ask = JaxprQueries()
         self._told: set[str | None] = set()
         self.large_constants = LargeConstants()
         self._bodies: dict[Any, Shared] = {}
@@ -73,7 +73,7 @@ class Rewriter:
         self.recomputed: str | None = None
         #: Whether each named computation of a loop or call is a call of its own, so that the forward pass is at hand.
         self._apart = False
-        self._calls = CallsApart(self._fingerprints)
+        self._calls = OutlinedCalls(self._fingerprints)
 
     @contextmanager
     def _trace_of(self, closed: Closed, scope: Scope) -> Iterator[None]:
@@ -203,7 +203,7 @@ class Rewriter:
                 folded = folding.fold(eqn, args) or folding.sliced(eqn, args)
                 if folded is not None:
                     return folded
-            if eqn.primitive is markers.transposes_p:
+            if eqn.primitive is marker_primitives.transposes_p:
                 return args
             if tracing.calls_out(eqn):
                 results = self._order.bind(eqn, [folding.whole(a) for a in args], scope.chain)
@@ -219,7 +219,7 @@ class Rewriter:
                 return self.evaluate(eqn.params[INLINED[name]], args, scope)
             if name == "sharding_constraint":
                 return [self._sharded(eqn, 0, folding.whole(args[0]), eqn.params["sharding"])]
-            if memories.names_devices(eqn):
+            if memory_kinds.names_devices(eqn):
                 return self._put(eqn, [folding.whole(a) for a in args])
             if name == "shard_map" and (mistake := self.meshes.unknown(eqn.params["mesh"].shape)):
                 self.problems.append(problem(mistake, tracing.location(eqn)))
@@ -352,13 +352,13 @@ class Rewriter:
         return results[:count]
 
     def _marker(self, eqn: Equation, x: Any, scope: Scope) -> list[Any]:
-        if eqn.primitive is markers.named_tensor_p:
+        if eqn.primitive is marker_primitives.named_tensor_p:
             self._found(eqn.params["name"], eqn, scope)
         if scope.level == "kept":
             return [x]
-        if eqn.primitive is markers.broadcast_p:
+        if eqn.primitive is marker_primitives.broadcast_p:
             return list(lowering.broadcast_p.bind(x))
-        if eqn.primitive is markers.reduce_p:
+        if eqn.primitive is marker_primitives.reduce_p:
             return list(lowering.reduce_p.bind(x, reduction="none"))
         # Between calls it is in a call of its own, as a named computation is.
         name, counter = eqn.params["name"], self._counter(scope)
@@ -380,7 +380,7 @@ class Rewriter:
         result = []
         for i, (x, target) in enumerate(zip(values, eqn.params["devices"], strict=True)):
             is_sharding = isinstance(target, jax.sharding.Sharding)
-            result.append(memories.put(self._sharded(eqn, i, x, target) if is_sharding else x, target))
+            result.append(memory_kinds.put(self._sharded(eqn, i, x, target) if is_sharding else x, target))
         return result
 
     def _body(self, body: Closed, scope: Scope, *, barrier: bool = False, plan: Plan | None = None) -> Shared:

@@ -15,8 +15,8 @@ import jax
 from mpmd_trace.frontend import layers, tags
 from mpmd_trace.frontend.errors import mistake, warn
 from mpmd_trace.frontend.functions import name_of
+from mpmd_trace.frontend.jaxpr_queries import REMAT
 from mpmd_trace.frontend.layer_scans import inner_of, scans_of
-from mpmd_trace.frontend.questions import REMAT
 from mpmd_trace.frontend.statics import Statics, divided, join
 from mpmd_trace.jax_compat import tracing
 from mpmd_trace.jax_compat.tracing import Closed, Equation

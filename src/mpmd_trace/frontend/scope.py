@@ -6,7 +6,7 @@ import dataclasses
 from collections.abc import Hashable, Sequence
 from typing import Any
 
-from mpmd_trace.frontend import markers, tags
+from mpmd_trace.frontend import marker_primitives, tags
 from mpmd_trace.jax_compat import tracing
 from mpmd_trace.jax_compat.tracing import Closed, Equation, opened
 
@@ -88,7 +88,7 @@ def is_computation(eqn: Equation) -> bool:
 def count_in(body: Closed) -> int:
     """Return how often the named computation with this body was transposed."""
     eqns = opened(body).eqns
-    counts = [e.params["count"] for e in eqns if e.primitive is markers.transposes_p]
+    counts = [e.params["count"] for e in eqns if e.primitive is marker_primitives.transposes_p]
     return max(counts, default=0)
 
 

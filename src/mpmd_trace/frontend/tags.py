@@ -20,11 +20,11 @@ from typing import Any, cast
 import jax
 import numpy as np
 
-from mpmd_trace.frontend import in_place, markers
+from mpmd_trace.frontend import marker_primitives, mutation
 from mpmd_trace.frontend.errors import mistake
-from mpmd_trace.frontend.frames import own_frames
 from mpmd_trace.frontend.functions import positional_names
 from mpmd_trace.frontend.leaks import leak
+from mpmd_trace.frontend.library_scopes import own_frames
 from mpmd_trace.frontend.statics import ARRAY, StaticLeaf, Statics, is_hashable, without_statics
 from mpmd_trace.jax_compat import tracing
 
@@ -171,9 +171,9 @@ def _jit_of(function: Callable[..., Any] | None, tag: Tag, shared: bool = False)
         given = tuple(map(_value, args)), {k: _value(v) for k, v in kwargs.items()}
         target = callee if is_argument else reference()
         with own_frames(tag.kind):
-            result = in_place.kept(target, *given, tag.kind, "mpmd_trace.nnx.named_computation", owner=callee)
+            result = mutation.kept(target, *given, tag.kind, "mpmd_trace.nnx.named_computation", owner=callee)
         result = _with_statics(result)
-        return markers.counted(result) if tag.kind == "named_computation" else result
+        return marker_primitives.counted(result) if tag.kind == "named_computation" else result
 
     run.__name__ = run.__qualname__ = tag.encode()
     jitted: Callable[..., Any] = jax.jit(run, static_argnums=0)

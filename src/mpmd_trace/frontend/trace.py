@@ -13,22 +13,22 @@ import jax
 
 from mpmd_trace.diagnostics.internal import explains_internal_errors
 from mpmd_trace.diagnostics.spelling import quote
-from mpmd_trace.frontend import arguments, in_place, module_fields, placements
+from mpmd_trace.frontend import arg_shardings, arguments, module_fields, mutation
+from mpmd_trace.frontend.arg_shardings import Spec
 from mpmd_trace.frontend.arguments import Leaf
 from mpmd_trace.frontend.effects import effect_problems
 from mpmd_trace.frontend.errors import place_of, raise_problems, warn
 from mpmd_trace.frontend.gradients import microbatches_refused_by
+from mpmd_trace.frontend.jaxpr_queries import only_returned
 from mpmd_trace.frontend.large_constants import LargeConstants
 from mpmd_trace.frontend.layers import assigned_parts
 from mpmd_trace.frontend.leaks import leak
-from mpmd_trace.frontend.memories import HOST, divide_results, returned_arguments
+from mpmd_trace.frontend.memory_kinds import HOST, divide_results, returned_arguments
 from mpmd_trace.frontend.names import name_problems
-from mpmd_trace.frontend.placements import Spec
-from mpmd_trace.frontend.questions import only_returned
-from mpmd_trace.frontend.recomputed import Site
+from mpmd_trace.frontend.remat import Site
 from mpmd_trace.frontend.rewrite import Rewriter
 from mpmd_trace.frontend.shardings import Meshes
-from mpmd_trace.frontend.stacks import Signature, Stacks, split
+from mpmd_trace.frontend.stacked.arrays import Signature, Stacks, split
 from mpmd_trace.ir.assignment import Assignment
 from mpmd_trace.ir.collector import paused_collector
 from mpmd_trace.jax_compat import lowering, tracing
@@ -274,7 +274,7 @@ def trace(
     except jax.errors.UnexpectedTracerError as error:
         raise leak(fn, error) from error
     except Exception as error:
-        told = in_place.explained(error, fn) or module_fields.explained(error, fn, args, kwargs)
+        told = mutation.explained(error, fn) or module_fields.explained(error, fn, args, kwargs)
         if told is None:
             _say_in_users_words(error, fn, given.leaves)
             raise
@@ -294,14 +294,14 @@ def trace(
     raise_problems(effect_problems(closed), place_of(fn))
 
     platform = platform or _platform_of(meshes)
-    kept = [placements.kept_sharding(leaf, meshes) for leaf in leaves]
-    layouts = placements.given_layouts(leaves, meshes)
+    kept = [arg_shardings.kept_sharding(leaf, meshes) for leaf in leaves]
+    layouts = arg_shardings.given_layouts(leaves, meshes)
 
     def specs(axes: Meshes) -> tuple[_Specs, _Specs, list[str]]:
-        into, bad = placements.shardings(
+        into, bad = arg_shardings.shardings(
             in_shardings, given.in_tree, given.leaves, axes, meshes, "in_shardings", kept, layouts
         )
-        out, worse = placements.shardings(out_shardings, out_tree, outputs, axes, meshes, "out_shardings")
+        out, worse = arg_shardings.shardings(out_shardings, out_tree, outputs, axes, meshes, "out_shardings")
         return into, out, [*bad, *worse]
 
     @paused_collector()
@@ -323,7 +323,7 @@ def trace(
     if bad:
         rewrite()  # raises them with all others
     returned = returned_arguments(closed)
-    in_specs = placements.staying(in_specs, kept, only_returned(closed), leaves, meshes)
+    in_specs = arg_shardings.staying(in_specs, kept, only_returned(closed), leaves, meshes)
     results_on = functools.partial(divide_results, closed, out_specs)
     out_specs, out_memories = results_on(platform)
     traced = Traced(

@@ -20,7 +20,7 @@ from mpmd_trace.passes.base import Pass
 from mpmd_trace.passes.constants import constant_key, constants_stay
 from mpmd_trace.passes.greedy import Choices, Pattern, Rewriter, apply_greedily, rewrites, walk_mutable
 from mpmd_trace.passes.mlir_parts import frozen_bodies, result_of, run_on_bodies, run_on_functions
-from mpmd_trace.passes.plain_bodies import as_read
+from mpmd_trace.passes.trivially_canonical import as_read
 
 __all__ = ["PIPELINE", "CanonicalizeMpmd", "canonical_body"]
 

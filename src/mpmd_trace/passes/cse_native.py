@@ -16,7 +16,7 @@ from mpmd_trace.ir.semantics import is_removable, trivially_dead
 from mpmd_trace.jax_compat.mlir import run_pipeline
 from mpmd_trace.passes.base import Pass
 from mpmd_trace.passes.mlir_parts import frozen_bodies, result_of, run_on_bodies, run_on_functions
-from mpmd_trace.passes.plain_bodies import is_plain
+from mpmd_trace.passes.trivially_canonical import is_plain
 
 __all__ = ["CseNative", "without_common_subexpressions"]
 

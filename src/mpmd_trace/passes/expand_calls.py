@@ -2,9 +2,9 @@
 
 MLIR inlines callees first and canonicalizes each function before and after, which takes time that grows with the
 square of the length of a chain of calls.  Where canonicalization only moves constants and removes dead code, as in
-functions of plain ops (`plain_bodies.py`), inlining everything at once gives the same, if constants are put in the
-order in which one canonicalization for each level leaves them (`constants.py`): those of callees move to the front, in
-reverse.
+functions of plain ops (`trivially_canonical.py`), inlining everything at once gives the same, if constants are put in
+the order in which one canonicalization for each level leaves them (`constants.py`): those of callees move to the front,
+in reverse.
 """
 
 from __future__ import annotations

@@ -23,8 +23,8 @@ from mpmd_trace.passes.constants import ISOLATED
 from mpmd_trace.passes.expand_calls import Expander
 from mpmd_trace.passes.greedy import walk_mutable
 from mpmd_trace.passes.mlir_pass import MlirPass
-from mpmd_trace.passes.plain_bodies import PLAIN_OPS, all_names
 from mpmd_trace.passes.symbol_dce import References, SymbolDce
+from mpmd_trace.passes.trivially_canonical import PLAIN_OPS, all_names
 
 __all__ = ["InlineCalls", "has_calls"]
 

@@ -18,8 +18,8 @@ from mpmd_trace.ir.ops import FuncOp, Module
 from mpmd_trace.ir.parser import parse_generic
 from mpmd_trace.ir.printer import print_op
 from mpmd_trace.jax_compat.mlir import run_pipeline
-from mpmd_trace.passes.equal_bodies import share_equal_bodies
-from mpmd_trace.passes.plain_bodies import is_plain
+from mpmd_trace.passes.dedup_bodies import share_equal_bodies
+from mpmd_trace.passes.trivially_canonical import is_plain
 
 __all__ = ["frozen_bodies", "result_of", "run_on_bodies", "run_on_functions"]
 

@@ -27,7 +27,7 @@ from mpmd_trace.passes.manager import Hook, PassManager, PassRun
 from mpmd_trace.passes.optimize.pipelines import OptimizePipeline
 from mpmd_trace.passes.optimize.rule_orders import UserRules
 from mpmd_trace.passes.optimize.schedules import Predicate, Sparse
-from mpmd_trace.passes.placement.flow import TOGETHER
+from mpmd_trace.passes.placement.hypergraph import TOGETHER
 from mpmd_trace.passes.request import NamedMeshes, PartitionRequest, Phases, check_phases
 from mpmd_trace.passes.sharding.pipelines import ShardingPropagationPipeline
 
@@ -113,11 +113,11 @@ def phase_passes(
     phases: Phases = "all",
     user_rules: Callable[[], UserRules] | None = None,
     *,
-    shares_bodies: bool = False,
+    alias_bodies: bool = False,
 ) -> Iterator[list[Pass]]:
     """Yield the passes of each phase, as the driver runs them; `user_rules` are asked for after the first.
 
-    `shares_bodies`: exported functions made of one body share it, and it does not change any more.
+    `alias_bodies`: exported functions made of one body share it, and it does not change any more.
     """
     options = request.options
     yield (
@@ -136,9 +136,9 @@ def phase_passes(
             stages=request.stages,
             placement=request.placement,
             cut_in_calls=request.cut_in_calls,
-            senders_apart=request.senders_apart,
-            microbatches_apart=options.mpmd_equal_microbatches,
-            goes_back=request.goes_back,
+            keep_sends_separate=request.keep_sends_separate,
+            uniform_microbatch_programs=options.mpmd_equal_microbatches,
+            reverse_backward=request.reverse_backward,
             keeps_chlo=request.keeps_chlo,
             outlines=request.outlines,
         ).passes()
@@ -159,7 +159,7 @@ def phase_passes(
             merge_forward_with_backward=options.mpmd_merge_forward_with_backward,
             merge_backward_with_forward=options.mpmd_merge_backward_with_forward,
             warns_of_schedules=request.warns_of_schedules,
-            microbatches_apart=options.mpmd_equal_microbatches,
+            uniform_microbatch_programs=options.mpmd_equal_microbatches,
         ).passes()
     )
     if phases == "optimize":
@@ -178,10 +178,10 @@ def phase_passes(
             copy_constants_from_producer_to_consumer=options.mpmd_copy_constant_creation_from_producer_to_consumer,
             apply_merge_transfers=options.mpmd_apply_merge_transfers_pass,
             fail_on_backward_deps=options.mpmd_fail_on_backward_deps,
-            microbatches_apart=options.mpmd_equal_microbatches,
-            pairs_as_one=request.pairs_as_one,
-            named_reshards=request.named_reshards,
-            shares_bodies=shares_bodies,
+            uniform_microbatch_programs=options.mpmd_equal_microbatches,
+            fuse_fwd_bwd=request.fuse_fwd_bwd,
+            allow_reshard_fragments=request.allow_reshard_fragments,
+            alias_bodies=alias_bodies,
             outlines=request.outlines,
         ).passes()
     )
@@ -301,7 +301,7 @@ def partition_as(
             diagnostics += cleaned[1]
         rules = None if user_rules is None else functools.partial(user_rules, work)
         # A hook may run passes of its own, which change functions as they like.
-        for phase, passes in enumerate(phase_passes(request, phases, rules, shares_bodies=not hooks)):
+        for phase, passes in enumerate(phase_passes(request, phases, rules, alias_bodies=not hooks)):
             left = [one for one in passes if cleaned is None or not isinstance(one, CleanUp)]
             manager = PassManager(left, hooks, first_index=len(runs))
             runs += manager.run(work)

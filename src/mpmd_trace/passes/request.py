@@ -129,16 +129,17 @@ class PartitionRequest:
         differ in their sizes; the reference refuses them.
     placement: where unnamed code goes: "reference", as the reference says, or "cut", where the fewest bytes move.
     copies_between_hosts: whether transfers from host memory to host memory are allowed, which the reference refuses.
-    named_reshards: whether a named computation that computes nothing may change a sharding; the reference refuses it.
-    pairs_as_one: whether a forward and a backward of which each always runs with the other are one program, as the
+    allow_reshard_fragments: whether a named computation that computes nothing may change a sharding; the reference
+        refuses it.
+    fuse_fwd_bwd: whether a forward and a backward of which each always runs with the other are one program, as the
         reference has them only if asked.
     merge_parts: whether parts of a stage that do not need each other are one fragment; the reference refuses them.
     warns_of_schedules: whether to warn of a schedule that the data flow does not allow, as the reference does not.
     stages: how the order of meshes and the stages on them are found, which the reference does not do; None: not at all.
     cut_in_calls: whether called functions cut their microbatches out of the batch, which the reference does not do.
-    senders_apart: whether what is made of gradients for another mesh stays out of backward fragments that are split,
-        into which the reference merges it.
-    goes_back: whether the schedule runs backward passes from the last microbatch to the first.
+    keep_sends_separate: whether what is computed from gradients for another mesh stays out of backward fragments that
+        are split, into which the reference merges it.
+    reverse_backward: whether the schedule runs backward passes from the last microbatch to the first.
     keeps_chlo: whether ops of CHLO stay what they are, since XLA knows them; the reference writes them out.
     outlines: whether large functions of keys that are called often stay out of line; the reference inlines them.
     hoist: how what is the same for all microbatches is computed once; None: each time, as the reference does.
@@ -164,14 +165,14 @@ class PartitionRequest:
     own_meshes: bool = False
     placement: str = "reference"
     copies_between_hosts: bool = False
-    named_reshards: bool = False
-    pairs_as_one: bool = False
+    allow_reshard_fragments: bool = False
+    fuse_fwd_bwd: bool = False
     merge_parts: bool = False
     stages: FindStages | None = None
     warns_of_schedules: bool = False
     cut_in_calls: bool = False
-    senders_apart: bool = False
-    goes_back: bool = False
+    keep_sends_separate: bool = False
+    reverse_backward: bool = False
     keeps_chlo: bool = False
     outlines: bool = False
     hoist: HoistInvariants | None = None

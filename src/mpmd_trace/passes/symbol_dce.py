@@ -15,7 +15,7 @@ from mpmd_trace.ir.core import Op, Region
 from mpmd_trace.ir.diagnostics import Diagnostics
 from mpmd_trace.ir.ops import FuncOp, Module
 from mpmd_trace.passes.base import Pass
-from mpmd_trace.passes.reached import reached
+from mpmd_trace.passes.reachable import reachable
 
 __all__ = ["References", "SymbolDce"]
 
@@ -46,7 +46,7 @@ class SymbolDce(Pass):
         functions = {f.sym_name: f for f in module.functions}
         references = References()
         kept: list[Op] = [op for op in module.body if not isinstance(op, FuncOp) or op.visibility != "private"]
-        live = reached(kept, lambda op: [functions[name] for name in references.of(op) if name in functions])
+        live = reachable(kept, lambda op: [functions[name] for name in references.of(op) if name in functions])
         dead = [f for f in functions.values() if f not in live]
         for function in dead:
             function.erase()

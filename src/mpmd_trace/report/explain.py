@@ -35,7 +35,7 @@ from mpmd_trace.passes.import_.mesh_sets import MeshSets, is_meshless, names, sr
 from mpmd_trace.passes.manager import PassManager, PassRun
 from mpmd_trace.passes.request import PartitionRequest
 from mpmd_trace.report.explain_cut import CutExplainer
-from mpmd_trace.report.things import Thing, close_names, find, location_of, made_by, things_of
+from mpmd_trace.report.query import Thing, close_names, find, location_of, made_by, things_of
 
 __all__ = ["Chain", "Explanation", "Placement", "explain", "explain_ends", "explain_places", "rules_of"]
 

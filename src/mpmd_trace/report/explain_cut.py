@@ -15,7 +15,7 @@ from mpmd_trace.ir.ops import CallOp, Module
 from mpmd_trace.passes.import_.assignments import SameMesh
 from mpmd_trace.passes.import_.mesh_flow import mesh_list
 from mpmd_trace.passes.placement.cut import cost, cut
-from mpmd_trace.passes.placement.flow import TRANSFER_BYTES, Flow
+from mpmd_trace.passes.placement.hypergraph import TRANSFER_BYTES, DataflowHypergraph
 from mpmd_trace.passes.placement.place import drop_markers
 
 __all__ = ["CutExplainer"]
@@ -39,7 +39,7 @@ class CutExplainer:
         for function in module.mpmd_functions:
             if not function.is_declaration:
                 drop_markers(function)
-        self.flow = Flow(module, {pair.output: pair.input for pair in same_mesh})
+        self.flow = DataflowHypergraph(module, {pair.output: pair.input for pair in same_mesh})
         self.edges = list(self.flow.edges())
         self.describe = describe
         self.most = most

@@ -7,12 +7,12 @@ import itertools
 import math
 from collections.abc import Mapping, Sequence
 
+from mpmd_trace.backend.placement_report import is_hoisted
 from mpmd_trace.backend.plan import Plan, Run
-from mpmd_trace.backend.residence import is_hoisted
 from mpmd_trace.ir.core import Value as IrValue
 from mpmd_trace.ir.functions import FuncOp
 from mpmd_trace.ir.ops import Module
-from mpmd_trace.passes.hoisting.choice import Gather
+from mpmd_trace.passes.hoisting.select_hoists import Gather
 from mpmd_trace.schedules import Action, Schedule
 from mpmd_trace.scheduling.transfers import Value
 

@@ -9,7 +9,7 @@ from collections.abc import Callable, Iterator, Sequence
 from typing import Any, Literal
 
 from mpmd_trace.ir.assignment import Assignment
-from mpmd_trace.passes.hoisting.choice import Gather
+from mpmd_trace.passes.hoisting.select_hoists import Gather
 from mpmd_trace.report.layers import LayerValues
 from mpmd_trace.report.plan_copies import WORDS, Copies, cost_of
 from mpmd_trace.report.plan_values import Profile, activations, at_fraction

@@ -8,7 +8,7 @@ import statistics
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING
 
-from mpmd_trace.backend.residence import Residence
+from mpmd_trace.backend.placement_report import PlacementReport
 from mpmd_trace.backend.timeline import Timeline
 from mpmd_trace.diagnostics.messages import MpmdError
 from mpmd_trace.ir.ops import FragmentOp, Module
@@ -141,9 +141,9 @@ class Estimated:
         self.lowered = lowered
         self.program = lowered.estimated
 
-    def residence(self) -> Residence:
-        """See `Compiled.residence`."""
-        return self.program.residence()
+    def placement_report(self) -> PlacementReport:
+        """See `Compiled.placement_report`."""
+        return self.program.placement_report()
 
 
 def study(

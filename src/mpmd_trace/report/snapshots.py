@@ -29,7 +29,7 @@ from mpmd_trace.ir.ops import Module
 from mpmd_trace.ir.printer import print_op
 from mpmd_trace.jax_compat.mlir import prettify
 from mpmd_trace.passes.manager import PassRun
-from mpmd_trace.report.changes import Outline, changes, outline
+from mpmd_trace.report.ir_diff import Outline, changes, outline
 
 __all__ = ["Snapshots", "count_ops", "read_index", "unified_diff"]
 

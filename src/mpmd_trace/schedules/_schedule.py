@@ -113,7 +113,7 @@ class Schedule:
         return any(a.kind == "W" for _, _, a in self.actions())
 
     @cached_property
-    def goes_back(self) -> bool:
+    def reverse_backward(self) -> bool:
         """Whether some stage runs the backward pass of its last microbatch before that of its first."""
         seen: set[tuple[int, int]] = set()
         for _, _, action in self.actions():

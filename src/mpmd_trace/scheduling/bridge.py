@@ -55,7 +55,7 @@ class ScheduleChoice:
     #: Whether it goes by the stages of a program, and in which order these visit the meshes: "no", "loop" or "v".
     stages: str = "no"
     #: Whether backward passes run from the last microbatch to the first, and sums of gradients with them.
-    goes_back: bool = False
+    reverse_backward: bool = False
     #: Still to be made by `settle`, from the program.
     auto: AutoSchedule | None = None
 
@@ -128,7 +128,7 @@ def _choice(config: Config, engine: str) -> ScheduleChoice:
         if known is not None:
             splits = {_SPLITS: True} if known.name.startswith("ZeroBubble") else {}
             stages = "loop" if known.by_stage else "no"
-            return ScheduleChoice(known.name, {_SCHEDULE: known, **splits}, stages, known.goes_back)
+            return ScheduleChoice(known.name, {_SCHEDULE: known, **splits}, stages, known.reverse_backward)
         try:
             entry = find_entry(wanted)
         except LibraryError as error:
@@ -205,7 +205,7 @@ def _explicit(
 ) -> ScheduleChoice:
     splits = {_SPLITS: True} if example is not None and example.splits_backward else {}
     options = {_SCHEDULE: ExplicitOrder(name, constraints_of(make)), **splits}
-    return ScheduleChoice(name, options, stages, example is not None and example.goes_back)
+    return ScheduleChoice(name, options, stages, example is not None and example.reverse_backward)
 
 
 def _example(make: Callable[[int, int, int | None], Schedule]) -> Schedule | None:

@@ -10,7 +10,7 @@ from mpmd_trace.ir.attributes import UNIT
 from mpmd_trace.ir.ops import FragmentCallOp
 from mpmd_trace.ir.text import parse
 from mpmd_trace.ir.verifier import verify
-from mpmd_trace.passes.equal_bodies import share_equal_bodies
+from mpmd_trace.passes.dedup_bodies import share_equal_bodies
 from mpmd_trace.passes.export.lower_to_fragment_calls import LowerToFragmentCalls
 from mpmd_trace.passes.manager import run_passes
 from util import check, diagnostics, run
@@ -273,7 +273,7 @@ def test_manual_computations_name_the_mesh_of_the_fragment() -> None:
 def test_functions_with_manual_computations_share_no_body() -> None:
     """They speak of their mesh."""
     module = parse(MANUAL)
-    run_passes(module, [LowerToFragmentCalls(shares_bodies=True)])
+    run_passes(module, [LowerToFragmentCalls(alias_bodies=True)])
     assert str(module) == str(run(MANUAL, PASS, ""))
     assert not module.functions[1].regions[0].frozen
 
@@ -283,7 +283,7 @@ def test_functions_of_one_body_may_share_it() -> None:
     apart, shared = parse(text), parse(text)
     for module, shares in ((apart, False), (shared, True)):
         share_equal_bodies(module.functions)
-        run_passes(module, [LowerToFragmentCalls(shares_bodies=shares)])
+        run_passes(module, [LowerToFragmentCalls(alias_bodies=shares)])
         assert not verify(module)
     assert apart.to_generic(debug_info=True) == shared.to_generic(debug_info=True)
     assert [f.regions[0].frozen for f in apart.functions] == [False] * len(apart.functions)

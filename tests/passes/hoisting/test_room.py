@@ -13,10 +13,10 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from mpmd_trace.ir.types import tensor
-from mpmd_trace.passes.hoisting.copies import Copy, Timeline
-from mpmd_trace.passes.hoisting.expressions import Expression
+from mpmd_trace.passes.hoisting.gathered_params import Copy, Timeline
 from mpmd_trace.passes.hoisting.room import Held, Room
-from mpmd_trace.passes.hoisting.selection import Kept
+from mpmd_trace.passes.hoisting.selection import HoistedExpr
+from mpmd_trace.passes.hoisting.value_numbering import Expression
 
 FRAGMENTS, LAUNCH = 12, 5.0
 
@@ -30,7 +30,7 @@ def random_held(rng: random.Random, expression: Expression) -> Held:
         gaps[-1] = 0, times[0] - 1
     copy = Copy(cast(Any, tuple(readers)), times, gaps, set())
     once = float(rng.randint(0, 40))
-    kept = Kept(expression, float(rng.randint(0, 8)), once * (len(readers) - 1), rng.random() < 0.5)
+    kept = HoistedExpr(expression, float(rng.randint(0, 8)), once * (len(readers) - 1), rng.random() < 0.5)
     return Held(kept, copy, once, rng.random() < 0.8)
 
 

@@ -13,9 +13,9 @@ from hypothesis import strategies as st
 
 from mpmd_trace.ir.types import tensor
 from mpmd_trace.passes.hoisting import selection
-from mpmd_trace.passes.hoisting.expressions import Expression
+from mpmd_trace.passes.hoisting.cost import HoistCost
 from mpmd_trace.passes.hoisting.selection import Selection
-from mpmd_trace.passes.hoisting.worth import Worth
+from mpmd_trace.passes.hoisting.value_numbering import Expression
 
 Readers = dict[Expression, set[Any]]
 
@@ -55,7 +55,7 @@ def check(seed: int) -> int:
     fake = SimpleNamespace(bytes=lambda one: 1.0, work=work.__getitem__, gathers=lambda one: False)
     fragments = [10 * i + rng.randint(0, 2) for i in range(8)]
     wanted: Readers = {one: set(rng.sample(fragments, rng.randint(1, 3))) for one in rng.sample(expressions, 6)}
-    found = Selection(cast(Any, wanted), {}, cast(Worth, fake), 1.0)
+    found = Selection(cast(Any, wanted), {}, cast(HoistCost, fake), 1.0)
 
     def judge(one: Expression, readers: set[Any]) -> bool:
         return len({n % 10 for n in readers}) > 1 and work[one] >= 1.0

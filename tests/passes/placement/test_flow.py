@@ -5,7 +5,7 @@ from __future__ import annotations
 from mpmd_trace.ir.diagnostics import Diagnostics
 from mpmd_trace.ir.text import parse
 from mpmd_trace.ir.types import MeshTensorType
-from mpmd_trace.passes.placement.flow import Flow
+from mpmd_trace.passes.placement.hypergraph import DataflowHypergraph
 from mpmd_trace.passes.placement.place import Place
 
 MODULE = """
@@ -30,7 +30,7 @@ func.func public @main(%p: !a, %p1: !a, %p2: !a, %q: !b) -> (!t, !t) attributes 
 def test_sums_on_one_mesh_have_no_node_and_no_edge() -> None:
     module = parse(MODULE)
     first, second, twice, both = (op for op in module.main.body if op.name.startswith("stablehlo"))
-    flow = Flow(module, {})
+    flow = DataflowHypergraph(module, {})
     assert (flow.node_of[first], flow.node_of[second]) == (0, 0)
     assert (flow.node_of[twice], flow.node_of[both]) == (2, 3)  # these the cut decides about
     assert flow.settled == {first}  # who reads the second one may be elsewhere

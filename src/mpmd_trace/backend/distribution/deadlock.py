@@ -15,7 +15,16 @@ import dataclasses
 from collections import deque
 from collections.abc import Iterator, Mapping, Sequence
 
-from mpmd_trace.backend.distribution.order import MESSAGES, Action, Keep, Order, Receive, Send, Work, describe
+from mpmd_trace.backend.distribution.order import (
+    MESSAGES,
+    Action,
+    LocalCopy,
+    Order,
+    Receive,
+    RunProgram,
+    Send,
+    describe,
+)
 from mpmd_trace.backend.distribution.parts import issued
 from mpmd_trace.backend.plan import Free, Plan, Run
 from mpmd_trace.diagnostics.messages import Diagnostic, MpmdError
@@ -146,7 +155,7 @@ def _play(parts: Parts, buffers: int | None) -> dict[int, int]:
         place = places.get(process, 0)
         while place < len(actions):
             action = actions[place]
-            if isinstance(action, Work):
+            if isinstance(action, RunProgram):
                 members = action.members
                 if len(members) > 1:
                     at = action.at
@@ -192,9 +201,9 @@ def _waits(parts: Parts, stuck: Mapping[int, int], buffers: int | None) -> dict[
     result: dict[int, list[Wait]] = {}
     for process, place in stuck.items():
         action = parts[process][place]
-        if isinstance(action, Work):
+        if isinstance(action, RunProgram):
             peers = [m for m in action.members if not _stands_at(parts, stuck, m, action)]
-            wanted: tuple[type, int] = Work, action.at
+            wanted: tuple[type, int] = RunProgram, action.at
         elif isinstance(action, Receive):
             peers, wanted = [action.message.source], (Send, action.message.tag)
         else:
@@ -213,14 +222,14 @@ def _waits(parts: Parts, stuck: Mapping[int, int], buffers: int | None) -> dict[
     return result
 
 
-def _stands_at(parts: Parts, stuck: Mapping[int, int], process: int, action: Work) -> bool:
+def _stands_at(parts: Parts, stuck: Mapping[int, int], process: int, action: RunProgram) -> bool:
     place = stuck.get(process)
-    return place is not None and _is(parts[process][place], Work, action.at)
+    return place is not None and _is(parts[process][place], RunProgram, action.at)
 
 
 def _is(action: Action, kind: type, number: int) -> bool:
-    if isinstance(action, Work):
-        return kind is Work and action.at == number
+    if isinstance(action, RunProgram):
+        return kind is RunProgram and action.at == number
     if isinstance(action, Send | Receive):
         return isinstance(action, kind) and action.message.tag == number
     return False
@@ -307,7 +316,7 @@ def _unmatched(plan: Plan, parts: Parts) -> Iterator[str]:
     unmatched: set[tuple[str, int, int]] = set()
     for process, actions in parts.items():
         for action in actions:
-            if isinstance(action, Work):
+            if isinstance(action, RunProgram):
                 what, number, ends = "work", action.at, [("work", member) for member in action.members]
             elif isinstance(action, Send | Receive):
                 what, number = "send" if isinstance(action, Send) else "receive", action.message.tag
@@ -339,7 +348,7 @@ def _unready(plan: Plan, order: Order, process: int, actions: Sequence[Action]) 
             came.add(action.message.tag)
         elif isinstance(action, Send):
             missing = [action.message.slot]
-        elif isinstance(action, Work):
+        elif isinstance(action, RunProgram):
             missing = list(action.inputs)
         else:
             missing = [action.slot] if action.pieces else []
@@ -348,11 +357,11 @@ def _unready(plan: Plan, order: Order, process: int, actions: Sequence[Action]) 
         for slot in missing:
             if slot not in have:
                 yield f"process {process} has no %{slot} {plan.slots[slot]} when it comes to: {describe(plan, action)}"
-        if isinstance(action, Work):
+        if isinstance(action, RunProgram):
             if isinstance(action.instruction, Run):
                 have.difference_update(action.inputs[i] for i in action.instruction.donated)
             have.update(action.outputs)
-        elif isinstance(action, Keep):
+        elif isinstance(action, LocalCopy):
             have.add(action.value)
     for slot in plan.results:
         if process in order.held[slot] and slot not in have:
@@ -370,7 +379,13 @@ class _Names:
 
     def wait(self, wait: Wait) -> list[str]:
         action = self.parts[wait.process][wait.place]
-        does = "come to it" if isinstance(action, Work) else "send it" if isinstance(action, Receive) else "receive it"
+        does = (
+            "come to it"
+            if isinstance(action, RunProgram)
+            else "send it"
+            if isinstance(action, Receive)
+            else "receive it"
+        )
         if wait.peer_place is None:
             does += ", which it never does"
         else:
@@ -386,7 +401,7 @@ class _Names:
     def action(self, action: Action) -> str:
         """Return an action, and what made the value that it is about."""
         words = describe(self.plan, action)
-        if isinstance(action, Work):
+        if isinstance(action, RunProgram):
             return f"{words}{self.note(action.at)}"
         assert isinstance(action, Send | Receive)
         maker = self.makers.get(action.message.slot)

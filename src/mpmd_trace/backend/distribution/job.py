@@ -12,7 +12,7 @@ import jax
 
 from mpmd_trace.backend.distribution.in_flight import InFlight
 from mpmd_trace.backend.distribution.peers import Peers
-from mpmd_trace.backend.distribution.post import Post
+from mpmd_trace.backend.distribution.tcp import TcpTransport
 from mpmd_trace.backend.distribution.transport import DevicePut, Posting, Transport
 from mpmd_trace.diagnostics.messages import MpmdError
 
@@ -49,7 +49,7 @@ class Job:
             if chosen == "device_put":
                 self._transport = DevicePut(self.peers)
             else:
-                self._transport = Posting(Post(self.host, self.process), self.peers, self.in_flight)
+                self._transport = Posting(TcpTransport(self.host, self.process), self.peers, self.in_flight)
         return self._transport
 
     @functools.cached_property

@@ -10,7 +10,7 @@ from typing import Any
 import jax
 
 from mpmd_trace.backend.distribution.clock import Span, merged, offset_of
-from mpmd_trace.backend.distribution.order import Work
+from mpmd_trace.backend.distribution.order import RunProgram
 from mpmd_trace.backend.distribution.runtime import ProcessRuntime
 from mpmd_trace.backend.distribution.transport import here
 from mpmd_trace.backend.plan import Free, Plan, Run
@@ -39,7 +39,7 @@ def measure_together(
     offset = offset_of(peers.clock)
     measurement = _Part(runtime, args)
     with peers.telling(f"in step {runtime.step}, which is measured, of {plan.name}"):
-        peers.agree("start of a measurement", b"")
+        peers.allgather_bytes("start of a measurement", b"")
         with runtime.job.in_flight.not_counted():
             results, _ = measurement.run()
         peers.wait()
@@ -47,7 +47,7 @@ def measure_together(
     for array in runtime.donated(args):
         array.delete()
     mine = measurement.spans(offset.seconds)
-    everyone: list[list[Span]] = [json.loads(x) for x in peers.agree("timeline", json.dumps(mine).encode())]
+    everyone: list[list[Span]] = [json.loads(x) for x in peers.allgather_bytes("timeline", json.dumps(mine).encode())]
     spans, seconds = merged(everyone)
     entries = tuple(in_order(plan, spans))
     return runtime.with_all_results(results), Timeline(plan, entries, max([seconds, *(e.end for e in entries)]))
@@ -100,7 +100,7 @@ class _Part(Measurement):
         for at in range(len(runtime.instructions)):
             if self._is_collective(at):
                 self.before[at] = self.before[at] + runs
-            if isinstance(self._first(at), Work):
+            if isinstance(self._first(at), RunProgram):
                 runs.append(at)
 
     def _first(self, at: int) -> Any:
@@ -108,11 +108,11 @@ class _Part(Measurement):
 
     def _is_collective(self, at: int) -> bool:
         first = self._first(at)
-        return isinstance(first, Work) and len(first.members) > 1
+        return isinstance(first, RunProgram) and len(first.members) > 1
 
     def shares_devices(self, at: int) -> bool:
         # What goes between processes is no collective, and may wait until it comes.
-        return isinstance(self._first(at), Work) and not self._is_collective(at) and super().shares_devices(at)
+        return isinstance(self._first(at), RunProgram) and not self._is_collective(at) and super().shares_devices(at)
 
     def finish(self, outputs: Sequence[Any]) -> Sequence[Any]:
         result = [here(array) for array in outputs]

@@ -13,7 +13,7 @@ from __future__ import annotations
 import dataclasses
 from collections.abc import Mapping, Sequence
 
-from mpmd_trace.backend.distribution.boxes import Box, Piece, boxes, pieces
+from mpmd_trace.backend.distribution.shard_slices import ShardSlice, SliceOverlap, shard_slices, slice_overlaps
 from mpmd_trace.backend.plan import Free, Plan, Run, Slot, Transfer
 from mpmd_trace.ir.attributes import MeshAttr, parse_attribute
 
@@ -21,12 +21,12 @@ __all__ = [
     "MESSAGES",
     "MESSAGE_BITS",
     "Action",
-    "Keep",
+    "LocalCopy",
     "Message",
     "Order",
     "Receive",
+    "RunProgram",
     "Send",
-    "Work",
     "describe",
     "distribute",
     "processes_of",
@@ -57,11 +57,11 @@ class Message:
     value: int
     source: int
     destination: int
-    pieces: tuple[Piece, ...]
+    pieces: tuple[SliceOverlap, ...]
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
-class Work:
+class RunProgram:
     """Something that needs no other process than those of its mesh: a run, or a transfer among their own devices.
 
     With several `members` it is collective: each of these processes issues it, and none is done before all have.
@@ -103,22 +103,22 @@ class Receive:
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
-class Keep:
+class LocalCopy:
     """A process has its part of the value that arrives with a transfer.
 
-    It is made of the parts that its own devices have (`pieces`) and those of the messages with these `tags`, all of
-    which the process receives before.
+    It is assembled from the parts that its own devices have (`slice_overlaps`) and those of the messages with these
+    `tags`, all of which the process receives before.
     """
 
     at: int
     slot: int
     value: int
     process: int
-    pieces: tuple[Piece, ...]
+    pieces: tuple[SliceOverlap, ...]
     tags: tuple[int, ...]
 
 
-Action = Work | Send | Receive | Keep | Free
+Action = RunProgram | Send | Receive | LocalCopy | Free
 
 
 @dataclasses.dataclass(frozen=True)
@@ -167,11 +167,11 @@ class Order:
         return "".join(f"{describe(plan, action)}\n" for action in actions)
 
 
-def processes_of(action: Work | Send | Receive | Keep) -> tuple[int, ...]:
+def processes_of(action: RunProgram | Send | Receive | LocalCopy) -> tuple[int, ...]:
     """Return the processes that issue an action."""
-    if isinstance(action, Work):
+    if isinstance(action, RunProgram):
         return action.members
-    if isinstance(action, Keep):
+    if isinstance(action, LocalCopy):
         return (action.process,)
     return (action.message.source if isinstance(action, Send) else action.message.destination,)
 
@@ -192,9 +192,9 @@ class _Distributor:
         self.owners = {name: tuple(owners[name]) for name in plan.meshes}
         self.members = {name: tuple(sorted(set(processes))) for name, processes in self.owners.items()}
         self.meshes = {name: _mesh(body) for name, body in plan.meshes.items()}
-        self.boxes: dict[object, tuple[Box, ...]] = {}
+        self.boxes: dict[object, tuple[ShardSlice, ...]] = {}
         #: For two types, what goes from process to process.
-        self.between: dict[object, list[tuple[tuple[int, int], tuple[Piece, ...]]]] = {}
+        self.between: dict[object, list[tuple[tuple[int, int], tuple[SliceOverlap, ...]]]] = {}
         self.messages: list[Message] = []
 
     def order(self) -> Order:
@@ -203,7 +203,7 @@ class _Distributor:
             if isinstance(instruction, Free):
                 actions.append(instruction)
             elif isinstance(instruction, Run):
-                actions.append(Work(at, instruction, self.members[instruction.mesh]))
+                actions.append(RunProgram(at, instruction, self.members[instruction.mesh]))
             else:
                 actions += self.transfer(at, instruction)
         held = tuple(self.members[slot.mesh] for slot in self.plan.slots)
@@ -212,7 +212,7 @@ class _Distributor:
     def transfer(self, at: int, transfer: Transfer) -> list[Action]:
         source, target = self.members[transfer.source], self.members[transfer.target]
         if transfer.source == transfer.target or (source == target and len(source) == 1):
-            return [Work(at, transfer, source)]
+            return [RunProgram(at, transfer, source)]
         result: list[Action] = []
         for slot, value in zip(transfer.inputs, transfer.outputs, strict=True):
             result += self.value(at, slot, value)
@@ -223,7 +223,7 @@ class _Distributor:
         before, after = self.plan.slots[slot], self.plan.slots[value]
         result: list[Action] = []
         tags: dict[int, list[int]] = {}
-        own: dict[int, tuple[Piece, ...]] = {}
+        own: dict[int, tuple[SliceOverlap, ...]] = {}
         for (source, destination), those in self.exchange(before, after):
             if source == destination:
                 own[source] = those
@@ -233,25 +233,25 @@ class _Distributor:
             tags.setdefault(destination, []).append(message.tag)
             result += [Send(message), Receive(message)]
         for process in self.members[after.mesh]:
-            result.append(Keep(at, slot, value, process, own.get(process, ()), tuple(tags.get(process, ()))))
+            result.append(LocalCopy(at, slot, value, process, own.get(process, ()), tuple(tags.get(process, ()))))
         return result
 
-    def exchange(self, before: Slot, after: Slot) -> list[tuple[tuple[int, int], tuple[Piece, ...]]]:
+    def exchange(self, before: Slot, after: Slot) -> list[tuple[tuple[int, int], tuple[SliceOverlap, ...]]]:
         """Return what goes from process to process, in the order of their numbers, where a value has these places."""
         key = before.type, after.type
         if key not in self.between:
             owners, wanted = self.owners[before.mesh], self.owners[after.mesh]
-            parts: dict[tuple[int, int], list[Piece]] = {}
-            for piece in pieces(self.of_slot(before), self.of_slot(after), owners, wanted):
+            parts: dict[tuple[int, int], list[SliceOverlap]] = {}
+            for piece in slice_overlaps(self.of_slot(before), self.of_slot(after), owners, wanted):
                 parts.setdefault((owners[piece.source], wanted[piece.targets[0]]), []).append(piece)
             self.between[key] = [(pair, tuple(those)) for pair, those in sorted(parts.items())]
         return self.between[key]
 
-    def of_slot(self, slot: Slot) -> tuple[Box, ...]:
+    def of_slot(self, slot: Slot) -> tuple[ShardSlice, ...]:
         key = slot.type
         if key not in self.boxes:
             tensor = slot.type.tensor
-            self.boxes[key] = boxes(tensor.shape or (), slot.type.sharding, self.meshes[slot.mesh])
+            self.boxes[key] = shard_slices(tensor.shape or (), slot.type.sharding, self.meshes[slot.mesh])
         return self.boxes[key]
 
 
@@ -265,14 +265,14 @@ def describe(plan: Plan, action: Action) -> str:
     """Return an action in words, for people."""
     if isinstance(action, Free):
         return "free " + ", ".join(f"%{s}" for s in action.slots)
-    if isinstance(action, Work):
+    if isinstance(action, RunProgram):
         where = "" if len(action.members) == 1 else f", with processes {', '.join(map(str, action.members))}"
         if isinstance(action.instruction, Run):
             callee = plan.programs[action.instruction.program].callee
             return f"run @{callee} ({action.instruction.label}) on mesh '{action.instruction.mesh}'{where}"
         values = ", ".join(f"%{s} {plan.slots[s]}" for s in action.outputs)
         return f"transfer of {values} from mesh '{action.instruction.source}' to '{action.instruction.target}'{where}"
-    if isinstance(action, Keep):
+    if isinstance(action, LocalCopy):
         return f"have %{action.value} {plan.slots[action.value]} on mesh '{plan.slots[action.value].mesh}'"
     message = action.message
     value = f"%{message.value} {plan.slots[message.value]}"

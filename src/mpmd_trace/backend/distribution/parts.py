@@ -6,14 +6,14 @@ import dataclasses
 import functools
 from collections.abc import Mapping, Sequence
 
-from mpmd_trace.backend.distribution.order import Action, Keep, Order, Receive, Send
+from mpmd_trace.backend.distribution.order import Action, LocalCopy, Order, Receive, Send
 from mpmd_trace.backend.plan import Free, Instruction, Plan, Transfer
 from mpmd_trace.backend.steps import make_steps
 
 __all__ = ["Exchanged", "Part", "issued", "part_of", "value_of"]
 
 #: What a process does for a value that goes between processes.
-Exchanged = Send | Receive | Keep
+Exchanged = Send | Receive | LocalCopy
 
 
 @dataclasses.dataclass(frozen=True)
@@ -53,7 +53,7 @@ def _part(plan: Plan, process: int, those: Sequence[Action]) -> Part:
         if action.at not in actions:
             instructions.append(plan.instructions[action.at])
         actions.setdefault(action.at, []).append(action)
-        if isinstance(action, Keep) and action.tags:
+        if isinstance(action, LocalCopy) and action.tags:
             arriving.add(action.value)
     in_turn = {at: tuple(sorted(actions_at, key=_turn)) for at, actions_at in actions.items()}
     return Part(process, tuple(instructions), in_turn, frozenset(arriving))
@@ -82,14 +82,14 @@ def issued(plan: Plan, order: Order) -> dict[int, tuple[Action, ...]]:
 
 def value_of(action: Exchanged) -> int:
     """Return the value that an action is for, on the mesh where it arrives."""
-    return action.value if isinstance(action, Keep) else action.message.value
+    return action.value if isinstance(action, LocalCopy) else action.message.value
 
 
 def _turn(action: Action) -> tuple[int, int]:
     """The transport takes the values one after the other: it gives away what is sent, and then asks for the rest."""
-    if not isinstance(action, Send | Receive | Keep):
+    if not isinstance(action, Send | Receive | LocalCopy):
         return 0, 0
-    return value_of(action), (Send, Receive, Keep).index(type(action))
+    return value_of(action), (Send, Receive, LocalCopy).index(type(action))
 
 
 def _is_local(transfer: Transfer, order: Order) -> bool:

@@ -21,9 +21,17 @@ import warnings
 from collections.abc import Callable, Iterable, Iterator
 from typing import Any
 
+from mpmd_trace.backend.distribution.deadlines import (
+    Deadline,
+    PendingOp,
+    is_broken,
+    is_done,
+    is_pending,
+    is_there,
+    reason,
+)
 from mpmd_trace.backend.distribution.faults import Fault, PeerError
 from mpmd_trace.backend.distribution.links import Link, Store, connected
-from mpmd_trace.backend.distribution.waits import Patience, Wait, is_broken, is_done, is_pending, is_there, reason
 from mpmd_trace.diagnostics.internal import in_words
 from mpmd_trace.diagnostics.messages import MpmdWarning
 
@@ -76,8 +84,8 @@ class Peers:
         self.on_fault: list[Callable[[], None]] = []
         #: Whether everything that this process gave to others is known to be on its way.
         self.has_sent_all: Callable[[], bool] = lambda: True
-        self._waits: collections.deque[Wait] = collections.deque()
-        self._inside: Wait | None = None
+        self._waits: collections.deque[PendingOp] = collections.deque()
+        self._inside: PendingOp | None = None
         self._pending = 0  # how many of them had not come, and when that changed
         self._progress = time.monotonic()
         self._broken = time.monotonic()  # when none of them was an error, for the last time
@@ -85,7 +93,7 @@ class Peers:
         self._asked = 0.0
         self._agreements: dict[str, int] = {}
         self._missing: _Missing | None = None
-        self._patience = Patience()
+        self._patience = Deadline()
         self._lock = threading.RLock()
         self._beat = max(0.02, min(1.0, timeout / 10))
         self._selector = selectors.DefaultSelector()
@@ -107,7 +115,7 @@ class Peers:
 
     # What the others are asked.
 
-    def agree(self, what: str, mine: bytes, *, patient: bool = False) -> list[bytes]:
+    def allgather_bytes(self, what: str, mine: bytes, *, patient: bool = False) -> list[bytes]:
         """Return the bytes that each process gives for `what`, by process.  All processes must call this in one order.
 
         Args:
@@ -175,7 +183,7 @@ class Peers:
             self._is_ours = ours
             self._send_all({"fault": [fault.process, fault.text]})
 
-    def error(self, waits: Iterable[Wait] = ()) -> PeerError:
+    def error(self, waits: Iterable[PendingOp] = ()) -> PeerError:
         """Return the error for the fault there is, with what this process waits for."""
         fault = self.fault
         assert fault is not None
@@ -211,7 +219,7 @@ class Peers:
 
     # What is waited for.
 
-    def watch(self, wait: Wait) -> None:
+    def watch(self, wait: PendingOp) -> None:
         """Count this among what must come within the timeout."""
         with self._lock:
             while self._waits and is_done(self._waits[0].array):
@@ -219,7 +227,7 @@ class Peers:
             self._waits.append(wait)
 
     @contextlib.contextmanager
-    def inside(self, wait: Wait) -> Iterator[None]:
+    def inside(self, wait: PendingOp) -> Iterator[None]:
         """Count something that may not return before others have come, and whose array is not there until then."""
         self._inside = wait
         try:
@@ -227,7 +235,7 @@ class Peers:
         finally:
             self._inside = None
 
-    def _all_waits(self) -> list[Wait]:
+    def _all_waits(self) -> list[PendingOp]:
         inside = self._inside
         return [*self._waits, *([inside] if inside is not None else [])]
 

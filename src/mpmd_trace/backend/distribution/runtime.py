@@ -10,23 +10,23 @@ from typing import Any, cast
 import jax
 from jax.sharding import Mesh, NamedSharding
 
+from mpmd_trace.backend.distribution.deadlines import PendingOp
 from mpmd_trace.backend.distribution.deadlock import check_order
 from mpmd_trace.backend.distribution.job import Job
 from mpmd_trace.backend.distribution.order import (
     Action,
-    Keep,
+    LocalCopy,
     Message,
     Order,
     Receive,
+    RunProgram,
     Send,
-    Work,
     describe,
     distribute,
 )
-from mpmd_trace.backend.distribution.parcels import Parcel, sample
 from mpmd_trace.backend.distribution.parts import Exchanged, part_of, value_of
+from mpmd_trace.backend.distribution.reshard_transfer import ReshardTransfer, sample
 from mpmd_trace.backend.distribution.transport import DevicePut, Log, here, tag_of
-from mpmd_trace.backend.distribution.waits import Wait
 from mpmd_trace.backend.executables import Executable
 from mpmd_trace.backend.placement import Placement
 from mpmd_trace.backend.plan import Free, Plan, Run, Slot, Transfer
@@ -78,7 +78,7 @@ class ProcessRuntime(Runtime):
         """These numbers of each process that has a part in the program; all of them call this."""
         if not self.program:
             return [mine]
-        return [json.loads(message) for message in self.job.peers.agree(what, json.dumps(mine).encode())]
+        return [json.loads(message) for message in self.job.peers.allgather_bytes(what, json.dumps(mine).encode())]
 
     def run(self, args: list[jax.Array]) -> list[jax.Array]:
         """As `Runtime.run`; returns when what comes from other processes has come.
@@ -101,7 +101,7 @@ class ProcessRuntime(Runtime):
     def _call(self, instruction: Run | Transfer) -> Call:
         actions = self.part.actions[self.numbers[len(self.instructions) - 1]]
         first = actions[0]
-        if not isinstance(first, Work):
+        if not isinstance(first, RunProgram):
             assert isinstance(instruction, Transfer)
             return self._waiting(instruction, self._exchange(instruction, actions))
         return self._waiting(instruction, self._work(instruction, first))
@@ -112,7 +112,7 @@ class ProcessRuntime(Runtime):
             return call
         return lambda arrays: call([here(array) for array in arrays])
 
-    def _work(self, instruction: Run | Transfer, first: Work) -> Call:
+    def _work(self, instruction: Run | Transfer, first: RunProgram) -> Call:
         call = super()._call(instruction)
         if not isinstance(instruction, Run) or not instruction.outputs:
             return call
@@ -136,7 +136,7 @@ class ProcessRuntime(Runtime):
 
         def collective(arrays: Sequence[Any]) -> Sequence[Any]:
             step, place = self.step, (self.program, self.step, first.at)
-            wait = Wait(None, first.members, lambda: self._what(first, step), place)
+            wait = PendingOp(None, first.members, lambda: self._what(first, step), place)
             with peers.inside(wait):
                 outputs = call(arrays)
             array = last(outputs)
@@ -162,7 +162,7 @@ class ProcessRuntime(Runtime):
     def _exchange(self, transfer: Transfer, actions: Sequence[Action]) -> Call:
         """Return the calls for the values of a transfer one after the other, each with its part of the actions."""
         calls = []
-        parts = [a for a in actions if isinstance(a, Send | Receive | Keep)]
+        parts = [a for a in actions if isinstance(a, Send | Receive | LocalCopy)]
         for slot, value in zip(transfer.inputs, transfer.outputs, strict=True):
             mine = [a for a in parts if value_of(a) == value]
             calls.append(self._value_call(self.plan.slots[slot], self.plan.slots[value], mine) if mine else _nothing)
@@ -171,7 +171,7 @@ class ProcessRuntime(Runtime):
     def _value_call(self, before: Slot, after: Slot, actions: Sequence[Exchanged]) -> Callable[[Any], Any]:
         messages: dict[tuple[str, int], Message] = {}
         said: dict[tuple[str, int], Exchanged] = {}
-        own: Keep | None = None
+        own: LocalCopy | None = None
         for action in actions:
             if isinstance(action, Send):
                 key = "to", action.message.destination
@@ -189,7 +189,7 @@ class ProcessRuntime(Runtime):
         transport = self.job.transport
         if isinstance(transport, DevicePut):
             source, prepare = self._one_to_one(before, after)
-        parcel = Parcel(
+        parcel = ReshardTransfer(
             wanted,
             source,
             sends={p: m.pieces for (way, p), m in messages.items() if way == "to"},

@@ -15,13 +15,13 @@ from typing import Any, Protocol
 import jax
 import numpy as np
 
+from mpmd_trace.backend.distribution.deadlines import PendingOp
 from mpmd_trace.backend.distribution.faults import Fault
 from mpmd_trace.backend.distribution.in_flight import InFlight
 from mpmd_trace.backend.distribution.order import MESSAGE_BITS, MESSAGES
-from mpmd_trace.backend.distribution.parcels import Parcel, sample
 from mpmd_trace.backend.distribution.peers import Peers
-from mpmd_trace.backend.distribution.post import Arrival, Post
-from mpmd_trace.backend.distribution.waits import Wait
+from mpmd_trace.backend.distribution.reshard_transfer import ReshardTransfer, sample
+from mpmd_trace.backend.distribution.tcp import RecvFuture, TcpTransport
 from mpmd_trace.diagnostics.messages import MpmdError
 from mpmd_trace.jax_compat.runtime import from_memory
 
@@ -51,8 +51,8 @@ class Log:
     what: Callable[[str, int], str]
     place: tuple[int, ...]
 
-    def wait(self, array: Any, processes: tuple[int, ...], way: str, process: int) -> Wait:
-        return Wait(array, processes, functools.partial(self.what, way, process), self.place)
+    def wait(self, array: Any, processes: tuple[int, ...], way: str, process: int) -> PendingOp:
+        return PendingOp(array, processes, functools.partial(self.what, way, process), self.place)
 
 
 class Pending:
@@ -89,7 +89,7 @@ class Transport(Protocol):
     """Moves arrays between processes."""
 
     def transfer(
-        self, tags: Tags, array: jax.Array | None, parcel: Parcel, log: Log, *, lent: bool, given: bool
+        self, tags: Tags, array: jax.Array | None, parcel: ReshardTransfer, log: Log, *, lent: bool, given: bool
     ) -> Pending | jax.Array | None:
         """Return the array where the parcel says, for the part of this process.
 
@@ -107,7 +107,7 @@ class Transport(Protocol):
 
 
 class Posting:
-    """Through host memory, over connections of our own (`post.py`).
+    """Through host memory, over connections of our own (`tcp.py`).
 
     Only the two ends of a message take part, in whatever order, and neither waits for the other: whoever needs what
     has not come waits for it.
@@ -118,17 +118,17 @@ class Posting:
         in_flight: the programs of this one.
     """
 
-    def __init__(self, post: Post, peers: Peers, in_flight: InFlight) -> None:
+    def __init__(self, post: TcpTransport, peers: Peers, in_flight: InFlight) -> None:
         self.post = post
         self.peers = peers
         self.in_flight = in_flight
-        post.addresses = [a.decode() for a in peers.agree("addresses of transfers", post.address.encode())]
+        post.addresses = [a.decode() for a in peers.allgather_bytes("addresses of transfers", post.address.encode())]
         peers.on_fault.append(post.break_off)
         post.on_failure = lambda text: peers.report(Fault(peers.process, text))
         peers.has_sent_all = lambda: post.has_sent_all
 
     def transfer(
-        self, tags: Tags, array: jax.Array | None, parcel: Parcel, log: Log, *, lent: bool, given: bool
+        self, tags: Tags, array: jax.Array | None, parcel: ReshardTransfer, log: Log, *, lent: bool, given: bool
     ) -> Pending | jax.Array | None:
         me = self.peers.process
         for process, those in parcel.sends.items():
@@ -138,7 +138,7 @@ class Posting:
             for block in blocks:
                 self.in_flight.launched(block)
                 self.peers.watch(log.wait(block, (me,), "to", process))
-        arrivals: dict[int, list[Arrival]] = {}
+        arrivals: dict[int, list[RecvFuture]] = {}
         for process in parcel.receives:
             specs = parcel.incoming(process)
             arrivals[process] = self.post.expect(process, tags["from", process], len(specs))
@@ -183,7 +183,7 @@ class DevicePut:
         peers.has_sent_all = lambda: False  # JAX does not say
 
     def transfer(
-        self, tags: Tags, array: jax.Array | None, parcel: Parcel, log: Log, *, lent: bool, given: bool
+        self, tags: Tags, array: jax.Array | None, parcel: ReshardTransfer, log: Log, *, lent: bool, given: bool
     ) -> jax.Array | None:
         moved: jax.Array = jax.device_put(array, parcel.target)  # type: ignore[arg-type]
         for process in parcel.receives:

@@ -72,9 +72,9 @@ class MergeInferredFragments(FunctionPass):
     )
     merge_sideways: bool = option(False, "merge with the next fragment on the mesh, also when it is not a consumer")
     #: Whether inferred fragments stay that send what they make of gradients, which the reference merges.
-    senders_apart: bool = False
+    keep_sends_separate: bool = False
     #: Whether fragments of microbatches stay apart from what belongs to none, where there are several microbatches.
-    microbatches_apart: bool = False
+    uniform_microbatch_programs: bool = False
 
     def run_on_function(self, function: FuncOp, module: Module, diagnostics: Diagnostics) -> bool:
         mode: Mode = "sideways" if self.merge_sideways else "any" if self.merge_any_consumer else "closest"
@@ -84,9 +84,9 @@ class MergeInferredFragments(FunctionPass):
                 f"{self.name}: merge-any-consumer and merge-sideways cannot be used together; run the pass "
                 f"once with each",
             )
-        apart = self.microbatches_apart and _has_microbatches(function)
+        apart = self.uniform_microbatch_programs and _has_microbatches(function)
         allowed = _allowed_apart if apart else _allowed
-        return merge_neighbours(function, allowed, mode, _Inferred(), _sends if self.senders_apart else None)
+        return merge_neighbours(function, allowed, mode, _Inferred(), _sends if self.keep_sends_separate else None)
 
 
 class _Inferred:

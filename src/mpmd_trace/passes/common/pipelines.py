@@ -16,12 +16,14 @@ from mpmd_trace.passes.common.split_bwd_fragments import SplitBwdFragments
 __all__ = ["merge_inferred", "scheduling_preprocessing"]
 
 
-def merge_inferred(absorb_on_entry_point_function: bool = False, *, microbatches_apart: bool = False) -> list[Pass]:
+def merge_inferred(
+    absorb_on_entry_point_function: bool = False, *, uniform_microbatch_programs: bool = False
+) -> list[Pass]:
     """Passes after which inferred fragments are part of their neighbours wherever possible."""
     return [
         AbsorbInferredFragments(absorb_on_entry_point_function=absorb_on_entry_point_function),
-        MergeInferredFragments(merge_any_consumer=True, microbatches_apart=microbatches_apart),
-        MergeInferredFragments(merge_sideways=True, microbatches_apart=microbatches_apart),
+        MergeInferredFragments(merge_any_consumer=True, uniform_microbatch_programs=uniform_microbatch_programs),
+        MergeInferredFragments(merge_sideways=True, uniform_microbatch_programs=uniform_microbatch_programs),
     ]
 
 

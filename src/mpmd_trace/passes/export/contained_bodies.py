@@ -8,7 +8,7 @@ from collections.abc import Iterable, Sequence
 from mpmd_trace.ir.bodies import BodyBuilder, effective_operands, remembers
 from mpmd_trace.ir.core import BlockArg, Op, OpResult, Region, Value
 from mpmd_trace.ir.semantics import is_pure
-from mpmd_trace.passes.equal_bodies import look_alike, same_regions
+from mpmd_trace.passes.dedup_bodies import look_alike, same_regions
 
 __all__ = ["Division", "divided", "moving_ops"]
 

@@ -29,7 +29,7 @@ from mpmd_trace.ir.ops import FragmentCallOp, FragmentOp, FuncOp, Module, make_r
 from mpmd_trace.ir.shardings import sharding_class
 from mpmd_trace.ir.types import MeshTensorType, Type
 from mpmd_trace.passes.base import Pass, option
-from mpmd_trace.passes.equal_bodies import first_equal
+from mpmd_trace.passes.dedup_bodies import first_equal
 from mpmd_trace.passes.export.function_names import function_name, is_forward_only, module_suffix
 from mpmd_trace.passes.export.manual_computations import has_manual_ops, rename_meshes
 from mpmd_trace.passes.export.value_attrs import EMPTY, value_dicts
@@ -94,7 +94,7 @@ class LowerToFragmentCalls(Pass):
         False, "let fragments of different shardings share a function, which has those of the first"
     )
     #: Whether functions made of one body have one frozen body, too: for modules that no pass gets after this one.
-    shares_bodies: bool = False
+    alias_bodies: bool = False
 
     def run(self, module: Module, diagnostics: Diagnostics) -> bool:
         regions = [region for function in module.functions for region in function.regions]
@@ -121,7 +121,7 @@ class LowerToFragmentCalls(Pass):
                     "already; rename that symbol",
                 )
             taken.add(name)
-            group.function = _make_function(group, name, mesh, self.shares_bodies)
+            group.function = _make_function(group, name, mesh, self.alias_bodies)
             rename_meshes(module, group.function, first.mesh, mesh)
         if self.verbose_logging:
             _report(module, fragments, group_of)
@@ -188,9 +188,9 @@ def _shared(body: Region) -> Region | None:
     return None if has_manual_ops(region) else freeze(region)
 
 
-def _make_function(group: _Group, name: str, mesh: MeshAttr, shares_bodies: bool) -> FuncOp:
+def _make_function(group: _Group, name: str, mesh: MeshAttr, alias_bodies: bool) -> FuncOp:
     first = group.members[0]
-    region = (_shared(first.body) if shares_bodies else None) or _for_function(first.body)
+    region = (_shared(first.body) if alias_bodies else None) or _for_function(first.body)
     attrs: dict[str, Attribute] = {"mesh_shape": mesh}
     reserved = [
         size.value for op in group.members if isinstance(size := op.attrs.get("reserved_hbm_bytes"), IntegerAttr)

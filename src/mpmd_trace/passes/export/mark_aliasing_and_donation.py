@@ -16,7 +16,7 @@ from mpmd_trace.ir.ops import FragmentOp, FuncOp, Module, TransferOp
 from mpmd_trace.ir.shardings import sharding_class
 from mpmd_trace.ir.types import MeshTensorType, Type
 from mpmd_trace.passes.base import FunctionPass
-from mpmd_trace.passes.equal_bodies import first_equal
+from mpmd_trace.passes.dedup_bodies import first_equal
 from mpmd_trace.passes.export.value_attrs import EMPTY, LAYOUT_MODE, array_of, inserted, is_pinned_host, value_dicts
 
 __all__ = ["ALIASING_OUTPUT", "DONOR", "MarkAliasingAndDonation"]

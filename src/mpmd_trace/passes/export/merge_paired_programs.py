@@ -13,7 +13,7 @@ from mpmd_trace.ir.semantics import is_pure
 from mpmd_trace.ir.types import MeshTensorType
 from mpmd_trace.passes.base import FunctionPass
 from mpmd_trace.passes.common.merge_followers import merge_in_place
-from mpmd_trace.passes.equal_bodies import first_equal
+from mpmd_trace.passes.dedup_bodies import first_equal
 from mpmd_trace.passes.fragment_info import call_counter, is_backward, is_forward, set_call_counter, stages_consistent
 
 __all__ = ["MergePairedPrograms"]

@@ -56,13 +56,13 @@ class ExportPipeline(Pipeline):
     apply_merge_transfers: bool = False
     verbose_logging: bool = False
     #: Whether what belongs to no microbatch stays apart from those that do.
-    microbatches_apart: bool = False
+    uniform_microbatch_programs: bool = False
     #: Whether a forward and a backward of which each always runs with the other are one program.
-    pairs_as_one: bool = False
+    fuse_fwd_bwd: bool = False
     #: Whether a named computation that computes nothing may change shardings.
-    named_reshards: bool = False
+    allow_reshard_fragments: bool = False
     #: Whether functions made of one body share it, frozen.
-    shares_bodies: bool = False
+    alias_bodies: bool = False
     #: Whether functions may be out of line.
     outlines: bool = False
 
@@ -74,26 +74,26 @@ class ExportPipeline(Pipeline):
         steps += [CanonicalizeMpmd(), FragmentDedup()]
         if self.apply_merge_transfers:
             steps += [MergeTransfers(), FragmentDedup(), CseNative()]
-        if self.microbatches_apart and not self.copy_constants_from_producer_to_consumer:
+        if self.uniform_microbatch_programs and not self.copy_constants_from_producer_to_consumer:
             steps.append(CopyConstants(apart=True))
         steps += [
             FragmentDce(),
             UniquifyFunctionInputsOutputs(),
-            MergeInferredFragments(microbatches_apart=self.microbatches_apart),
-            *([SharePrograms(), ReusePrograms()] if self.microbatches_apart else []),
-            *([MergePairedPrograms()] if self.pairs_as_one else []),
-            *([DelayConstants()] if self.microbatches_apart else []),
+            MergeInferredFragments(uniform_microbatch_programs=self.uniform_microbatch_programs),
+            *([SharePrograms(), ReusePrograms()] if self.uniform_microbatch_programs else []),
+            *([MergePairedPrograms()] if self.fuse_fwd_bwd else []),
+            *([DelayConstants()] if self.uniform_microbatch_programs else []),
             MarkOffloadedInputOutput(),
             MarkInputOutputWithLayouts(),
             DelayInferredFragments(),
             DelayTransfersFromCpu(),
             SinkCreateTokenIntoFragments(),
-            MarkAliasingAndDonation(self.microbatches_apart),
+            MarkAliasingAndDonation(self.uniform_microbatch_programs),
             MarkFragmentReservedMemory(),
             ValidateNoParamTransfers(self.fail_on_param_transfers, self.param_transfer_pattern),
             ValidateNoInferredFragments(self.fail_on_inferred_fragments),
-            LowerToFragmentCalls(self.verbose_logging, shares_bodies=self.shares_bodies),
-            ValidateNoReshards(self.fail_on_reshard_only_fragments, self.named_reshards),
+            LowerToFragmentCalls(self.verbose_logging, alias_bodies=self.alias_bodies),
+            ValidateNoReshards(self.fail_on_reshard_only_fragments, self.allow_reshard_fragments),
             ValidateNoBackwardDeps(self.fail_on_backward_deps),
             *([CallOutlinedFunctions()] if self.outlines else []),
         ]

@@ -14,7 +14,7 @@ from mpmd_trace.ir.ops import FragmentOp, FuncOp, Module, TransferOp, make_fragm
 from mpmd_trace.ir.shardings import sharding_class
 from mpmd_trace.ir.types import MeshTensorType, Type
 from mpmd_trace.passes.base import FunctionPass, option
-from mpmd_trace.passes.equal_bodies import first_equal
+from mpmd_trace.passes.dedup_bodies import first_equal
 from mpmd_trace.passes.export.contained_bodies import Division, divided, moving_ops
 from mpmd_trace.passes.import_.building_blocks import INFERRED_BY
 

@@ -12,7 +12,7 @@ from mpmd_trace.ir.ops import FragmentOp, FuncOp, Module, make_fragment
 from mpmd_trace.ir.semantics import is_negligible
 from mpmd_trace.passes.base import FunctionPass
 from mpmd_trace.passes.block_order import in_block_order
-from mpmd_trace.passes.equal_bodies import first_equal, same_ops
+from mpmd_trace.passes.dedup_bodies import first_equal, same_ops
 from mpmd_trace.passes.fragment_info import is_of_microbatch
 
 __all__ = ["SharePrograms"]

@@ -17,12 +17,12 @@ from mpmd_trace.ir.ops import HOISTED, FragmentOp, FuncOp, Module, make_fragment
 from mpmd_trace.ir.shardings import fully_closed, mesh_symbols
 from mpmd_trace.ir.types import mesh_tensor
 from mpmd_trace.passes.base import FunctionPass, option
-from mpmd_trace.passes.hoisting.ahead import Gathered, gathered, tie
-from mpmd_trace.passes.hoisting.choice import Choice, Gather, Limits, choose
-from mpmd_trace.passes.hoisting.copies import Timeline
-from mpmd_trace.passes.hoisting.expressions import Expression, Known, Numbering, parts_of
-from mpmd_trace.passes.hoisting.selection import Kept
-from mpmd_trace.passes.hoisting.worth import Worth
+from mpmd_trace.passes.hoisting.cost import HoistCost
+from mpmd_trace.passes.hoisting.gathered_params import Timeline
+from mpmd_trace.passes.hoisting.prefetch import Gathered, gathered, tie
+from mpmd_trace.passes.hoisting.select_hoists import Gather, HoistChoice, Limits, choose
+from mpmd_trace.passes.hoisting.selection import HoistedExpr
+from mpmd_trace.passes.hoisting.value_numbering import Expression, KnownExpressions, ValueNumbering, parts_of
 from mpmd_trace.passes.memory.reserved import Reserved, room_on
 from mpmd_trace.passes.sharding.edges import (
     CONSTRAINT,
@@ -46,7 +46,7 @@ class HoistInvariants(FunctionPass):
     expressions are one, of forward and backward fragments, too; what fragments handed on of them goes.
 
     Kept is the outermost expression that is worth its memory: two microbatches or more compute it, and computing it
-    once takes at least as much work as its value has bytes (`worth.py` says what is work), or it was handed on by each
+    once takes at least as much work as its value has bytes (`cost.py` says what is work), or it was handed on by each
     microbatch anyway.  Otherwise its operands are looked at.  What only changes the layout of a value (broadcast,
     transpose, reshape, slice, iota) stays, for XLA makes it a part of what reads it.  With `limit` the bytes that a
     device of the mesh holds at its peak stay below it: a copy is dropped where other fragments run, and made again
@@ -121,7 +121,7 @@ class HoistInvariants(FunctionPass):
         if not reducible(function):
             return False
         meshes = mesh_symbols(module)
-        numbering, worth = Numbering(function), Worth(meshes)
+        numbering, worth = ValueNumbering(function), HoistCost(meshes)
         changed = False
         on_mesh: dict[str, list[FragmentOp]] = {}
         for fragment in numbering.fragments:
@@ -138,7 +138,7 @@ class HoistInvariants(FunctionPass):
         return changed
 
 
-def _tell(choice: Choice, mesh: str, room: float, function: FuncOp, diagnostics: Diagnostics) -> None:
+def _tell(choice: HoistChoice, mesh: str, room: float, function: FuncOp, diagnostics: Diagnostics) -> None:
     """Remark what is computed once on a mesh, and what is not and why."""
     for listed, why in (
         (choice.kept, None),
@@ -154,7 +154,7 @@ def _tell(choice: Choice, mesh: str, room: float, function: FuncOp, diagnostics:
             diagnostics.remark(function.loc, text)
 
 
-def _how_often(one: Kept) -> str:
+def _how_often(one: HoistedExpr) -> str:
     if len(one.starts) == 1:
         return "is computed once per step"
     return f"is computed {len(one.starts)} times per step, and dropped in between"
@@ -168,8 +168,8 @@ class _Mesh:
         function: FuncOp,
         mesh: str,
         fragments: Sequence[FragmentOp],
-        numbering: Numbering,
-        kept: Sequence[Kept],
+        numbering: ValueNumbering,
+        kept: Sequence[HoistedExpr],
         left: Container[Expression] = (),
     ) -> None:
         self.block = function.body
@@ -302,7 +302,7 @@ def _emit(builder: BodyBuilder, part: Expression, made: Mapping[Expression, Valu
 
 def _reading(
     body: Region,
-    known: Known,
+    known: KnownExpressions,
     read: tuple[Expression, ...],
     keep_results: tuple[bool, ...],
     gathers: tuple[Gathered, ...],

@@ -12,7 +12,7 @@ from mpmd_trace.ir.types import TensorType
 from mpmd_trace.passes.hoisting.axes import axes_of
 from mpmd_trace.passes.hoisting.partial_forms import ZERO, Form, Forms, is_zero, parts_of
 from mpmd_trace.passes.hoisting.partial_ops import PartialOps, partial_sharding, partial_type
-from mpmd_trace.passes.reached import reached
+from mpmd_trace.passes.reachable import reachable
 from mpmd_trace.passes.sharding.edges import rank_of
 
 __all__ = ["Growth", "growth", "with_parts"]
@@ -76,7 +76,7 @@ def _slice(value: Value, forms: Forms) -> tuple[set[Op], set[Value]]:
         op = one.defining_op
         return [] if op is None or op in forms.base else [v for v in op.operands if v in forms.form]
 
-    values = {one for one in reached([value], parts) if not is_zero(one.defining_op)}
+    values = {one for one in reachable([value], parts) if not is_zero(one.defining_op)}
     return {one.defining_op for one in values if one.defining_op is not None}, values
 
 

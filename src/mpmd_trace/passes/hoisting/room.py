@@ -7,9 +7,9 @@ import heapq
 import math
 from collections.abc import Iterator
 
-from mpmd_trace.passes.hoisting.copies import Copy, Timeline
-from mpmd_trace.passes.hoisting.expressions import Expression
-from mpmd_trace.passes.hoisting.selection import Kept
+from mpmd_trace.passes.hoisting.gathered_params import Copy, Timeline
+from mpmd_trace.passes.hoisting.selection import HoistedExpr
+from mpmd_trace.passes.hoisting.value_numbering import Expression
 
 __all__ = ["Held", "Room"]
 
@@ -22,7 +22,7 @@ _Offer = tuple[float, int, tuple[int, ...], int, Expression]
 class Held:
     """An expression that is kept, its copy, and the work of making that, in bytes of memory traffic."""
 
-    kept: Kept
+    kept: HoistedExpr
     copy: Copy
     once: float
     #: Whether it may be dropped.

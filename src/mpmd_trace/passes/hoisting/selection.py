@@ -8,14 +8,14 @@ import math
 from collections.abc import Iterable, Mapping
 
 from mpmd_trace.ir.ops import FragmentOp
-from mpmd_trace.passes.hoisting.expressions import Expression, are_of_several
-from mpmd_trace.passes.hoisting.worth import LAYOUT, Worth
+from mpmd_trace.passes.hoisting.cost import LAYOUT, HoistCost
+from mpmd_trace.passes.hoisting.value_numbering import Expression, are_of_several
 
-__all__ = ["Kept", "Selection"]
+__all__ = ["HoistedExpr", "Selection"]
 
 
 @dataclasses.dataclass(frozen=True)
-class Kept:
+class HoistedExpr:
     """An expression that is computed in front of `starts`, and not by each fragment that wants it.
 
     bytes: what it takes; saved: the work (in bytes) that it saves in a step; gathers: whether that saves collectives.
@@ -42,7 +42,7 @@ class Selection:
         self,
         wanted: Mapping[Expression, set[FragmentOp]],
         stored: Mapping[Expression, set[FragmentOp]],
-        worth: Worth,
+        worth: HoistCost,
         least: float,
     ) -> None:
         """Take the expressions that something reads, and those that fragments hand on, with these fragments."""
@@ -52,7 +52,7 @@ class Selection:
         self._start()
 
     def _start(self) -> None:
-        self.kept: dict[Expression, Kept] = {}
+        self.kept: dict[Expression, HoistedExpr] = {}
         self._readers = {one: set(fragments) for one, fragments in self._wanted.items()}
         #: What is computed each time.
         self._repeated: set[Expression] = set()
@@ -101,7 +101,7 @@ class Selection:
                         queued.add(operand)
                         heapq.heappush(pending, (-operand.number, operand))
 
-    def _judge(self, one: Expression, readers: set[FragmentOp]) -> Kept | None:
+    def _judge(self, one: Expression, readers: set[FragmentOp]) -> HoistedExpr | None:
         size, once = self._worth.bytes(one), self._worth.work(one)
         if math.isinf(size) or not are_of_several(readers):
             return None
@@ -112,4 +112,4 @@ class Selection:
         elif is_layout or once < max(size, 0.0 if self._worth.gathers(one) else self._least):
             return None
         saved = once * (len(readers | stored) - 1)
-        return Kept(one, size, saved, self._worth.gathers(one), tuple(readers))
+        return HoistedExpr(one, size, saved, self._worth.gathers(one), tuple(readers))

@@ -15,7 +15,7 @@ from mpmd_trace.ir.postorder import postorder
 from mpmd_trace.jax_compat.calls import Calls
 from mpmd_trace.jax_compat.mlir import copy_to_generic_through, to_generic_through
 from mpmd_trace.passes.base import Pass
-from mpmd_trace.passes.equal_bodies import share_equal_bodies
+from mpmd_trace.passes.dedup_bodies import share_equal_bodies
 from mpmd_trace.passes.greedy import walk_mutable
 from mpmd_trace.passes.inline_calls import InlineCalls, has_calls
 from mpmd_trace.passes.mlir_pass import MlirPass

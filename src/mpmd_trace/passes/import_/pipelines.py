@@ -144,11 +144,11 @@ class ImportPipeline(Pipeline):
     #: Likewise: called functions cut their microbatches out of the batch themselves.
     cut_in_calls: bool = False
     #: Likewise: backward fragments that are split do not take in what is made of gradients for another mesh.
-    senders_apart: bool = False
+    keep_sends_separate: bool = False
     #: Likewise: what belongs to no microbatch stays apart from those that do.
-    microbatches_apart: bool = False
+    uniform_microbatch_programs: bool = False
     #: Whether backward passes run from the last microbatch to the first, so that calls cannot hand on sums.
-    goes_back: bool = False
+    reverse_backward: bool = False
     #: Likewise: CHLO's ops stay what they are, since XLA knows them.
     keeps_chlo: bool = False
     #: Likewise: large functions of keys that are called often stay out of line.
@@ -197,27 +197,29 @@ class ImportPipeline(Pipeline):
             ValidateNamedOpsInMpmdFunc(),
             MapNamedOpsToMpmdOps(self.name_to_mesh_assignment),
             *([self.stages] if self.stages is not None else []),
-            *([AccumulateInCalls()] if self.microbatches_apart and not self.goes_back else []),
+            *([AccumulateInCalls()] if self.uniform_microbatch_programs and not self.reverse_backward else []),
             *([CutInCalls()] if self.cut_in_calls else []),
             IntroduceTransfers(direct_only=cut),
             EraseUnusedCalleeBlockArguments(unused_calls=self.stages is not None),
             *([OpenConditionals(), SplitLoops(), SplitConcatenations(), RegroupSums()] if cut else []),
             *([Place(self.constraints)] if cut else []),
             *infer.passes(),
-            *([GatherIndices(stay=not self.microbatches_apart)] if self.cut_in_calls else []),
+            *([GatherIndices(stay=not self.uniform_microbatch_programs)] if self.cut_in_calls else []),
             *merge,
             EnforceInputOutputEquisharding(self.constraints),
         ]
 
     def _units(self) -> list[Pass]:
         """Return the steps after which the user fragments are what a schedule orders."""
-        apart = self.senders_apart and self.split_bwd_fragments
-        merge = MergeInferredFragments(senders_apart=apart, microbatches_apart=self.microbatches_apart)
+        apart = self.keep_sends_separate and self.split_bwd_fragments
+        merge = MergeInferredFragments(
+            keep_sends_separate=apart, uniform_microbatch_programs=self.uniform_microbatch_programs
+        )
         return [
             FragmentDedup(),
             FragmentDce(),
             RemoveTransferCycles(),
-            *([MergeUserFragmentsIntoSchedulingUnits(in_callees=True)] if self.microbatches_apart else []),
+            *([MergeUserFragmentsIntoSchedulingUnits(in_callees=True)] if self.uniform_microbatch_programs else []),
             CallInline(),
             SymbolDce(),
             *([] if self.merge_after_scheduling else [merge]),
@@ -225,6 +227,6 @@ class ImportPipeline(Pipeline):
                 merge_parts=self.merge_parts,
                 split_bwd=self.split_bwd_fragments,
                 verify=self.verify_schedule_units,
-                exact=not self.microbatches_apart,
+                exact=not self.uniform_microbatch_programs,
             ),
         ]

@@ -12,8 +12,8 @@ from mpmd_trace.ir.semantics import is_removable
 from mpmd_trace.ir.shardings import bit_width
 from mpmd_trace.ir.types import TensorType
 from mpmd_trace.ir.work import RAGGED_DOT, products_of_ragged_dot
-from mpmd_trace.passes.hoisting.worth import PER_MULTIPLICATION, contracted
-from mpmd_trace.passes.reached import reached
+from mpmd_trace.passes.hoisting.cost import PER_MULTIPLICATION, contracted
+from mpmd_trace.passes.reachable import reachable
 from mpmd_trace.passes.sharding.constants_apart import EXPRESSIONS
 from mpmd_trace.passes.sharding.edges import CONSTRAINT
 from mpmd_trace.passes.stablehlo.reading import shape_of
@@ -91,7 +91,7 @@ def recomputed(body: Region, results: tuple[int, ...], given: frozenset[int]) ->
             op = None if value in at_hand else value.defining_op
             return [] if op is None else effective_operands(op)
 
-        wanted = reached([body.returned[i] for i in results], needed)
+        wanted = reachable([body.returned[i] for i in results], needed)
         ops = [op for op in block if not op.is_terminator and any(r in wanted and r not in at_hand for r in op.results)]
         if not all(is_removable(op) or op.name == CONSTRAINT for op in ops):
             return None

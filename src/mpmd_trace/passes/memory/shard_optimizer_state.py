@@ -25,7 +25,7 @@ from mpmd_trace.ir.types import MeshTensorType, TensorType
 from mpmd_trace.passes.base import FunctionPass, option
 from mpmd_trace.passes.hoisting.axes import axes_of, with_axes
 from mpmd_trace.passes.memory.remarks import MEMORY
-from mpmd_trace.passes.reached import reached
+from mpmd_trace.passes.reachable import reachable
 from mpmd_trace.passes.sharding.constants_apart import EXPRESSIONS
 from mpmd_trace.passes.sharding.edges import SHARDING, constrained, rank_of, set_fragment_sharding, user_sharding
 from mpmd_trace.passes.sharding.reduction import is_plain_fragment
@@ -334,5 +334,5 @@ def _sources(value: Value) -> list[int]:
 
 def _arguments(value: Value, read: Callable[[Op], Iterable[Value]]) -> list[int]:
     """Return the arguments that a value is made of, by what `read` says that ops read."""
-    producers = reached([value], lambda one: () if one.defining_op is None else read(one.defining_op))
+    producers = reachable([value], lambda one: () if one.defining_op is None else read(one.defining_op))
     return [one.index for one in producers if isinstance(one, BlockArg)]

@@ -50,7 +50,7 @@ class OptimizePipeline(Pipeline):
     #: Whether to warn of schedules that the data flow does not allow.
     warns_of_schedules: bool = False
     #: Whether what belongs to no microbatch stays apart from those that do.
-    microbatches_apart: bool = False
+    uniform_microbatch_programs: bool = False
 
     def passes(self) -> list[Pass]:
         """Return the passes, in order.  Raises `MpmdError` for a schedule that the textual form does not have."""
@@ -64,7 +64,9 @@ class OptimizePipeline(Pipeline):
             result.append(RematFragment(merge_remat_fragments=self.merge_remat_fragments))
         result.append(VerifyStageMerging(in_each_loop=self.warns_of_schedules))
         if self.merge_after_scheduling:
-            result += merge_inferred(self.absorb_on_entry_point, microbatches_apart=self.microbatches_apart)
+            result += merge_inferred(
+                self.absorb_on_entry_point, uniform_microbatch_programs=self.uniform_microbatch_programs
+            )
         if self.merge_forward_with_backward:
             result.append(MergeForwardWithBackward())
         if self.merge_backward_with_forward:

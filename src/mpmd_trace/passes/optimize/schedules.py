@@ -212,13 +212,13 @@ class Schedule(Order):
 
     rules: the rules for a mesh, of which a unit is given.
     by_stage: whether units without a stage are not ordered.
-    goes_back: whether backward passes run from the last microbatch to the first.
+    reverse_backward: whether backward passes run from the last microbatch to the first.
     repeats: whether the rules also order what runs several times for a microbatch, by `Unit.time`.
     """
 
     rules: Callable[[Unit], Sequence[Rule]]
     by_stage: bool = False
-    goes_back: bool = False
+    reverse_backward: bool = False
     repeats: bool = False
 
     def before(self, a: Unit, b: Unit) -> bool:
@@ -372,7 +372,7 @@ SCHEDULES: dict[str, Schedule] = {
         Schedule("1F1B", _one_f_one_b, repeats=True),
         Schedule("GPipe", _gpipe),
         Schedule("Circular", _circular(False), by_stage=True),
-        Schedule("CircularWithReversedBackward", _circular(True), by_stage=True, goes_back=True),
+        Schedule("CircularWithReversedBackward", _circular(True), by_stage=True, reverse_backward=True),
         Schedule("GPipeBut1F1BForLastMesh", _gpipe_but_1f1b_for_last_mesh),
         Schedule("ZeroBubbleH1", _zero_bubble_h1),
         Schedule("ZeroBubbleH2ZeroTxLatency", _zero_bubble_h2(0.0)),

@@ -15,7 +15,7 @@ from mpmd_trace.ir.ops import FuncOp, Module
 from mpmd_trace.ir.semantics import is_removable
 from mpmd_trace.ir.types import TensorType, tensor
 from mpmd_trace.passes.base import Pass
-from mpmd_trace.passes.placement.free import byte_size
+from mpmd_trace.passes.placement.rematerializable import byte_size
 from mpmd_trace.passes.placement.sums import Origins, change_each
 from mpmd_trace.passes.placement.zeros import can_be_zero
 

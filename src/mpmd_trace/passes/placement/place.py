@@ -34,10 +34,10 @@ from mpmd_trace.passes.import_.building_blocks import (
 from mpmd_trace.passes.import_.mesh_sets import EMPTY, SRC_SET, insert, is_meshless
 from mpmd_trace.passes.placement.close_conditionals import close_conditionals
 from mpmd_trace.passes.placement.cut import cut
-from mpmd_trace.passes.placement.flow import TOGETHER, Flow
-from mpmd_trace.passes.placement.free import CHEAP, is_cheap
 from mpmd_trace.passes.placement.groups import group_ops
-from mpmd_trace.passes.placement.whole import warn_of_whole
+from mpmd_trace.passes.placement.hypergraph import TOGETHER, DataflowHypergraph
+from mpmd_trace.passes.placement.rematerializable import CHEAP, is_cheap
+from mpmd_trace.passes.placement.single_mesh_loops import warn_of_whole
 
 __all__ = ["Place", "drop_markers"]
 
@@ -90,7 +90,7 @@ class Place(Pass):
             if function.is_entry_point:
                 check_constraints(function, self.constraints, diagnostics)
         pairs = {pair.output: pair.input for pair in self.constraints}
-        flow = Flow(module, pairs)
+        flow = DataflowHypergraph(module, pairs)
         edges = list(flow.edges())
         labels = cut(flow.count, len(flow.meshes), edges)
         warn_of_whole(flow, edges, labels, diagnostics)
@@ -145,7 +145,7 @@ def _own_constants(function: FuncOp) -> None:
 class _Plan:
     """A placement, and how the module becomes what it says."""
 
-    def __init__(self, flow: Flow, labels: Sequence[int], diagnostics: Diagnostics) -> None:
+    def __init__(self, flow: DataflowHypergraph, labels: Sequence[int], diagnostics: Diagnostics) -> None:
         self.flow = flow
         self.labels = labels
         self.diagnostics = diagnostics

@@ -14,7 +14,7 @@ from mpmd_trace.ir.semantics import region_reduction_kind
 from mpmd_trace.ir.types import tensor
 from mpmd_trace.passes.base import Pass
 from mpmd_trace.passes.import_.reductions import is_neutral
-from mpmd_trace.passes.placement.free import CHEAP
+from mpmd_trace.passes.placement.rematerializable import CHEAP
 from mpmd_trace.passes.placement.sums import Origins, change_each, reduced
 from mpmd_trace.passes.stablehlo.reading import integer, integers, ranked, shape_of
 

@@ -11,10 +11,10 @@ from mpmd_trace.ir.diagnostics import Diagnostics
 from mpmd_trace.ir.ops import FuncOp, Module
 from mpmd_trace.ir.semantics import is_removable
 from mpmd_trace.passes.base import Pass
-from mpmd_trace.passes.placement.free import byte_size, is_cheap
 from mpmd_trace.passes.placement.open_conditionals import BRANCH
+from mpmd_trace.passes.placement.rematerializable import byte_size, is_cheap
 from mpmd_trace.passes.placement.sums import Origins, change_each
-from mpmd_trace.passes.reached import reached
+from mpmd_trace.passes.reachable import reachable
 
 __all__ = ["SplitLoops"]
 
@@ -216,7 +216,7 @@ class _Needs:
 
     def closure(self, args: Iterable[int]) -> set[int]:
         """Return the arguments that these are made of over all iterations."""
-        return set(reached(args, lambda i: self.of(self.yielded[i])))
+        return set(reachable(args, lambda i: self.of(self.yielded[i])))
 
     def makers(self, index: int) -> dict[Op, None]:
         """Return the ops that compute a carried value, in the order of a walk to what it is made of."""
@@ -224,7 +224,7 @@ class _Needs:
         def inside(values: Iterable[Value]) -> list[Op]:
             return [op for v in values if (op := v.defining_op) is not None and op in self.args]
 
-        return reached(inside([self.yielded[index]]), lambda op: inside(effective_operands(op)))
+        return reachable(inside([self.yielded[index]]), lambda op: inside(effective_operands(op)))
 
 
 def _components(needs: _Needs, shared: set[int]) -> list[list[int]]:

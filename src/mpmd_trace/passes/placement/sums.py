@@ -14,7 +14,7 @@ from mpmd_trace.ir.types import TensorType
 from mpmd_trace.passes.import_.mesh_sets import is_meshless
 from mpmd_trace.passes.mesh_order import in_topology_order
 from mpmd_trace.passes.placement.call_graph import CallGraph
-from mpmd_trace.passes.placement.free import byte_size, free_ops
+from mpmd_trace.passes.placement.rematerializable import byte_size, free_ops
 
 __all__ = ["Leaf", "Origins", "by_mesh", "change_each", "leaves_of", "reduced", "summed", "total"]
 

@@ -14,7 +14,7 @@ from mpmd_trace.ir.bodies import remembers
 from mpmd_trace.ir.core import Block, Op, Region, Value
 from mpmd_trace.ir.diagnostics import Diagnostics
 from mpmd_trace.ir.ops import FragmentOp, FuncOp, Module, TransferOp, make_return
-from mpmd_trace.passes.equal_bodies import first_equal
+from mpmd_trace.passes.dedup_bodies import first_equal
 from mpmd_trace.passes.sharding.constants_apart import can_do, with_constants_apart
 from mpmd_trace.passes.sharding.edges import SHARDING
 from mpmd_trace.passes.sharding.reduction import NUMBER, numbered, with_body

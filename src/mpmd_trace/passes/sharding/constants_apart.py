@@ -22,7 +22,7 @@ from mpmd_trace.ir.freezing import freeze
 from mpmd_trace.ir.outlined import OUTLINED
 from mpmd_trace.ir.postorder import postorder
 from mpmd_trace.ir.semantics import trivially_dead
-from mpmd_trace.passes.plain_bodies import CHLO_UNARY, PLAIN_OPS, op_names
+from mpmd_trace.passes.trivially_canonical import CHLO_UNARY, PLAIN_OPS, op_names
 
 __all__ = ["EXPRESSIONS", "can_do", "with_constants_apart"]
 

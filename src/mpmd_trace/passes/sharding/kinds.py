@@ -18,7 +18,7 @@ from mpmd_trace.ir.attributes import DictAttr
 from mpmd_trace.ir.core import Op, OpResult, Region, Use, Value
 from mpmd_trace.ir.ops import FragmentOp, FuncOp, TransferOp, local_type
 from mpmd_trace.ir.types import MeshTensorType, TensorType, Type
-from mpmd_trace.passes.equal_bodies import first_equal
+from mpmd_trace.passes.dedup_bodies import first_equal
 from mpmd_trace.passes.sharding.body_labels import abstract_text, operand_labels, result_labels
 from mpmd_trace.passes.sharding.edges import SHARDING
 

@@ -12,7 +12,7 @@ from mpmd_trace.ir.ops import FragmentOp, FuncOp, Module, TransferOp
 from mpmd_trace.ir.shardings import sharding_like
 from mpmd_trace.passes.base import FunctionPass
 from mpmd_trace.passes.fragment_info import is_of_microbatch, transpose_counts
-from mpmd_trace.passes.hoisting.expressions import SLICES, are_of_several
+from mpmd_trace.passes.hoisting.value_numbering import SLICES, are_of_several
 from mpmd_trace.passes.sharding.edges import SHARDING, user_sharding
 
 __all__ = ["PreferRows"]

@@ -10,7 +10,7 @@ from mpmd_trace.ir.core import Block, Region
 from mpmd_trace.ir.diagnostics import Diagnostics
 from mpmd_trace.ir.ops import FragmentOp, FuncOp, Module
 from mpmd_trace.passes.base import Pass
-from mpmd_trace.passes.equal_bodies import share_equal_bodies
+from mpmd_trace.passes.dedup_bodies import share_equal_bodies
 from mpmd_trace.passes.sharding.bodies_alone import (
     drop_unused_transfers,
     drop_whole_shardings,

@@ -10,7 +10,7 @@ from collections.abc import Mapping, Sequence
 from mpmd_trace.ir.attributes import Attribute, BoolAttr, IntegerAttr
 from mpmd_trace.ir.core import Block, Op, Region, Value, make_op
 from mpmd_trace.passes.greedy import Pattern, Rewriter, rewrites
-from mpmd_trace.passes.reached import reached
+from mpmd_trace.passes.reachable import reachable
 from mpmd_trace.passes.stablehlo.elements import integer_of, splat_text
 from mpmd_trace.passes.stablehlo.reading import integer, integers, shape_of
 from mpmd_trace.passes.stablehlo.rules import BROADCAST, ints, static
@@ -131,7 +131,7 @@ def _arguments_behind(values: Sequence[Value], block: Block) -> set[Value]:
         producer = value.defining_op
         return [] if producer is None else [v for nested in producer.walk() for v in nested.operands]
 
-    return {value for value in reached(values, read) if value.defining_op is None and value.block is block}
+    return {value for value in reachable(values, read) if value.defining_op is None and value.block is block}
 
 
 def _broadcasts(op: Op, values: Sequence[Value], rewriter: Rewriter) -> bool:

@@ -1,0 +1,141 @@
+"""The tables of what meshes hold and what moves between them, for `run`, `explain` and `plan`."""
+
+from __future__ import annotations
+
+import dataclasses
+import io
+from collections.abc import Mapping, Sequence
+from typing import TYPE_CHECKING, Any
+
+from mpmd_trace.api.partitioned import PartitionedProgram
+from mpmd_trace.backend.collectives import Collectives
+from mpmd_trace.backend.placement_report import CAUSES, PlacementReport
+from mpmd_trace.diagnostics.messages import shortened
+from mpmd_trace.passes.memory.remarks import MEMORY
+from mpmd_trace.report.placement_reasons import MOST_REASONS
+
+if TYPE_CHECKING:
+    from rich.table import Table
+
+__all__ = [
+    "as_data",
+    "as_text",
+    "collectives_data",
+    "collectives_text",
+    "drawn",
+    "remarks_data",
+    "remarks_text",
+    "table",
+]
+
+_WIDTH = 160
+
+
+def as_data(report: PlacementReport, why: Mapping[int, str]) -> dict[str, Any]:
+    """Return the account as plain data."""
+    return {
+        "meshes": [dataclasses.asdict(held) for held in report.meshes],
+        "sharing_devices": report.sharing,
+        "moves": {cause: {"count": n, "bytes": size} for cause, (n, size) in report.causes.items()},
+        "sent": [dataclasses.asdict(sent) for sent in report.sent],
+        "not_where_used": [{**dataclasses.asdict(one), "why": why.get(one.number)} for one in report.misplaced],
+        "returning": [dataclasses.asdict(one) for one in report.returning],
+        "arguments": dict(report.roles),
+    }
+
+
+def as_text(report: PlacementReport, why: Mapping[int, str], file: str, *, returning: bool = True) -> str:
+    """Return the tables, what is not where it is used and why, and with `returning` what leaves on another mesh."""
+    columns = ("parameters", "state", "arguments", "gradients", "hoisted", "activations", "peak")
+    held = table("bytes on a device of each mesh", ["mesh"], columns)
+    for mesh in report.meshes:
+        held.add_row(mesh.mesh, *(f"{getattr(mesh, column):,}" for column in columns))
+    moves = table("sent in a step", ["cause"], ["count", "bytes"])
+    moves.add_column("what it is")
+    for cause, (count, size) in report.causes.items():
+        moves.add_row(cause, f"{count:,}", f"{size:,}", CAUSES[cause])
+    text = drawn(held, moves) if report.causes else drawn(held)
+    for meshes in report.sharing:
+        text += (
+            f"{', '.join(meshes)} share their devices: the peak is that of all together, one of them works at a "
+            "time, and what goes from one to another is not copied\n"
+        )
+    if report.misplaced:
+        lines, said = [], ""
+        for one in report.misplaced:
+            used = f"named code uses it on {', '.join(one.used_on)}"
+            if one.of:
+                used = f"{one.of}, whose state it is, on {one.used_on[0]}"
+            line = f"  {one.name} ({one.bytes:,} bytes) is on {one.mesh}, and {used}"
+            reason = why.get(one.number, "")
+            lines.append(line + (f"\n    why: {reason}" if reason and reason != said else ""))
+            said = reason or said
+        text += (
+            "misplaced parameters and states:\n"
+            + "\n".join(shortened(lines, MOST_REASONS))
+            + f'\n  mpmd-trace explain {file} --value "input {report.misplaced[0].number}" explains the first one\n'
+        )
+    if report.returning and returning:
+        lines = [
+            f"  {one.name} ({one.bytes:,} bytes) comes in on {one.mesh} and leaves on {one.leaves}"
+            for one in report.returning
+        ]
+        text += (
+            "arrays that move back in every step of a loop:\n"
+            + "\n".join(shortened(lines))
+            + "\n  output_mesh_assignment with mpmd_trace.MeshOfInput keeps them in place (docs/steps.md)\n"
+        )
+    return text
+
+
+def collectives_data(collectives: Mapping[str, Collectives]) -> dict[str, Any]:
+    """Return the collectives of each mesh as plain data."""
+    return {
+        mesh: {kind: dataclasses.asdict(one) for kind, one in all_of.of.items()} for mesh, all_of in collectives.items()
+    }
+
+
+def collectives_text(collectives: Mapping[str, Collectives]) -> str:
+    """Return a table of the collectives that a device runs in a step; nothing where there are none."""
+    shown = table("collectives of a device in a step", ["mesh", "collective"], ["runs", "arrays", "bytes"])
+    for mesh, all_of in collectives.items():
+        for kind, one in all_of.of.items():
+            shown.add_row(mesh, kind, f"{one.runs:,}", f"{one.arrays:,}", f"{one.bytes:,}")
+    return drawn(shown) if shown.row_count else ""
+
+
+def remarks_data(lowered: PartitionedProgram) -> dict[str, Any]:
+    """Return what passes did about memory and about repetition, and what not and why: their remarks."""
+    remarks = [d.message for d in lowered.partitioned.diagnostics if d.severity == "remark"]
+    return {
+        "memory": [text.removeprefix(MEMORY) for text in remarks if text.startswith(MEMORY)],
+        "once_per_step": [text for text in remarks if not text.startswith(MEMORY)],
+    }
+
+
+def remarks_text(lowered: PartitionedProgram) -> str:
+    """Return the remarks as lists."""
+    lists = ((name.replace("_", " "), texts) for name, texts in remarks_data(lowered).items() if texts)
+    listed = ([f"{name}:", *shortened([f"  {text}" for text in texts]), ""] for name, texts in lists)
+    return "".join(map("\n".join, listed))
+
+
+def table(title: str, words: Sequence[str], numbers: Sequence[str]) -> Table:
+    """Return an empty table with columns of words, and then of numbers."""
+    from rich.table import Table  # late: tables are for people, JSON does without
+
+    made = Table(*words, title=title, title_justify="left")
+    for column in numbers:
+        made.add_column(column, justify="right")
+    return made
+
+
+def drawn(*tables: Table) -> str:
+    """Return the tables as text, as wide as they are."""
+    from rich.console import Console  # late: tables are for people, JSON does without
+
+    shown = Console(file=io.StringIO(), width=_WIDTH, highlight=False)
+    with shown.capture() as caught:
+        for table in tables:
+            shown.print(table)
+    return "\n".join(line.rstrip() for line in caught.get().splitlines()) + "\n"

@@ -1,0 +1,51 @@
+"""Moves of single arrays between processes, outside of a plan."""
+
+from __future__ import annotations
+
+import jax
+from jax.sharding import NamedSharding
+
+from mpmd_trace.backend.distribution.job import Job
+from mpmd_trace.backend.distribution.reshard_transfer import ReshardTransfer, owners_of, parts_of
+from mpmd_trace.backend.distribution.transport import Log, here, tag_of
+from mpmd_trace.diagnostics.messages import MpmdError
+
+__all__ = ["reshard_across_processes"]
+
+
+def reshard_across_processes(job: Job, array: jax.Array, to: jax.ShapeDtypeStruct) -> jax.Array:
+    """Return the array with the sharding of `to`.  All processes of the job call this with the same array.
+
+    Raises:
+        MpmdError: for an array without a `NamedSharding`.
+        PeerError: when another process is at fault.
+    """
+    source, target = array.sharding, to.sharding
+    assert isinstance(target, NamedSharding)
+    if not isinstance(source, NamedSharding):
+        raise MpmdError(f"an array of {source} cannot go to another process; give it a jax.sharding.NamedSharding")
+    me = job.process
+    parts = parts_of(array.shape, source, target)
+    between = {pair: (at, pieces) for at, (pair, pieces) in enumerate(parts.items()) if pair[0] != pair[1]}
+    sends = {q: pieces_between for (p, q), pieces_between in between.items() if p == me}
+    receives = {p: pieces_between for (p, q), pieces_between in between.items() if q == me}
+    parcel = ReshardTransfer(
+        jax.ShapeDtypeStruct(array.shape, array.dtype, sharding=target),
+        source,
+        sends={q: pieces for q, (_, pieces) in sends.items()},
+        receives={p: pieces for p, (_, pieces) in receives.items()},
+        own=parts.get((me, me), ()),
+        arrives=me in owners_of(target),
+    )
+    if len({*owners_of(source), *owners_of(target)}) == 1:  # that one puts it where it is to be without this function
+        return parcel.nothing()
+    number = job.next_move()
+    tags = {("to", q): tag_of(0, number, at) for q, (at, _) in sends.items()}
+    tags.update({("from", p): tag_of(0, number, at) for p, (at, _) in receives.items()})
+
+    def what(way: str, process: int) -> str:
+        ends = f"send to process {process}" if way == "to" else f"receive from process {process}"
+        return f"{ends} {array.dtype}{list(array.shape)}, an argument (tag {tags[way, process]:#x})"
+
+    pieces_between = job.transport.transfer(tags, array, parcel, Log(what, (0, number)), lent=True, given=True)
+    return parcel.nothing() if pieces_between is None else here(pieces_between)

@@ -1,0 +1,1 @@
+"""Parameters that hold stacked layers, split over the meshes of their stages."""

@@ -1,0 +1,258 @@
+"""What a step keeps on which mesh and what it sends, against numbers counted by hand."""
+
+from __future__ import annotations
+
+import dataclasses
+import functools
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+from jax.sharding import AbstractMesh, Mesh
+
+import mpmd_trace as mt
+from mpmd_trace.api.placement_warnings import placement_warnings
+from mpmd_trace.backend.placement_report import MeshMemory, PlacementReport, ReplacedOnOtherMesh, Traffic
+
+NAMES = {"layer0": "first", "layer1": "first", "layer2": "second", "layer3": "second"}
+#: Bytes of a weight (16 x 16 float32), and of the activations of a microbatch (4 x 16).
+WEIGHT, ROWS = 1024, 256
+
+
+def array(*shape: int, dtype: Any = jnp.float32) -> jax.ShapeDtypeStruct:
+    return jax.ShapeDtypeStruct(shape, dtype)
+
+
+def config(names: dict[str, str] = NAMES, devices: int = 2, **more: Any) -> mt.Config:
+    mesh = AbstractMesh((devices,), ("data",))
+    return mt.make_config(
+        {"first": mesh, "second": mesh},
+        names,
+        partitioning_options={"mpmd_infer_transfers": True},
+        **{"pipeline_schedule": "1F1B", **more},
+    )
+
+
+def loss(weights: Any, x: Any) -> Any:
+    for i, w in enumerate(weights):
+        x = mt.named_computation(lambda w, x: jnp.tanh(x @ w), name=f"layer{i}")(w, x)
+    return jnp.mean(x**2)
+
+
+def gradients(loss: Any, weights: Any, batch: Any) -> Any:
+    def microbatch(i: Any, grads: Any, x: Any) -> Any:
+        return jax.tree.map(jnp.add, grads, jax.grad(loss)(weights, x))
+
+    return mt.enumerated_for(microbatch, jax.tree.map(jnp.zeros_like, weights), batch)
+
+
+def report_of(step: Any, *args: Any, config: mt.Config = config(), **options: Any) -> PlacementReport:  # noqa: B008
+    return mt.jit(step, config, **options).lower(*args).placement_report()
+
+
+def test_a_pipeline_of_two_meshes() -> None:
+    def step(weights: Any, batch: Any) -> Any:
+        return jax.tree.map(lambda w, g: w - 0.1 * g, weights, gradients(loss, weights, batch))
+
+    found = report_of(step, [array(16, 16)] * 4, array(8, 4, 16))
+    # 8 microbatches, each there and back, to two devices.
+    assert found.causes == {"activations": (8, 8 * 2 * ROWS), "cotangents": (8, 8 * 2 * ROWS)}
+    assert found.bytes == 2 * 8 * 2 * ROWS
+    assert found.misplaced == () and found.returning == ()
+    first, second = found.meshes
+    # At the peak of the first mesh: two microbatches of 4 values each (3 from JAX 0.12 on), a cotangent, and where the
+    # microbatches are in the batch.
+    saved = 4 if first.peak == 8480 else 3
+    activations = (2 * saved + 1) * ROWS + 8 * 4
+    total = 2 * WEIGHT + 8 * ROWS + 2 * WEIGHT + activations
+    assert first == MeshMemory("first", 2 * WEIGHT, 0, 8 * ROWS, 2 * WEIGHT, activations, total)
+    assert (second.parameters, second.arguments, second.gradients) == (2 * WEIGHT, 0, 2 * WEIGHT)
+    assert second.peak == second.parameters + second.gradients + second.activations
+    assert set(found.roles.values()) == {"parameters", "arguments"} and found.roles["batch"] == "arguments"
+
+
+def tied_loss(p: Any, x: Any) -> Any:
+    x = mt.named_computation(lambda e, x: x @ e, name="layer0")(p["e"], x)
+    x = mt.named_computation(lambda w, x: jnp.tanh(x @ w), name="layer2")(p["w"], x)
+    x = mt.named_computation(lambda e, x: x @ e.T, name="layer3")(p["e"], x)
+    return jnp.mean(x**2)
+
+
+def test_tied_weights_and_the_state_of_an_optimizer() -> None:
+    """`e` is sent to the mesh that uses it, too, once; its gradient comes back for each microbatch, or once."""
+
+    def step(p: Any, momentum: Any, batch: Any) -> Any:
+        momentum = jax.tree.map(lambda m, g: 0.9 * m + g, momentum, gradients(tied_loss, p, batch))
+        return jax.tree.map(lambda w, m: w - 0.1 * m, p, momentum), momentum
+
+    p = {"e": array(32, 16), "w": array(16, 16)}
+    names = {n: m for n, m in NAMES.items() if n != "layer1"}
+    found = report_of(step, p, p, array(4, 4, 32), config=config(names, devices=1), donate_argnums=(0, 1))
+    assert found.roles == {
+        "p['e']": "parameters",
+        "p['w']": "parameters",
+        "momentum['e']": "state",
+        "momentum['w']": "state",
+        "batch": "arguments",
+    }
+    assert found.causes["parameters"] == (1, 2 * WEIGHT)
+    count, size = found.causes["gradients"]
+    assert count in (1, 4) and size == count * 2 * WEIGHT
+    assert found.causes["activations"] == (4, 4 * ROWS) == found.causes["cotangents"]
+    first, second = found.meshes
+    assert (first.parameters, first.state) == (2 * WEIGHT, 2 * WEIGHT)
+    assert (second.parameters, second.state) == (WEIGHT, WEIGHT)
+    assert found.misplaced == ()
+    # It may as well be on the other mesh that uses it, where a forward and its backward are one program.
+    home = {"e": "second", "w": None}
+    last = config(names, devices=1, input_mesh_assignment=(home, home, None))
+    found = report_of(step, p, p, array(4, 4, 32), config=last, donate_argnums=(0, 1))
+    assert found.misplaced == () and found.meshes[1].parameters == 3 * WEIGHT
+
+
+def test_state_of_optax_is_told_by_its_paths() -> None:
+    optax = pytest.importorskip("optax")
+    adam = optax.adam(1e-3)
+
+    def step(weights: Any, opt_state: Any, batch: Any) -> Any:
+        updates, opt_state = adam.update(gradients(loss, weights, batch), opt_state)
+        return optax.apply_updates(weights, updates), opt_state
+
+    weights = [array(16, 16)] * 4
+    found = report_of(step, weights, jax.eval_shape(adam.init, weights), array(2, 4, 16))
+    assert [name for name, role in found.roles.items() if role == "parameters"] == [f"weights[{i}]" for i in range(4)]
+    assert [h.state // (2 * WEIGHT) for h in found.meshes] == [2, 2]  # two moments per weight; the counter is small
+
+
+def test_without_training_nothing_is_known_of_arguments() -> None:
+    found = report_of(loss, [array(16, 16)] * 4, array(4, 16))
+    assert set(found.roles.values()) == {"arguments"}
+    assert found.causes == {"activations": (1, 2 * ROWS)}
+
+
+def test_a_parameter_away_from_its_use() -> None:
+    def step(weights: Any, batch: Any) -> Any:
+        return jax.tree.map(lambda w, g: w - 0.1 * g, weights, gradients(loss, weights, batch))
+
+    where = config(input_mesh_assignment=([None, None, None, "first"], None))
+    found = report_of(step, [array(16, 16)] * 4, array(8, 4, 16), config=where)
+    (one,) = found.misplaced
+    assert (one.name, one.number, one.bytes) == ("weights[3]", 3, 2 * WEIGHT)
+    assert (one.mesh, one.used_on) == ("first", ("second",))
+    assert found.causes["parameters"] == (1, 2 * WEIGHT)
+    # Its update is where the gradient is, and leaves there; it stays at home if that is asked for.
+    assert "gradients" not in found.causes and found.returning == (
+        ReplacedOnOtherMesh("weights[3]", 2 * WEIGHT, "first", "second", 3),
+    )
+    same = dataclasses.replace(where, output_mesh_assignment=mt.MeshOfInput(0))
+    found = report_of(step, [array(16, 16)] * 4, array(8, 4, 16), config=same)
+    assert found.misplaced == (one,) and found.returning == ()
+    assert found.bytes == 2 * 8 * 2 * ROWS + 2 * 2 * WEIGHT, "there, and its update back"
+
+
+def test_a_parameter_that_leaves_on_another_mesh() -> None:
+    def step(weights: Any, batch: Any) -> Any:
+        return jax.tree.map(lambda w, g: w - 0.1 * g, weights, gradients(loss, weights, batch))
+
+    found = report_of(
+        step, [array(16, 16)] * 4, array(2, 4, 16), config=config(output_mesh_assignment=["second", None, None, None])
+    )
+    assert found.returning == (ReplacedOnOtherMesh("weights[0]", 2 * WEIGHT, "first", "second", 0),)
+    (text,) = placement_warnings(found, costly=1)
+    assert "weights[0] (2,048 bytes) from second to first" in text and "MeshOfInput keeps both" in text
+    assert list(placement_warnings(found, results={0}, costly=1)) == [], "it was put there"
+
+
+# Warnings.
+
+
+def train(weights: Any, batch: Any) -> Any:
+    return jax.tree.map(lambda w, g: w - 0.1 * g, weights, gradients(loss, weights, batch))
+
+
+def test_nothing_is_said_of_a_good_placement() -> None:
+    found = report_of(train, [array(16, 16)] * 4, array(4, 4, 16))
+    assert list(placement_warnings(found, costly=1)) == []
+
+
+def test_parameters_away_from_home_are_said() -> None:
+    where = config(input_mesh_assignment=([None, None, None, "first"], None))
+    found = report_of(train, [array(16, 16)] * 4, array(4, 4, 16), config=where)
+    text, back = placement_warnings(found, costly=1)
+    assert "weights[3] (2,048 bytes) from second to first" in back
+    assert "weights[3] (2,048 bytes) is on first and used on second" in text and "input_mesh_assignment" in text
+    assert list(placement_warnings(found, {"weights[3]"}, costly=1)) == [], "it was put there"
+    assert list(placement_warnings(found)) == [], "a megabyte at least"
+
+
+def test_states_away_from_their_parameters_are_said() -> None:
+    """The update of the last layer is computed on the first mesh, by order; its momentum is there."""
+
+    def step(weights: Any, momentum: Any, batch: Any) -> Any:
+        momentum = jax.tree.map(lambda m, g: 0.9 * m + g, momentum, gradients(loss, weights, batch))
+        return jax.tree.map(lambda w, m: w - 0.1 * m, weights, momentum), momentum
+
+    where = config(input_mesh_assignment=(None, [None, None, None, "first"], None))
+    found = report_of(step, [array(16, 16)] * 4, [array(16, 16)] * 4, array(4, 4, 16), config=where)
+    (one,) = found.misplaced
+    assert (one.name, one.of, one.mesh, one.used_on) == ("momentum[3]", "weights[3]", "first", ("second",))
+    assert any(
+        "momentum[3] (2,048 bytes) is on first and belongs to weights[3] on second" in text
+        for text in placement_warnings(found, costly=1)
+    )
+
+
+def step_with_median(weights: Any, x: Any, *, over_all: bool) -> Any:
+    value, grads = jax.value_and_grad(loss)(weights, x)
+    flat = [jnp.abs(g).ravel() for g in grads]
+    return value, jnp.median(jnp.concatenate(flat)) if over_all else [jnp.median(g) for g in flat]
+
+
+@pytest.mark.parametrize("over_all", [True, False])
+def test_large_values_for_unnamed_code_are_said(over_all: bool) -> None:
+    """The median of all gradients needs them on one mesh; a median of each weight is computed at home."""
+    step = functools.partial(step_with_median, over_all=over_all)
+    found = report_of(step, [array(16, 16)] * 4, array(4, 16), config=config(pipeline_schedule=None))
+    texts = list(placement_warnings(found, costly=1))
+    if not over_all:
+        assert texts == [] and set(found.causes) == {"activations", "cotangents"}
+        return
+    assert found.causes["unnamed code"] == (2, 2 * 2 * WEIGHT)
+    assert found.causes["activations"] == (1, 2 * ROWS) == found.causes["cotangents"]
+    (text,) = texts
+    assert text.startswith("4,096 of the 5,120 bytes that a step sends are for unnamed code: tensor<256xf32>")
+    assert "from second to first" in text and "named_computation" in text
+
+
+def test_values_that_are_sent_again_are_said() -> None:
+    twice = Traffic("p['e']", "parameters", "first", "second", 3, 3 * WEIGHT)
+    (text,) = placement_warnings(PlacementReport((), (twice,), (), (), {}), costly=2 * WEIGHT)
+    assert text.startswith("2,048 bytes of a step are values that are sent to the same mesh again")
+    assert "p['e'], 3 times from first to second" in text
+    once = dataclasses.replace(twice, times=1, bytes=WEIGHT)
+    assert list(placement_warnings(PlacementReport((), (once,), (), (), {}), costly=1)) == []
+
+
+@pytest.mark.parametrize("width", [16, 512])
+def test_compiling_warns_at_the_line_of_the_config(width: int) -> None:
+    """The threshold is a megabyte: 512 x 512 numbers of four bytes."""
+    devices = np.array(jax.devices()[:2]).reshape(2, 1)
+    topology = {"first": Mesh(devices[0], ("x",)), "second": Mesh(devices[1], ("x",))}
+    assigned = mt.make_config(topology, NAMES, partitioning_options={"mpmd_infer_transfers": True})
+
+    step = functools.partial(step_with_median, over_all=True)
+    lowered = mt.jit(step, assigned).lower([array(width, width)] * 4, array(2, width))
+    if width == 16:
+        lowered.compile()
+        return
+    with pytest.warns(mt.MpmdWarning, match="unnamed code") as caught:
+        lowered.compile()
+    assert caught[0].filename == __file__
+
+
+def test_the_name_of_before_warns() -> None:
+    lowered = mt.jit(loss, config()).lower([array(16, 16)] * 4, array(4, 16))
+    with pytest.warns(DeprecationWarning, match=r"residence\(\) is called placement_report\(\)"):
+        assert lowered.residence() == lowered.placement_report()

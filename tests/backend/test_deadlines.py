@@ -1,0 +1,39 @@
+"""Waiting for what other processes send."""
+
+from __future__ import annotations
+
+import threading
+from typing import Any
+
+from mpmd_trace.backend.distribution.deadlines import Deadline
+
+
+class Coming:
+    """An array that comes when the test says so, and counts how often it was looked at."""
+
+    def __init__(self) -> None:
+        self.come, self.looked = threading.Event(), 0
+
+    def is_ready(self) -> bool:
+        self.looked += 1
+        return self.come.is_set()
+
+    def block_until_ready(self) -> Any:
+        self.come.wait()
+
+
+def test_waiting_costs_nothing_while_nothing_comes() -> None:
+    array, patience = Coming(), Deadline()
+    threading.Timer(0.5, array.come.set).start()
+    patience.until(array)
+    assert array.come.is_set()
+    assert array.looked <= 12  # a few times at first, then a thread waits that XLA wakes
+
+
+def test_the_end_is_for_those_who_wait_and_for_those_who_come_later() -> None:
+    array, patience = Coming(), Deadline()
+    threading.Timer(0.1, patience.end).start()
+    patience.until(array)
+    patience.until(array)
+    assert not array.come.is_set()
+    array.come.set()
