@@ -105,6 +105,25 @@ def test_of_two_stacks_of_layers_the_longest_is_named_with_a_warning() -> None:
         mt.jit(mt.name_scans(fn, "blocks"), config()).lower(PARAMETERS, BATCH)
 
 
+def test_scans_of_one_body_are_told_apart_by_their_lengths() -> None:
+    """JAX traces the function once for both."""
+
+    def block(x: jax.Array, w: jax.Array) -> tuple[jax.Array, None]:
+        return x + jnp.tanh(x @ w), None
+
+    def fn(p: Any, x: jax.Array) -> jax.Array:
+        x, _ = lax.scan(block, x, p["short"])
+        return lax.scan(block, x, p["blocks"])[0]
+
+    with pytest.warns(mt.MpmdWarning, match="calls the longest scan 'blocks'"):
+        jitted = mt.jit(mt.name_scans(fn, "blocks"), config())
+        lowered = jitted.lower(PARAMETERS, BATCH)
+    assert set(lowered.traced.computations) == {"blocks[0/2]", "blocks[1/2]"}
+    np.testing.assert_allclose(
+        lowered.compile()(PARAMETERS, BATCH), jax.jit(fn)(PARAMETERS, BATCH), rtol=3e-5, atol=2e-6
+    )
+
+
 def test_what_is_not_over_layers_is_listed_where_nothing_is() -> None:
     def fn(p: Any, x: jax.Array) -> jax.Array:
         total, _ = lax.scan(lambda total, x: (total + jnp.sum(x @ p["in"]), None), 0.0, x)

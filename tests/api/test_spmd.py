@@ -251,3 +251,23 @@ def test_state_on_meshes_of_different_sizes() -> None:
     expected = jax.jit(step)(jax.jit(step)(ws, x), x)
     ws = mpmd_trace.jit(step, where)(ws, x)
     assert_same(mpmd_trace.jit(step, where)(ws, x), expected, rtol=1e-4, atol=1e-5)
+
+
+def test_weights_committed_whole_stay_whole_beside_constraints_in_layers() -> None:
+    """A constraint over an axis does not spread to arguments and results that are committed without one."""
+
+    def constrained(where: Mesh) -> Layer:
+        return lambda w, x: mlp(w, jax.lax.with_sharding_constraint(x, at(where, None, "model")))
+
+    def step(ws: Any, x: jax.Array) -> Any:
+        _, grads = program(constrained(M0), constrained(M1))(ws, x)
+        return jax.tree.map(lambda w, g: w - 0.1 * g, ws, grads)
+
+    ws, x = data()
+    placed = [jax.device_put(w, at(m)) for w, m in zip(ws, (M0, M1), strict=True)]
+    jitted = mpmd_trace.jit(step, config(), out_shardings=[(at(M0), at(M0)), (at(M1), at(M1))])
+    for _ in range(2):
+        placed = jitted(placed, x)
+        assert all(w.sharding.is_fully_replicated for w in jax.tree.leaves(placed))
+        ws = jax.tree.map(lambda w, g: w - 0.1 * g, ws, program()(ws, x)[1])
+        assert_same(placed, ws)

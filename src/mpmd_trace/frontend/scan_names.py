@@ -67,8 +67,8 @@ def name_scans(fn: Callable[..., T], name: str) -> Callable[..., T]:
     return named
 
 
-def _chosen(closed: Closed, fn: Callable[..., Any], name: str) -> dict[int, Closed]:
-    """Return the bodies of the scans over layers, by identity.  Raises `FrontendError` when there are none."""
+def _chosen(closed: Closed, fn: Callable[..., Any], name: str) -> dict[tuple[int, int], Closed]:
+    """Return the bodies of the scans over layers, by identity and length.  Raises `FrontendError` if there is none."""
     result = scans_of(closed)
     possible = [one for one in result if not one.reason]
     possible = [one for one in possible if one.multiplies] or possible
@@ -86,10 +86,11 @@ def _chosen(closed: Closed, fn: Callable[..., Any], name: str) -> dict[int, Clos
             f"name_scans calls the longest scan {name!r}, {chosen[0]}, and not {others}, which may be over layers as "
             "well. Give it the function that holds the scan you mean and no other"
         )
-    return {id(one.body): one.body for one in chosen}
+    # JAX caches bodies, so scans of different lengths may share one.
+    return {(id(one.body), one.length): one.body for one in chosen}
 
 
-def _run(closed: Closed, args: Sequence[Any], name: str, chosen: Mapping[int, Closed]) -> list[Any]:
+def _run(closed: Closed, args: Sequence[Any], name: str, chosen: Mapping[tuple[int, int], Closed]) -> list[Any]:
     """Return the results of `closed`, with the chosen scans called `name`."""
 
     def rule(eqn: Equation, operands: list[Any]) -> list[Any]:
@@ -107,15 +108,18 @@ def _run(closed: Closed, args: Sequence[Any], name: str, chosen: Mapping[int, Cl
     return tracing.interpret(closed, args, rule)
 
 
-def _has(closed: Closed, chosen: Mapping[int, Closed]) -> bool:
+def _has(closed: Closed, chosen: Mapping[tuple[int, int], Closed]) -> bool:
     """Return whether a chosen scan is in `closed`."""
-    return any(e.primitive.name == "scan" and id(e.params["jaxpr"]) in chosen for e in tracing.equations(closed))
+    return any(
+        e.primitive.name == "scan" and (id(e.params["jaxpr"]), e.params["length"]) in chosen
+        for e in tracing.equations(closed)
+    )
 
 
-def _scan(eqn: Equation, args: Sequence[Any], name: str, chosen: Mapping[int, Closed]) -> list[Any]:
+def _scan(eqn: Equation, args: Sequence[Any], name: str, chosen: Mapping[tuple[int, int], Closed]) -> list[Any]:
     layout = tracing.scan_layout(eqn)
     constants, carry, scanned = layout.split(args)
-    is_chosen = id(layout.body) in chosen
+    is_chosen = (id(layout.body), layout.length) in chosen
     if not is_chosen and not _has(layout.body, chosen):
         return tracing.rebind(eqn, args)
 

@@ -16,6 +16,7 @@ from mpmd_trace.frontend.errors import problem
 from mpmd_trace.ir.diagnostics import Diagnostics
 from mpmd_trace.ir.ops import Module
 from mpmd_trace.passes.import_.find_stages import FindStages
+from mpmd_trace.passes.mesh_order import is_cpu_mesh
 from mpmd_trace.passes.optimize.schedules import (
     SCHEDULES,
     Comparator,
@@ -76,7 +77,8 @@ def choose_schedule(config: Config, engine: str = "python") -> ScheduleChoice:
 
 def refusal(config: Config, microbatches: int) -> str | None:
     """Why the schedule of a configuration cannot have so many microbatches, whatever the program; None if it may."""
-    wanted, meshes = config.pipeline_schedule, len(config.topology)
+    wanted = config.pipeline_schedule
+    meshes = sum(not is_cpu_mesh(name) for name in config.topology)  # those that the scheduler orders
     if isinstance(wanted, Schedule) and wanted.microbatches != microbatches:
         return (
             f"the schedule '{wanted.name}' is for {wanted.microbatches} microbatches, but the program has "
@@ -88,7 +90,7 @@ def refusal(config: Config, microbatches: int) -> str | None:
     if not entry.needs:
         return None
     try:
-        get_schedule(entry.name, meshes, microbatches)
+        get_schedule(entry.name, meshes, microbatches, guard=False)  # whose warnings come when it is scheduled
     except LibraryError as error:
         return f"{error}. Change the number of microbatches, or choose another pipeline_schedule."
     return None

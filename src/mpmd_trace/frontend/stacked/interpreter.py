@@ -349,7 +349,7 @@ class _Interpreter:
         tested = tracing.make_closed(run_test, list(map(jax.typeof, [*flat_test, *flat])))
         stepped = tracing.make_closed(run_step, list(map(jax.typeof, [*flat_step, *flat])))
         goes_on = test.rows(test.parts.outvars[0])
-        if goes_on is None or any(r is None or r[0] != goes_on.axis for r in like.rows):
+        if goes_on is None or any(r != goes_on for r in like.rows):
             return None
         count = len(goes_on.pairs)
         results: list[Any] = [None] * len(flat)

@@ -172,8 +172,9 @@ class PartialSumAnalysis:
         return (after - before) * bit_width(parts.element) / 8
 
     def _root(self, value: Value) -> Value:
-        while value in self._parent:
-            value = self._parent[value]
+        parent = self._parent
+        while (above := parent.get(value)) is not None:
+            parent[value] = value = parent.get(above, above)  # shortens the path on the way
         return value
 
     def _union(self, a: Value, b: Value) -> None:
@@ -192,7 +193,7 @@ class PartialSumAnalysis:
             return
         count = len(body.block.args)
         given = {i: self.form[v] for i, v in enumerate(fragment.operands[:count]) if v in self.form}
-        key = (body, tuple(given.items()), fragment.in_shardings, allowed)
+        key = (body, tuple(given.items()), fragment.in_shardings, allowed, like)
         if key not in self._memo:
             forms = self.forms_in(fragment, given, like)
             self._memo[key] = forms, growth(body, forms, given, allowed)

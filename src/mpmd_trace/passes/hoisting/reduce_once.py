@@ -20,7 +20,7 @@ from mpmd_trace.passes.hoisting.partial_ops import partial_sharding, partial_typ
 from mpmd_trace.passes.hoisting.partial_sums import FragmentForms, PartialSumAnalysis
 from mpmd_trace.passes.memory.liveness import Liveness
 from mpmd_trace.passes.memory.reserved import Reserved, room_on
-from mpmd_trace.passes.sharding.edges import in_sharding, per_value, set_fragment_sharding, sharding_list
+from mpmd_trace.passes.sharding.edges import in_sharding, per_value, set_fragment_shardings, sharding_list
 from mpmd_trace.passes.sharding.reduction import reducible
 
 __all__ = ["ReduceOnce"]
@@ -204,11 +204,10 @@ def _replace(
     if fragment.out_shardings is not None and zeros:
         closed = [fully_closed(like.mesh, zero.type.rank) for zero in zeros]
         new.props["out_shardings"] = sharding_list((*fragment.out_shardings.shardings, *closed))
-    for j, sharding in shardings.items():
-        set_fragment_sharding(new, "out_shardings", j, sharding)
-    for i, axes in given.items():
-        sharding = partial_sharding(fragment.body.block.args[i], in_sharding(fragment, i), axes, like)
-        set_fragment_sharding(new, "in_shardings", i, sharding, others_open=False)
+    set_fragment_shardings(new, "out_shardings", shardings)
+    args = fragment.body.block.args
+    wanted = {i: partial_sharding(args[i], in_sharding(fragment, i), axes, like) for i, axes in given.items()}
+    set_fragment_shardings(new, "in_shardings", wanted, others_open=False)
     for old, result in zip(fragment.results, new.results, strict=False):
         old.replace_all_uses_with(result)
     return new

@@ -66,7 +66,8 @@ def drop_whole_shardings(module: Module, function: FuncOp) -> None:
             return
         if isinstance(op, FragmentOp):
             mentioned |= _meshes_of_shardings(op.body)
-    if None in mentioned:
+    bare = {_name_of(op) for op in module.body.ops if op.name == "sdy.mesh" and _has_no_axes(op)} - {None}
+    if not bare.issuperset(mentioned):  # a constraint in a body would spread to what has no sharding any more
         return
     function.set_all_arg_attrs([d.without(SHARDING) for d in arguments])
     function.set_all_res_attrs([d.without(SHARDING) for d in results])
