@@ -53,7 +53,7 @@ def check_program(
     plan, notes = _planned(program)
     order = distribute(plan, owners)
     parts: Parts = {**dict.fromkeys(range(count), ()), **order.parts()}
-    faults = [*find_faults(plan, order, parts), *find_faults_of_runtime(plan, order)]
+    faults = list(dict.fromkeys([*find_faults(plan, order, parts), *find_faults_of_runtime(plan, order)]))
     deadlock = find_deadlock(parts)
     if as_json:
         data(_as_data(plan, owners, parts, faults, deadlock, notes))
@@ -94,8 +94,8 @@ def owners_of(topology: Mapping[str, Mesh | AbstractMesh], processes: int | None
         everything = sorted({device for ids in devices.values() for device in ids})
         if processes > len(everything):
             raise MpmdError(
-                f"--processes is {processes}, but the meshes have {_counted(len(everything), 'device')}, so some "
-                f"would have none; it is at most {len(everything)}"
+                f"--processes is {processes}, but the meshes have {_counted(len(everything), 'device')}; it is at most "
+                f"{len(everything)}"
             )
         each = -(-len(everything) // processes)
         owner = {device: at // each for at, device in enumerate(everything)}

@@ -55,6 +55,8 @@ def run_program(
     Raises `MpmdError` when the program does not compile or differs from plain `jax.jit` by more than its
     tolerances (the report is written all the same).
     """
+    if peak is not None and not 0 < peak < math.inf:
+        raise MpmdError(f"--peak-flops is the rate of one device, a number above 0, not {peak:g}")
     processes = initialize()
     job = current()
     first = job is None or job.process == 0
@@ -130,8 +132,8 @@ def run_program(
         "returning_bytes": plan.bytes_of(argument for argument, _ in returning),
         "bubble_planned": round(bubble(planned), 4),
         "bubble_measured": round(bubble(measured), 4),
-        "step_seconds": result["seconds"],
-        "step_seconds_plain": reference["seconds"],
+        "step_seconds": round(result["seconds"], 5),
+        "step_seconds_plain": round(reference["seconds"], 5),
         **_utilization(program, traced_module, result["seconds"], peak),
         "trace_seconds": round(trace_seconds, 3),
         "pass_seconds": round(pass_seconds, 3),
@@ -280,7 +282,7 @@ def _steps(
             carried = [(number, made[id(leaf)]) for number, leaf in enumerate(leaves) if id(leaf) in made]
         shown(i + 1, f"loss {losses[-1]:.4f}" if losses else "")
     timed = sorted(seconds[1:] or seconds)
-    return {"gradients": gradients, "losses": losses, "carried": carried, "seconds": round(timed[len(timed) // 2], 5)}
+    return {"gradients": gradients, "losses": losses, "carried": carried, "seconds": timed[len(timed) // 2]}
 
 
 def _gradients(program: Any, gradients: Any) -> list[tuple[str, Any]]:

@@ -70,10 +70,7 @@ def test_what_one_process_does(command: Command) -> None:
 def test_wrong_numbers(command: Command) -> None:
     for arguments, message in (
         (("-n", "0"), "error: --processes is 0; it must be 1 or more"),
-        (
-            ("-n", "9"),
-            "error: --processes is 9, but the meshes have 4 devices, so some would have none; it is at most 4",
-        ),
+        (("-n", "9"), "error: --processes is 9, but the meshes have 4 devices; it is at most 4"),
         (("--process", "2"), "error: --process is 2; the processes are 0 to 1"),
         (("-n", "4", "--process", "-1"), "error: --process is -1; the processes are 0 to 3"),
     ):

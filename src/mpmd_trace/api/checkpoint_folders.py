@@ -30,7 +30,8 @@ def complete(path: str) -> str:
     It is `path`, unless a process was killed in the middle of an exchange that the system does not do in one moment.
     """
     beside = _beside(path, "new")
-    return beside if not os.path.lexists(path) and os.path.isdir(beside) else path
+    # The checksums are written last, so a folder without them is not complete.
+    return beside if not os.path.lexists(path) and os.path.isfile(os.path.join(beside, _SUMS)) else path
 
 
 class Replacement:
@@ -72,8 +73,11 @@ class Replacement:
 
     def put(self) -> None:
         """Put the new folder, in which everything is, in its place."""
-        names = _files(self.folder)
+        names = _listed("files of the checkpoint", self.folder)
         sums = dict(zip(names, _shared("checksums", lambda mine: _sums(self.folder, mine), names), strict=True))
+        unread = [name for name, one in sums.items() if one is None]
+        if unread:
+            raise MpmdError(f"cannot save to {self.path}: {unread[0]} cannot be read back")
 
         def replace() -> None:
             write_file(os.path.join(self.folder, _SUMS), json.dumps(sums, indent=1) + "\n")
@@ -121,7 +125,7 @@ def check(path: str) -> None:
     except (OSError, ValueError, TypeError) as error:
         raise MpmdError(f"the checkpoint {path} is damaged: {_SUMS}: {error}") from None
     now = _shared("comparison of checksums", lambda mine: _sums(path, mine), names)
-    damaged = [name for name, one in zip(names, now, strict=True) if one != wanted[name]]
+    damaged = [name for name, one in zip(names, now, strict=True) if one is None or one != wanted[name]]
     if damaged:
         more = f", nor have {len(damaged) - 1} more files" if len(damaged) > 1 else ""
         raise MpmdError(
@@ -134,6 +138,16 @@ def _files(folder: str) -> list[str]:
     """Return the names of all files in a folder and those below, in order, but for that of the checksums."""
     paths = [os.path.join(parent, name) for parent, _, names in os.walk(folder) for name in names]
     return sorted({os.path.relpath(path, folder) for path in paths} - {_SUMS})
+
+
+def _listed(what: str, folder: str) -> list[str]:
+    """Return `_files` as process 0 sees them: others may see a shared file system a moment later."""
+    job = current()
+    if job is None:
+        return _files(folder)
+    mine = json.dumps(_files(folder) if job.process == 0 else []).encode()
+    listed: list[str] = json.loads(job.peers.allgather_bytes(what, mine, patient=True)[0])
+    return listed
 
 
 def _sums(folder: str, names: Sequence[str]) -> list[int | None]:

@@ -109,14 +109,15 @@ class _Guard:
         peers, now = self._peers, time.monotonic()
         frame = sys._current_frames().get(threading.main_thread().ident or 0)
         stack = [] if frame is None else [f for f, _ in traceback.walk_stack(frame)]
-        if peers.fault is not None and not peers.is_told:
-            if peers.age_of_fault > self._seconds:
-                self._give_up(self._seconds, stack)
-            return
         place = [(id(f), f.f_lasti) for f in stack]
         if place != self._place:
             self._place, self._since = place, now
-        elif now - self._since > peers.timeout and any(w in f.f_code.co_filename for f in stack for w in _WAITING):
+        if peers.fault is not None and not peers.is_told:
+            # A process that is busy with work of its own moves on and learns of the fault by itself.
+            if min(peers.age_of_fault, now - self._since) > self._seconds:
+                self._give_up(self._seconds, stack)
+            return
+        if now - self._since > peers.timeout and any(w in f.f_code.co_filename for f in stack for w in _WAITING):
             if peers.fault is not None:
                 self._give_up(peers.timeout, stack)
             text = f"has ended, and process {peers.process} has waited in {_where(stack)} for {peers.timeout:g} s"

@@ -203,7 +203,7 @@ class StackedArrays:
         result: list[Any] = []
         for i, (x, form) in enumerate(zip(arrays, self.forms, strict=True)):
             if isinstance(x, Pieces) and (x.axis, x.bounds) != form and not x.is_deleted():
-                x = jax.numpy.asarray(x)  # cut elsewhere, or not at all
+                x = x.whole(x.parts)  # cut elsewhere, or not at all: on the host, since one device may lack the memory
             if form is None:
                 result.append(x)
             elif _is_key(x) and not isinstance(x, Pieces):

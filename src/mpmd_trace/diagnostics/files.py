@@ -115,7 +115,8 @@ def replace_folder(new: str, folder: str, aside: str) -> None:
         os.rename(new, folder)
         return
     if _exchange(new, folder):
-        os.rename(new, aside)  # `new` is always a complete new one
+        with contextlib.suppress(OSError):  # the exchange is done; the next save takes away what is left
+            os.rename(new, aside)  # `new` is always a complete new one
     else:
         os.rename(folder, aside)
         try:

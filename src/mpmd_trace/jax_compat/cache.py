@@ -17,24 +17,25 @@ __all__ = ["drop", "get", "is_used", "put"]
 
 
 def is_used(backend: Any) -> bool:
-    """Return whether `jax_compilation_cache_dir` names a cache that is in use, to which nobody else can write."""
+    """Return whether `jax_compilation_cache_dir` names a cache that is in use, and not everybody can write to."""
     if not (compilation_cache.is_persistent_cache_enabled() and compilation_cache.is_cache_used(backend)):
         return False
-    return _is_ours(str(config.compilation_cache_dir.value))
+    folder = str(config.compilation_cache_dir.value)
+    try:
+        status = os.stat(folder)
+    except OSError:  # JAX is going to create it, or it is no folder of this system
+        return True
+    return _is_ours(folder, status.st_uid, status.st_mode)
 
 
 @functools.cache
-def _is_ours(folder: str) -> bool:
+def _is_ours(folder: str, owner: int, mode: int) -> bool:
     """Return whether what is in a folder may be run; warns where not."""
-    try:
-        result = os.stat(folder)
-    except OSError:  # it is made by JAX, or is no folder of this system
-        return True
     if not hasattr(os, "getuid"):
         return True
-    if result.st_uid not in (os.getuid(), 0):
-        problem = f"belongs to another user (number {result.st_uid})"
-    elif result.st_mode & stat.S_IWOTH:
+    if owner not in (os.getuid(), 0):
+        problem = f"belongs to another user (number {owner})"
+    elif mode & stat.S_IWOTH:
         problem = "can be written to by everybody"
     else:
         return True

@@ -165,9 +165,10 @@ class _Call:
     def is_done(self, seconds: float) -> bool:
         """Wait for it; raises what it has raised."""
         self._thread.join(max(0.0, seconds))
+        is_done = not self._thread.is_alive()  # asked first: it may fail in between
         if self._error is not None:
             raise self._error
-        return not self._thread.is_alive()
+        return is_done
 
 
 def place_in_job() -> tuple[int, int]:

@@ -292,7 +292,7 @@ def find_faults_of_runtime(plan: Plan, order: Order) -> list[str]:
 def check_order(plan: Plan, order: Order) -> None:
     """Raise `MpmdError` unless every process terminates with the right values, even without any buffers."""
     parts = order.parts()
-    problems = [*find_faults(plan, order, parts), *find_faults_of_runtime(plan, order)]
+    problems = list(dict.fromkeys([*find_faults(plan, order, parts), *find_faults_of_runtime(plan, order)]))
     deadlock = find_deadlock(parts)
     if deadlock is not None:
         problems.append(deadlock.text(plan, parts))

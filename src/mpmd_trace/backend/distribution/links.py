@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import contextlib
 import dataclasses
 import json
 import secrets
@@ -72,11 +71,13 @@ def _accepted(store: Store, count: int, host: str, timeout: float) -> dict[int, 
             next_end = min((one.until for one in greetings.values()), default=until)
             for key, _ in selector.select(max(0.0, min(until, next_end) - now)):
                 if key.fileobj is server:
-                    with contextlib.suppress(OSError):
+                    try:
                         connection, _ = server.accept()
                         connection.setblocking(False)
                         greetings[connection] = _Greeting(time.monotonic() + _GREETING)
                         selector.register(connection, selectors.EVENT_READ)
+                    except OSError:  # such as too many open files: it stays readable
+                        time.sleep(0.1)
                     continue
                 connection = key.fileobj  # type: ignore[assignment]
                 greeting = greetings[connection]

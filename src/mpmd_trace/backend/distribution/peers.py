@@ -467,6 +467,8 @@ class Peers:
 
     def forget(self) -> None:
         """Say nothing to the others any more; for a forked child, whose parent does."""
+        for link in self._links.values():
+            link.socket.close()  # else the others would not see the connection end with the parent
         self._links, self._closed = {}, True
         self.on_fault.clear()  # breaking off a connection is for all who have it
 
