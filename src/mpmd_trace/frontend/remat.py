@@ -175,7 +175,7 @@ class Values:
             self._known[id(value)] = value, number
             if places:
                 self._places[id(value)] = places
-            if scope.rematerialised:
+            if scope.rematerialized:
                 self._again.add(id(value))
             if not scope.is_backward:
                 self._forward.setdefault(number, value)

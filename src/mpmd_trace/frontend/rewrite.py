@@ -325,8 +325,8 @@ class Rewriter:
         if scope.level == "kept":
             return self.evaluate(body, args, dataclasses.replace(scope, parent=name))
         chain = self._order.chain(name) if scope.is_open else scope.chain
-        inside = Scope("named", scope.transposes, None, scope.rematerialised, name, chain)
-        shared = self._body(body, inside, barrier=scope.rematerialised)
+        inside = Scope("named", scope.transposes, None, scope.rematerialized, name, chain)
+        shared = self._body(body, inside, barrier=scope.rematerialized)
         chains = self._order.chains(body, inside)
         operands = self._operands(body, args, chains)
         # The derivative of something that does not depend on its arguments has no results, and no effects.
@@ -444,7 +444,7 @@ class Rewriter:
         division = plan(body, args)
         results = dict(division.direct)
         if any(division.wanted) or tracing.effects(body):
-            inside = Scope("callee", scope.transposes, None, scope.rematerialised)
+            inside = Scope("callee", scope.transposes, None, scope.rematerialized)
             chains = self._order.chains(body, inside)
             shared = self._body(body, inside, plan=division)
             operands = self._operands(body, [*(args[i] for i in division.arguments), *division.values], chains)

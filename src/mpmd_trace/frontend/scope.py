@@ -22,7 +22,7 @@ class Scope:
     level: str = "main"
     transposes: int = 0
     counter: int | None = None
-    rematerialised: bool = False
+    rematerialized: bool = False
     parent: str | None = None
     #: What ordered callbacks here come in order with: those of the mesh of the named computation, None outside of any.
     chain: Hashable = None
@@ -37,7 +37,7 @@ class Scope:
     @property
     def is_backward(self) -> bool:
         """Whether what is here is transposed, or recomputed for what is."""
-        return self.rematerialised or self.transposes > 0
+        return self.rematerialized or self.transposes > 0
 
     def at(self, eqn: Equation) -> Scope:
         """Return the scope inside `eqn`."""
@@ -47,7 +47,7 @@ class Scope:
             self,
             transposes=self.transposes + tracing.transposes(eqn),
             counter=self.counter if counter is None else counter,
-            rematerialised=self.rematerialised or any("rematted_computation" in scope for scope in scopes),
+            rematerialized=self.rematerialized or any("rematted_computation" in scope for scope in scopes),
         )
 
 

@@ -1,7 +1,7 @@
 """Tagged `jax.jit`s: how a name travels through JAX's transformations.
 
 A named computation is an ordinary `jax.jit` whose function has a reserved name. JAX differentiates,
-batches and rematerialises it like any other, keeps its name, and records on each equation which
+batches and rematerializes it like any other, keeps its name, and records on each equation which
 transformations made it; the frontend recognizes the name afterwards. Outside `mpmd_trace.jit`
 nothing else happens.
 """

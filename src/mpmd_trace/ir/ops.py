@@ -440,7 +440,8 @@ class Module:
         `outlined`: with the outlined functions, behind the others.
         """
         if outlined and self.outlined:
-            with self.body.also(self.outlined):
+            # Copies, since clones of the module, which others may print at the same time, share the functions.
+            with self.body.also([function.clone() for function in self.outlined]):
                 return self.to_generic(debug_info=debug_info, outlined=False)
         text = print_op(self.op, debug_info=debug_info) + "\n"
         return f"{text}\n{self.resources}\n" if self.resources else text

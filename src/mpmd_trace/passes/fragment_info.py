@@ -66,7 +66,7 @@ def max_transpose_count(fragment: FragmentOp) -> int | None:
 
 
 def fragment_transpose_count(fragment: FragmentOp) -> int | None:
-    """Return the single transpose count or, for a rematerialised fragment, the greatest one."""
+    """Return the single transpose count or, for a rematerialized fragment, the greatest one."""
     count = single_transpose_count(fragment)
     return max_transpose_count(fragment) if count is None and has_remat(fragment) else count
 

@@ -30,7 +30,7 @@ class Copy:
     times: tuple[int, ...]
     #: The gaps, each with the times between which it lies.
     gaps: Mapping[int, tuple[int, int]]
-    dropped: set[int]
+    dropped: set[int] = dataclasses.field(default_factory=set)
 
     @property
     def is_late(self) -> bool:
@@ -100,4 +100,4 @@ class Timeline:
         }
         if self._first is not None and self._first is not ordered[0]:
             gaps[_BEFORE] = self.time[self._first] - 2, times[0] - 1
-        return Copy(ordered, times, gaps, set())
+        return Copy(ordered, times, gaps)

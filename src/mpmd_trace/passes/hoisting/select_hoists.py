@@ -77,7 +77,7 @@ def choose(
         too_large.append(selection.kept[worst])
         selection.refuse([worst])
     candidates = tuple(
-        dataclasses.replace(h.kept, saved=h.saved, starts=h.copy.starts, is_late=h.copy.is_late)
+        dataclasses.replace(h.kept, readers=h.copy.readers, saved=h.saved, starts=h.copy.starts, is_late=h.copy.is_late)
         for _, h in sorted(held.items(), key=lambda item: item[0].number)
     )
     large, asked = tuple(too_large), tuple(each_time)

@@ -1,4 +1,4 @@
-"""The cheapest labelling of a hypergraph some of whose nodes have their labels: a multiway cut.
+"""The cheapest labeling of a hypergraph some of whose nodes have their labels: a multiway cut.
 
 Nodes are what has to be placed, labels are meshes, an edge is a value with its producer and its consumers, and
 costs its weight for each label at it but one: a value is sent once to each other mesh that wants it.
@@ -185,7 +185,7 @@ class _Contraction:
         """Return the nodes of the part that have the label in every optimum, however the others are labeled.
 
         They are the smallest set that, joined with the label, has the lightest edges to everything else.  Giving the
-        label to those of a labelling that have another one saves more than it costs, as both sets of edges are
+        label to those of a labeling that have another one saves more than it costs, as both sets of edges are
         submodular: were that not so, those that have it already would be a set no heavier.
         """
         number = {node: i + 2 for i, node in enumerate(node for node in part if self.parent[node] == node)}
@@ -252,7 +252,7 @@ def _label_part(part: list[int], graph: _Contraction, assignment: list[int]) -> 
 
 
 def _expansion(label: int, part: list[int], edges: Sequence[Edge], assignment: Sequence[int]) -> list[int]:
-    """The nodes that take `label` in the cheapest labelling in which each node keeps its label or takes that one.
+    """The nodes that take `label` in the cheapest labeling in which each node keeps its label or takes that one.
 
     The sink's side takes it.  An edge pays for `label` when one of its nodes has it, and for another label as long
     as one of its nodes keeps that one.
