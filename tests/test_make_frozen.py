@@ -45,6 +45,7 @@ def test_errors_and_missing_cases() -> None:
     assert frozen.difference(None, made()) == "is there only after"
 
 
+@pytest.mark.nightly
 @pytest.mark.filterwarnings("ignore")  # of the optimizers of the recipes
 def test_a_recipe_is_recorded_the_same_twice() -> None:
     name, make = next(case for case in frozen.cases(0) if "tokens counted" in case[0])

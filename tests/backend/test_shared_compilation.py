@@ -243,8 +243,8 @@ def test_one_executable_on_other_devices() -> None:
 
 
 _COUNTED = """
-from mpmd_trace.api import warm
-warm.find = lambda *_: None  # as for a script that has changed: program by program
+from mpmd_trace.api import compilation_cache
+compilation_cache.find = lambda *_: None  # as for a script that has changed: program by program
 found = []
 jax.monitoring.register_event_listener(lambda event, **_: found.append(event.rsplit("/", 1)[-1]))
 compiled = step.lower(*arguments).compile()

@@ -22,7 +22,7 @@ SMALLEST = 4
 SIZES = {
     "metrics": 16,
     "leaves": 12,
-    "arguments that nothing reads": 16,
+    "arguments that nothing reads": 32,
     "depth of weights in a layer": 8,
     "depth of weights in a microbatch": 12,
     "depth of activations in a layer": 8,
@@ -53,9 +53,23 @@ def warm() -> None:
     lower(Setup())
 
 
-@pytest.mark.parametrize(
-    "name", [pytest.param(n, marks=pytest.mark.xfail(strict=True, reason=KNOWN[n])) if n in KNOWN else n for n in KNOBS]
+#: Those that take seconds, for `make nightly`.
+SLOW = frozenset(
+    {
+        *("leaves", "metrics", "layers that are alike", "layers, little memory", "layers, much memory"),
+        *("depth of weights in a layer", "depth of weights in a microbatch"),
+        *("depth of activations in a layer", "depth of activations between layers"),
+        *("nested cond", "nested cond between layers"),
+    }
 )
+
+
+def _marks(name: str) -> list[pytest.MarkDecorator]:
+    known = [pytest.mark.xfail(strict=True, reason=KNOWN[name])] if name in KNOWN else []
+    return [*known, *([pytest.mark.nightly] if name in SLOW else [])]
+
+
+@pytest.mark.parametrize("name", [pytest.param(name, marks=_marks(name)) for name in KNOBS])
 def test_work_grows_with_the_program(name: str) -> None:
     check(name, KNOBS[name])
 
