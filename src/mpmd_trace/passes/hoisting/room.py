@@ -79,7 +79,7 @@ class Room:
         import numpy as np  # late: `mpmd-trace opt` starts without it
 
         while self._is_limited and self._movable_bytes.any():
-            at = int(np.where(self._movable_bytes > 0, self._bytes, -np.inf).argmax())
+            at = int(np.argmax(np.where(self._movable_bytes > 0, self._bytes, -np.inf)))
             if self._bytes[at] <= self._limit:
                 break
             _, _, gap, _, one = self._best(at)
