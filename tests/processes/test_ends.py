@@ -32,7 +32,7 @@ def test_process_0_that_does_not_come_is_named() -> None:
     ("kind", "victim", "by_launcher"),
     [
         ("exit", 1, True),
-        ("leave", 1, True),
+        pytest.param("leave", 1, True, marks=pytest.mark.nightly),
         ("save", 1, True),
         ("exit", 0, False),
         pytest.param("raise", 1, True, marks=pytest.mark.nightly),

@@ -17,8 +17,8 @@ from injections import inject
     ("kind", "victim", "options"),
     [
         ("kill", 0, ()),
-        ("stop", 1, ()),
-        ("withhold", 1, ()),
+        pytest.param("stop", 1, (), marks=pytest.mark.nightly),
+        pytest.param("withhold", 1, (), marks=pytest.mark.nightly),
         ("cut", 1, ()),
         ("bug", 1, ()),
         ("withhold", 0, ("measured",)),
