@@ -32,6 +32,7 @@ __all__ = [
     "remembered",
     "remembers",
     "restrict",
+    "rewrite_bodies",
     "without_dead_ops",
 ]
 
@@ -243,6 +244,22 @@ def map_ops(
         return freeze(copy) if rewrite(copy) else body
 
     return remembered(body, key, make)
+
+
+def rewrite_bodies(op: Op, rewritten: dict[Region, Region], rewrite: Callable[[Region], bool]) -> bool:
+    """Replace the frozen bodies of an op by what `rewrite` makes of mutable copies; return whether any changed.
+
+    `rewritten` holds the result for each body of an earlier call, since ops share bodies.
+    """
+    changed = False
+    for i, body in enumerate(op.regions):
+        if body.frozen:
+            if body not in rewritten:
+                copy = body.clone()
+                rewritten[body] = freeze(copy) if rewrite(copy) else body
+            op.regions[i] = rewritten[body]
+            changed = changed or op.regions[i] is not body
+    return changed
 
 
 def fingerprint(region: Region) -> str:

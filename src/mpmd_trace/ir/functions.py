@@ -6,11 +6,11 @@ from collections.abc import Iterable, Mapping, Sequence
 from typing import ClassVar, cast
 
 from mpmd_trace.diagnostics.location import UNKNOWN, Location
-from mpmd_trace.ir.attributes import ArrayAttr, Attribute, DictAttr, StringAttr, TopologyAttr, TypeAttr
+from mpmd_trace.ir.attributes import ArrayAttr, Attribute, DictAttr, StringAttr, SymbolRefAttr, TopologyAttr, TypeAttr
 from mpmd_trace.ir.core import Block, Op, Region, Value, make_op, op_class
 from mpmd_trace.ir.types import FunctionType, function_type
 
-__all__ = ["FuncOp", "function_around", "make_function"]
+__all__ = ["FuncOp", "callee_of", "function_around", "make_function"]
 
 #: For each mesh that has the devices of an earlier one, the first that has them.
 SHARED_DEVICES = "mpmd.shared_devices"
@@ -185,6 +185,11 @@ class FuncOp(Op):
         self.body.terminator.erase_operands(gone)
         self.set_all_res_attrs(res_attrs)
         self.refresh_type()
+
+
+def callee_of(call: Op) -> str:
+    """Return the name of the function that a `func.call` calls."""
+    return cast(SymbolRefAttr, call.props["callee"]).name
 
 
 def function_around(op: Op) -> FuncOp | None:

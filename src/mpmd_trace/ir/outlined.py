@@ -19,18 +19,18 @@ from mpmd_trace.ir.types import Type
 
 __all__ = [
     "OUTLINED",
-    "WORK",
     "insert_calls",
     "make_outlined_call",
     "outlined_attributes",
     "outlined_callee",
     "outlined_work",
+    "replace_op",
 ]
 
 #: The target of these calls, and the attribute that their functions have in text.
 OUTLINED = "mpmd_trace.outlined"
 #: The attribute with the number of elements that a call computes.
-WORK = "mpmd_trace.work"
+_WORK = "mpmd_trace.work"
 _TARGET = StringAttr.get(OUTLINED)
 
 
@@ -44,7 +44,7 @@ def outlined_callee(op: Op) -> str | None:
 
 def outlined_work(op: Op) -> int:
     """Return the number of elements that a call of an outlined function computes."""
-    work = op.attrs.get(WORK)
+    work = op.attrs.get(_WORK)
     return work.value if isinstance(work, IntegerAttr) else 0
 
 
@@ -53,13 +53,13 @@ def make_outlined_call(
 ) -> Op:
     """Return a call of an outlined function that computes so many elements."""
     props: dict[str, Attribute] = {"call_target_name": _TARGET, "backend_config": StringAttr.get(callee)}
-    attrs = {WORK: IntegerAttr.get(work, "i64")}
+    attrs = {_WORK: IntegerAttr.get(work, "i64")}
     return make_op("stablehlo.custom_call", operands, results, props=props, attrs=attrs, loc=loc)
 
 
 def outlined_attributes(callee: str, work: int) -> dict[str, str]:
     """Return the attributes of such a call, as MLIR text."""
-    return {"call_target_name": quote(OUTLINED), "backend_config": quote(callee), WORK: f"{work} : i64"}
+    return {"call_target_name": quote(OUTLINED), "backend_config": quote(callee), _WORK: f"{work} : i64"}
 
 
 def insert_calls(region: Region) -> bool:
@@ -68,8 +68,13 @@ def insert_calls(region: Region) -> bool:
     for op, callee in calls:
         props = {"callee": SymbolRefAttr.get(callee)}
         call = make_op("func.call", op.operands, [r.type for r in op.results], props=props, loc=op.loc)
-        assert op.block is not None
-        op.block.insert_before(op, call)
-        op.replace_all_uses_with(call.results)
-        op.erase()
+        replace_op(op, call)
     return bool(calls)
+
+
+def replace_op(op: Op, new: Op) -> None:
+    """Put `new`, which has results of the same types, in the place of `op`."""
+    assert op.block is not None
+    op.block.insert_before(op, new)
+    op.replace_all_uses_with(new.results)
+    op.erase()

@@ -10,16 +10,17 @@ in reverse.
 from __future__ import annotations
 
 import dataclasses
+import functools
 from collections import OrderedDict
 from collections.abc import Callable, Hashable
 
-from mpmd_trace.ir.core import Block, Op, Region, Value
-from mpmd_trace.ir.freezing import freeze
+from mpmd_trace.ir.bodies import copied_ops, rewrite_bodies
+from mpmd_trace.ir.core import Block, Op, Region
 from mpmd_trace.ir.ops import FuncOp
 from mpmd_trace.ir.semantics import is_constant_like
 from mpmd_trace.passes.constants import constant_key
 
-__all__ = ["Expander"]
+__all__ = ["Expander", "inline_call"]
 
 
 class _Constants:
@@ -118,6 +119,7 @@ class Expander:
 
     def _visit(self, region: Region, function: FuncOp, home: _Frame) -> bool:
         changed = False
+        expand = functools.partial(self.expand, function=function)
         frames = [home]
         resume: list[Op | None] = [block.first for block in reversed(region.blocks)]
         while resume:
@@ -130,12 +132,12 @@ class Expander:
                     op.erase()
                 elif (callee := self._inlinable(op, function)) is not None:
                     changed = True
-                    following = _inline(op, callee.body) or op
+                    following = inline_call(op, callee.body) or op
                     frames.append(_Frame(op))
                 elif self._hoists and is_constant_like(op):
                     frame.own.add(op)
                 else:
-                    changed = self._expand_bodies(op, function) or changed
+                    changed = rewrite_bodies(op, self._bodies, expand) or changed
                     frame.only_constants = False
                     nested = [block.first for inner in op.regions if not inner.frozen for block in inner.blocks]
                     if nested:
@@ -150,24 +152,11 @@ class Expander:
             (around.leading if around.only_constants else around.others).append(frame.constants())
         around.only_constants = around.only_constants and frame.only_constants
 
-    def _expand_bodies(self, op: Op, function: FuncOp) -> bool:
-        changed = False
-        for i, body in enumerate(op.regions):
-            if body.frozen:
-                if body not in self._bodies:
-                    copy = body.clone()
-                    self._bodies[body] = freeze(copy) if self.expand(copy, function) else body
-                op.regions[i] = self._bodies[body]
-                changed = changed or op.regions[i] is not body
-        return changed
 
-
-def _inline(call: Op, body: Block) -> Op | None:
-    """Put a copy of the ops of the callee in front of the call; gives the first.  The call is unused then."""
-    block = call.block
-    assert block is not None
-    mapping: dict[Value, Value] = dict(zip(body.args, call.operands, strict=True))
-    copies = [op.clone(mapping) for op in body if op is not body.terminator]
-    block.insert_all_before(call, copies)
-    call.replace_all_uses_with([mapping.get(value, value) for value in body.terminator.operands])
+def inline_call(call: Op, body: Block) -> Op | None:
+    """Put copies of the ops of the callee in front of the call, which is unused then; return the first."""
+    assert call.block is not None
+    copies, returned = copied_ops(body, call.operands)
+    call.block.insert_all_before(call, copies)
+    call.replace_all_uses_with(returned)
     return copies[0] if copies else None

@@ -8,19 +8,19 @@ before and after calls are inlined into it; private functions that nothing refer
 from __future__ import annotations
 
 import dataclasses
+import functools
 from collections.abc import Mapping
 from typing import ClassVar
 
-from mpmd_trace.ir.attributes import SymbolRefAttr
-from mpmd_trace.ir.bodies import remembered
-from mpmd_trace.ir.core import Block, Op, Region, Value
+from mpmd_trace.ir.bodies import remembered, rewrite_bodies
+from mpmd_trace.ir.core import Op, Region
 from mpmd_trace.ir.diagnostics import Diagnostics
-from mpmd_trace.ir.freezing import freeze
+from mpmd_trace.ir.functions import callee_of
 from mpmd_trace.ir.ops import FuncOp, Module
 from mpmd_trace.ir.postorder import postorder
 from mpmd_trace.passes.base import Pass, option
 from mpmd_trace.passes.constants import ISOLATED
-from mpmd_trace.passes.expand_calls import Expander
+from mpmd_trace.passes.expand_calls import Expander, inline_call
 from mpmd_trace.passes.greedy import walk_mutable
 from mpmd_trace.passes.mlir_pass import MlirPass
 from mpmd_trace.passes.symbol_dce import References, SymbolDce
@@ -111,7 +111,7 @@ def _called(region: Region) -> list[str]:
     result: dict[str, None] = {}
     for op in walk_mutable(region):
         if op.name == "func.call":
-            result[_callee(op)] = None
+            result[callee_of(op)] = None
         for body in op.regions:
             if body.frozen:
                 result.update(dict.fromkeys(_called_in(body)))
@@ -122,15 +122,9 @@ def _called_in(body: Region) -> list[str]:
     """Return the same for a frozen body."""
 
     def make() -> list[str]:
-        return [_callee(op) for op in body.walk() if op.name == "func.call"]
+        return [callee_of(op) for op in body.walk() if op.name == "func.call"]
 
     return remembered(body, "func-calls", make)
-
-
-def _callee(call: Op) -> str:
-    symbol = call.props["callee"]
-    assert isinstance(symbol, SymbolRefAttr)
-    return symbol.name
 
 
 def _by_depth(module: Module) -> list[list[str]]:
@@ -170,45 +164,26 @@ class _Inliner:
 
     def into_region(self, region: Region, function: FuncOp) -> bool:
         changed = False
+        into_body = functools.partial(self.into_region, function=function)
         for block in region.blocks:
             for op in block:
-                for i, nested in enumerate(op.regions):
-                    if nested.frozen:
-                        op.regions[i] = self._into_body(nested, function)
-                        changed = changed or op.regions[i] is not nested
-                    else:
+                for nested in op.regions:
+                    if not nested.frozen:
                         changed = self.into_region(nested, function) or changed
+                changed = rewrite_bodies(op, self.bodies, into_body) or changed
                 callee = self.inlinable(op, function)
                 if callee is not None:
-                    _inline(op, callee.body, block)
+                    inline_call(op, callee.body)
+                    op.erase()
                     changed = True
         return changed
-
-    def _into_body(self, body: Region, function: FuncOp) -> Region:
-        result = self.bodies.get(body)
-        if result is None:
-            copy = body.clone()
-            result = freeze(copy) if self.into_region(copy, function) else body
-            self.bodies[body] = result
-        return result
 
     def inlinable(self, op: Op, function: FuncOp) -> FuncOp | None:
         """Return the callee, if `op` is a call that can be inlined."""
         if op.name != "func.call":
             return None
-        callee = self.functions.get(_callee(op))
+        callee = self.functions.get(callee_of(op))
         if callee is None or callee is function or callee.is_declaration:
             return None
         blocked = op.attr("no_inline") is not None or callee.attr("no_inline") is not None
         return None if blocked or len(callee.regions[0].blocks) != 1 else callee
-
-
-def _inline(call: Op, body: Block, block: Block) -> None:
-    """Put a copy of the body of the callee in the place of the call."""
-    mapping: dict[Value, Value] = dict(zip(body.args, call.operands, strict=True))
-    for op in body:
-        if op is not body.terminator:
-            block.insert_before(call, op.clone(mapping))
-    returned = body.terminator.operands
-    call.replace_all_uses_with([mapping.get(v, v) for v in returned])
-    call.erase()

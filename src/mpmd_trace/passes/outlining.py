@@ -12,12 +12,19 @@ from collections.abc import Iterable, Mapping, Sequence
 from typing import ClassVar, NamedTuple, cast
 
 from mpmd_trace.ir.attributes import BoolAttr, SymbolRefAttr
-from mpmd_trace.ir.bodies import fingerprint, remembered
+from mpmd_trace.ir.bodies import fingerprint, map_ops, rewrite_bodies
 from mpmd_trace.ir.core import Op, Region
 from mpmd_trace.ir.diagnostics import Diagnostics
-from mpmd_trace.ir.freezing import freeze
+from mpmd_trace.ir.functions import callee_of
 from mpmd_trace.ir.ops import CallOp, FuncOp, Module
-from mpmd_trace.ir.outlined import OUTLINED, insert_calls, make_outlined_call, outlined_attributes, outlined_callee
+from mpmd_trace.ir.outlined import (
+    OUTLINED,
+    insert_calls,
+    make_outlined_call,
+    outlined_attributes,
+    outlined_callee,
+    replace_op,
+)
 from mpmd_trace.ir.parser import parse_generic
 from mpmd_trace.ir.postorder import postorder
 from mpmd_trace.ir.semantics import is_pure
@@ -82,28 +89,27 @@ class CallOutlinedFunctions(Pass):
         return True
 
 
-def _insert_calls(region: Region) -> None:
+def _insert_calls(region: Region) -> bool:
     """Make calls of outlined functions in a mutable region `func.call`s, in frozen bodies in it, too."""
+    changed = False
     for op in walk_mutable(region):
         for i, body in enumerate(op.regions):
             if body.frozen:
                 op.regions[i] = _with_calls(body)
-    insert_calls(region)
+                changed = changed or op.regions[i] is not body
+    return insert_calls(region) or changed
 
 
 def _with_calls(body: Region) -> Region:
-    def make() -> Region:
-        if not any(outlined_callee(op) is not None for op in body.walk()):
-            return body
-        copy = body.clone()
-        _insert_calls(copy)
-        return freeze(copy)
-
-    return remembered(body, "outlined functions are called", make)
+    return map_ops(body, "outlined functions are called", _insert_calls, only=_is_outlined_call)
 
 
-def outline(module: Module) -> bool:
-    """Put large functions of keys that are called often out of line.  Says whether there are any."""
+def _is_outlined_call(op: Op) -> bool:
+    return outlined_callee(op) is not None
+
+
+def outline(module: Module) -> None:
+    """Put large functions of keys that are called often out of line."""
     functions = {f.sym_name: f for f in module.functions if not f.is_declaration}
     roots = {cast(SymbolRefAttr, op.attr("callee")).name for op in module.walk() if isinstance(op, CallOp)}
     roots.update(name for name, f in functions.items() if f.visibility != "private")
@@ -113,7 +119,6 @@ def outline(module: Module) -> bool:
     for function in functions.values() if result.calls else ():
         replacer.into_region(function.regions[0])
     module.outlined = result.functions
-    return bool(result.calls)
 
 
 def outline_calls(calls: Calls) -> tuple[FuncOp, ...]:
@@ -199,11 +204,7 @@ def _is_key(type: Type) -> bool:
 
 def _callees(region: Region) -> list[str]:
     """Return the functions that `func.call`s in the region call, one for each call."""
-    return [_callee(op) for op in region.walk() if op.name == "func.call"]
-
-
-def _callee(call: Op) -> str:
-    return cast(SymbolRefAttr, call.props["callee"]).name
+    return [callee_of(op) for op in region.walk() if op.name == "func.call"]
 
 
 def _unified(functions: Mapping[str, FuncOp]) -> dict[str, str]:
@@ -213,7 +214,7 @@ def _unified(functions: Mapping[str, FuncOp]) -> dict[str, str]:
     for name, function in functions.items():
         for op in function.regions[0].walk():
             if op.name == "func.call":
-                op.props["callee"] = SymbolRefAttr.get(same[_callee(op)])
+                op.props["callee"] = SymbolRefAttr.get(same[callee_of(op)])
         same[name] = first.setdefault(f"{function.type.text} {fingerprint(function.regions[0])}", name)
     return same
 
@@ -229,21 +230,9 @@ class _Replacer:
         """Replace those in a mutable region.  Says whether there were any."""
         changed = False
         for op in list(walk_mutable(region)):
-            for i, body in enumerate(op.regions):
-                if body.frozen:
-                    op.regions[i] = self._into_body(body)
-                    changed = changed or op.regions[i] is not body
-            if op.name == "func.call" and (chosen := self.chosen.get(_callee(op))) is not None:
+            changed = rewrite_bodies(op, self.bodies, self.into_region) or changed
+            if op.name == "func.call" and (chosen := self.chosen.get(callee_of(op))) is not None:
                 call = make_outlined_call(*chosen, op.operands, [r.type for r in op.results], op.loc)
-                assert op.block is not None
-                op.block.insert_before(op, call)
-                op.replace_all_uses_with(call.results)
-                op.erase()
+                replace_op(op, call)
                 changed = True
         return changed
-
-    def _into_body(self, body: Region) -> Region:
-        if body not in self.bodies:
-            copy = body.clone()
-            self.bodies[body] = freeze(copy) if self.into_region(copy) else body
-        return self.bodies[body]

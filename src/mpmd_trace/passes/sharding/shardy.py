@@ -13,6 +13,7 @@ from mpmd_trace.ir.parser import parse_apart, parse_generic
 from mpmd_trace.jax_compat.mlir import expand_pipeline
 from mpmd_trace.passes.mlir_pass import run_on_text
 from mpmd_trace.passes.option_text import split_outside
+from mpmd_trace.passes.sharding.chlo_rules import RULE
 
 __all__ = ["propagation_pipeline", "run_shardy", "run_shardy_with_rules"]
 
@@ -21,7 +22,6 @@ _LAST = "sdy-insert-func-call-reshards"
 _EXPORT = "sdy-export-pipeline{avoid-export-for-partitioning=true}"
 #: The last pass of that.
 _DROP_RULES = "func.func(sdy-drop-sharding-rules)"
-_RULE = "sdy.sharding_rule"
 #: Writes debug dumps: printed as a part of the pipeline, but not accepted by the parser.
 _DUMP = "sdy-save-module"
 
@@ -57,4 +57,4 @@ def run_shardy(module: Module, diagnostics: Diagnostics) -> Module | None:
 def run_shardy_with_rules(module: Module, diagnostics: Diagnostics) -> tuple[Module, dict[Op, Attribute]] | None:
     """As `run_shardy`, and the sharding rules of the ops (`#sdy.op_sharding_rule<...>`)."""
     text = run_on_text(module, propagation_pipeline(keep_rules=True), diagnostics)
-    return None if text is None else parse_apart(text, _RULE)
+    return None if text is None else parse_apart(text, RULE)
