@@ -10,8 +10,10 @@ __all__ = ["waiting_meshes", "without_microbatches"]
 
 
 def waiting_meshes(module: Module) -> int:
-    """How many meshes wait for each other in program order: of a training step with microbatches, after the import
-    phase; 0 where they do not.  Those that share devices are one."""
+    """Return how many meshes of a training step with microbatches wait for each other in program order; 0 for none.
+
+    The module is that after the import phase.  Meshes that share devices are one.
+    """
     counted = [op for op in module.main.body if isinstance(op, FragmentOp) and op.is_user and op.call_counter]
     owners = module.main.device_owners
     meshes = len({owners[op.mesh] for op in counted})

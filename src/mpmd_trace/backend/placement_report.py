@@ -14,6 +14,7 @@ from __future__ import annotations
 import collections
 import dataclasses
 import functools
+import itertools
 import math
 from collections.abc import Mapping
 from typing import Literal
@@ -418,13 +419,11 @@ class _Reader:
     ) -> dict[str, int]:
         """Return the bytes of some slots on each mesh while the instruction of its peak runs; see `Plan.live_bytes`."""
         result: dict[str, int] = {}
-        for meshes in dict.fromkeys(self.plan.sharing.values()):
-            for mesh in meshes:  # of those that share devices each by itself
-                own = {s for s in counted if self.plan.slots[s].mesh == mesh} if len(meshes) > 1 else counted
-                use = self.plan.memory_use(reused=reused, counted=own)
-                for place, one, used in use:
-                    if one == mesh and place == at[mesh][1]:
-                        result[mesh] = used
+        for meshes in itertools.zip_longest(*dict.fromkeys(self.plan.sharing.values())):  # none shares with another
+            own = {s for s in counted if self.plan.slots[s].mesh in meshes}
+            for place, mesh, used in self.plan.memory_use(reused=reused, counted=own):
+                if mesh in meshes and place == at[mesh][1]:
+                    result[mesh] = used
         return result
 
 

@@ -18,5 +18,5 @@ def is_ours(file: str) -> bool:
 
 
 def is_users(file: str) -> bool:
-    """Whether a source file is neither part of this package, its command line, nor of the libraries of this Python."""
+    """Return whether a source file is a user's: not of this package, its command line, or an installed library."""
     return not is_ours(file) and not file.startswith((*_LIBRARIES, "<"))

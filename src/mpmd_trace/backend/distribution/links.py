@@ -100,7 +100,7 @@ def _accepted(store: Store, count: int, host: str, timeout: float) -> dict[int, 
 
 @dataclasses.dataclass(eq=False)
 class _Greeting:
-    """What comes over a connection before it is known who is there: one of us, in one line, or a stranger.
+    """Reads what a new connection sends first: one line of a process of the job, or the bytes of a stranger.
 
     Attributes:
         until: when it must have come.

@@ -246,7 +246,7 @@ class TcpTransport:
 
     @contextlib.contextmanager
     def _telling(self, what: str) -> Iterator[None]:
-        """What a thread does; that the other end is gone, others notice, but nobody else knows what fails here."""
+        """Run the work of a thread and report its errors, but for a connection that ended, which others notice."""
         try:
             yield
         except Exception as error:
