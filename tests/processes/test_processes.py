@@ -162,12 +162,12 @@ def _launched(tmp_path: Path, code: str, *arguments: str) -> subprocess.Popen[by
     script = tmp_path / "script.py"
     script.write_text(code)
     words = [sys.executable, "-m", "mpmd_trace_cli.entry", "launch", *arguments, str(script)]
-    return subprocess.Popen(words, stdout=-1, stderr=-1, start_new_session=True, preexec_fn=_hear_of_hangups)
-
-
-def _hear_of_hangups() -> None:
-    """Undo what `nohup` around the tests does to every process below it."""
-    signal.signal(signal.SIGHUP, signal.SIG_DFL)
+    # `nohup` around the tests has every process below it ignore hangups. A `preexec_fn` would fork, of which JAX warns.
+    before = signal.signal(signal.SIGHUP, signal.SIG_DFL)
+    try:
+        return subprocess.Popen(words, stdout=-1, stderr=-1, start_new_session=True)
+    finally:
+        signal.signal(signal.SIGHUP, before)
 
 
 def test_a_full_disk_for_logs_does_not_end_the_job(tmp_path: Path) -> None:
