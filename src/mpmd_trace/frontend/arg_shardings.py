@@ -13,7 +13,7 @@ from mpmd_trace.frontend.arguments import Leaf, one_line
 from mpmd_trace.frontend.shardings import Meshes, no_named_sharding
 from mpmd_trace.jax_compat import layouts, tracing
 
-__all__ = ["Spec", "given_layouts", "kept_sharding", "same_devices", "shardings", "staying"]
+__all__ = ["Spec", "given_layouts", "kept_sharding", "same_devices", "shardings", "spread", "staying"]
 
 
 class Spec(NamedTuple):
@@ -52,19 +52,8 @@ def shardings(
     """
     if prefix is None and not any(kept) and not any(layouts_given):
         return (None,) * len(leaves), []
-    full = jax.tree.unflatten(tree, range(len(leaves)))
-    per_leaf: list[Any] = [None] * len(leaves)
-    if what == "in_shardings":
-        full, _ = full
-        if isinstance(prefix, list):
-            prefix = tuple(prefix)
     try:
-        jax.tree.map(
-            lambda spec, below: [per_leaf.__setitem__(i, spec) for i in jax.tree.leaves(below)],
-            prefix,
-            full,
-            is_leaf=lambda x: x is None or isinstance(x, Sharding | layouts.Format),
-        )
+        per_leaf = spread(prefix, tree, what)
     except ValueError as error:
         whole = "arguments" if what == "in_shardings" else "result"
         return (None,) * len(leaves), [
@@ -93,6 +82,23 @@ def shardings(
         mesh = sharding.mesh if asked and any(same_devices(sharding.mesh, m) for m in topology) else None
         specs.append(Spec(text, getattr(sharding, "memory_kind", None), order, mesh))
     return tuple(specs), problems
+
+
+def spread(prefix: Any, tree: Any, what: str) -> list[Any]:
+    """Return what the pytree prefix `in_shardings` or `out_shardings` says of each leaf; `ValueError` if it is none."""
+    full = jax.tree.unflatten(tree, range(tree.num_leaves))
+    per_leaf: list[Any] = [None] * tree.num_leaves
+    if what == "in_shardings":
+        full, _ = full
+        if isinstance(prefix, list):
+            prefix = tuple(prefix)
+    jax.tree.map(
+        lambda spec, below: [per_leaf.__setitem__(i, spec) for i in jax.tree.leaves(below)],
+        prefix,
+        full,
+        is_leaf=lambda x: x is None or isinstance(x, Sharding | layouts.Format),
+    )
+    return per_leaf
 
 
 def staying(

@@ -20,6 +20,7 @@ from mpmd_trace.frontend.errors import mistake, warn
 from mpmd_trace.frontend.functions import name_of, parameters_of, positional_names
 from mpmd_trace.frontend.loops import enumerated_for
 from mpmd_trace.frontend.tags import is_array
+from mpmd_trace.jax_compat.explicit_axes import spec_of
 
 __all__ = ["AUX", "REDUCE", "Aux", "Reduce", "microbatches_refused_by", "value_and_grad"]
 
@@ -143,7 +144,7 @@ def value_and_grad(
             sums = jax.tree.map(lambda s, g: s + g.astype(s.dtype), sums, gradients)
             return (sums, _like(state, parts.state, fn)), parts._replace(state=None)
 
-        zeros = jax.tree.map(lambda x: jnp.zeros(jnp.shape(x), sum_dtype or jnp.result_type(x)), wrt)
+        zeros = jax.tree.map(lambda x: _zeros(x, sum_dtype), wrt)
         start = None if at.state is None else args[at.state]
         (sums, state), all_parts = enumerated_for(microbatch, (zeros, start), slices)
         weight = jnp.sum(all_parts.weight) if reduce == "weighted" else count if reduce == "mean" else None
@@ -227,9 +228,21 @@ def _cut(args: Sequence[Any], positions: Sequence[int], count: int, fn: Callable
             '(mpmd_trace.pad_rows, reduce="weighted"); what is no batch is left out of batch_argnums, or given by '
             "keyword."
         )
-    return tuple(
-        jax.tree.map(lambda x: jnp.reshape(x, (count, x.shape[0] // count, *x.shape[1:])), args[i]) for i in positions
-    )
+    return tuple(jax.tree.map(lambda x: _in_parts(x, count), args[i]) for i in positions)
+
+
+def _in_parts(x: Any, count: int) -> Any:
+    """Return an array with its first axis in `count` parts; the type says that each part is sharded as the whole is."""
+    spec = spec_of(jax.typeof(x))
+    sharding = {} if spec is None else {"out_sharding": jax.P(None, *spec)}
+    return jnp.reshape(x, (count, x.shape[0] // count, *x.shape[1:]), **sharding)
+
+
+def _zeros(x: Any, dtype: Any) -> Any:
+    """Return zeros for the sum of gradients by `x`, sharded as the type of `x` says."""
+    spec = spec_of(jax.typeof(x))
+    sharding = {} if spec is None else {"out_sharding": spec}
+    return jnp.zeros(jnp.shape(x), dtype or jnp.result_type(x), **sharding)
 
 
 def _name(fn: Callable[..., Any]) -> str:

@@ -13,7 +13,7 @@ import jax
 
 from mpmd_trace.diagnostics.internal import explains_internal_errors
 from mpmd_trace.diagnostics.spelling import quote
-from mpmd_trace.frontend import arg_shardings, arguments, module_fields, mutation
+from mpmd_trace.frontend import arg_shardings, arguments, explicit_axes, module_fields, mutation
 from mpmd_trace.frontend.arg_shardings import Spec
 from mpmd_trace.frontend.arguments import Leaf
 from mpmd_trace.frontend.effects import effect_problems
@@ -254,6 +254,7 @@ def trace(
             where it cannot be placed, or shardings or positions do not fit.
     """
     given = arguments.flatten(fn, args, kwargs, static_argnums, donate_argnums, donate_argnames)
+    leaves: list[Any] = jax.tree.leaves((tuple(a for i, a in enumerate(args) if i not in given.statics), kwargs))
     shape: list[Any] = []
 
     def flat(*leaves: Any) -> list[Any]:
@@ -270,7 +271,7 @@ def trace(
             assigned_parts(assigned, parts),
             microbatches_refused_by(refusal),
         ):  # names are jits
-            closed = tracing.lowered(jax.make_jaxpr(flat)(*(leaf.struct for leaf in given.leaves)))
+            closed, out_kept = explicit_axes.traced(flat, given, leaves, in_shardings, meshes)
     except jax.errors.UnexpectedTracerError as error:
         raise leak(fn, error) from error
     except Exception as error:
@@ -283,13 +284,13 @@ def trace(
     if leaked:
         raise leak(fn, leaked[0])
     out_names, out_tree = shape[-1]
-    leaves: list[Any] = jax.tree.leaves((tuple(a for i, a in enumerate(args) if i not in given.statics), kwargs))
     pieces = split(closed, given, out_names, out_tree)
     if pieces is not None:
         closed, given, out_names, out_tree = pieces.closed, pieces.given, pieces.out_names, pieces.out_tree
         leaves = pieces.leaves(leaves, meshes)
         in_shardings = pieces.spread(in_shardings, meshes, results=False)
         out_shardings = pieces.spread(out_shardings, meshes, results=True)
+        out_kept = []
     outputs = tuple(Leaf.of(name, aval) for name, aval in zip(out_names, tracing.out_avals(closed), strict=True))
     raise_problems(effect_problems(closed), place_of(fn))
 
@@ -301,7 +302,7 @@ def trace(
         into, bad = arg_shardings.shardings(
             in_shardings, given.in_tree, given.leaves, axes, meshes, "in_shardings", kept, layouts
         )
-        out, worse = arg_shardings.shardings(out_shardings, out_tree, outputs, axes, meshes, "out_shardings")
+        out, worse = arg_shardings.shardings(out_shardings, out_tree, outputs, axes, meshes, "out_shardings", out_kept)
         return into, out, [*bad, *worse]
 
     @paused_collector()

@@ -138,6 +138,12 @@ def equations(closed: Closed) -> Iterator[Equation]:
                 left.extend(subjaxprs(eqn))
 
 
+def raw_equations(closed: Closed) -> Sequence[Equation]:
+    """Return the equations of `closed` itself, those on Refs included."""
+    inner: Any = getattr(closed, "jaxpr", closed)
+    return tuple(inner.eqns)
+
+
 def transposes(eqn: Equation) -> int:
     """Return how many times `eqn` itself went through a transposition."""
     stack = eqn.source_info.name_stack.stack
