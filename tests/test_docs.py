@@ -316,3 +316,71 @@ print(step.lower(x, x.T).compile().input_formats[0][0] == jax.device_put(x, colu
 """
     [_, _, _, code] = blocks("docs/steps.md")
     assert run(before + code + after, tmp_path).strip() == "True"
+
+
+def test_a_ported_training_loop_trains_like_the_original(tmp_path: Path) -> None:
+    check = """
+np.testing.assert_allclose(after[1], before[1], rtol=1e-3)
+print([sorted(d.id for d in jax.tree.leaves(b)[0].sharding.device_set) for b in mt.abstract(compiled).blocks])
+"""
+    out = run("\n".join([*blocks("docs/porting.md"), check]), tmp_path)
+    assert out.strip() == "[[0, 1], [0, 1], [2, 3], [2, 3]]"
+
+
+def test_mixed_precision_in_the_docs(tmp_path: Path) -> None:
+    code = "\n".join(blocks("docs/mixed_precision.md"))
+    check = """
+plain = jax.jit(step)(parameters, optimizer.init(parameters), x, y)
+np.testing.assert_allclose(float(value), float(plain[2]), rtol=2e-2)
+np.testing.assert_allclose(float(same), float(value), rtol=1e-2)
+assert all(leaf.dtype == jnp.float32 for leaf in jax.tree.leaves(trained))
+print(float(scale) > 1024)
+new, old, scale, _ = scaled(parameters, optimizer.init(parameters), jnp.float32(jnp.inf), x, y)
+print(all(np.array_equal(a, b) for a, b in zip(jax.tree.leaves(new), jax.tree.leaves(parameters))))
+"""
+    [said] = re.findall(r"print\(sorted\(sent\)\)  # (\[.*\])", code)
+    assert run(code + check, tmp_path).splitlines() == [said, "True", "True"]
+
+
+@pytest.mark.parametrize("page", ["resuming", "serving"])
+def test_pages_that_check_themselves(page: str, tmp_path: Path) -> None:
+    code = "\n".join(blocks(f"docs/{page}.md"))
+    for file in ("nnx_checkpoint", "server.mpmd"):
+        code = code.replace(f'"{file}"', repr(str(tmp_path / file)))
+    assert "assert" in code
+    run(code, tmp_path)
+
+
+def test_data_loading_in_the_docs(tmp_path: Path) -> None:
+    first, _ = blocks("docs/data.md")
+    assert run(first + "\nprint(value.shape)\n", tmp_path).strip() == "()"
+
+
+def test_data_loading_with_grain_resumes(tmp_path: Path) -> None:
+    pytest.importorskip("grain")
+    code = "\n".join(blocks("docs/data.md")).replace('"run"', repr(str(tmp_path / "run")))
+    check = """
+parts = [next(loader(process, 2)) for process in range(2)]
+assert [p.shape for p in parts] == [(2, 8), (2, 8)] and not np.array_equal(*parts)
+"""
+    run(code + check, tmp_path)
+
+
+def test_metrics_in_the_docs_are_written_once_per_step(tmp_path: Path) -> None:
+    import json
+
+    code = [block for block in blocks("docs/metrics.md") if "tensorboardX" not in block]
+    file = tmp_path / "metrics.jsonl"
+    run("\n".join(code).replace('"metrics.jsonl"', repr(str(file))), tmp_path)
+    written = [json.loads(line) for line in file.read_text().splitlines()]
+    assert [entry["step"] for entry in written] == list(range(5))
+    losses = [entry["loss"] for entry in written]
+    assert losses == sorted(losses, reverse=True) and all(entry["gradient_norm"] > 0 for entry in written)
+
+
+def test_metrics_go_to_tensorboard(tmp_path: Path) -> None:
+    pytest.importorskip("tensorboardX")
+    code = "\n".join(blocks("docs/metrics.md")).replace('writer("metrics.jsonl")', f"tensorboard({str(tmp_path)!r})")
+    run(code, tmp_path)
+    [events] = tmp_path.glob("events.out.*")
+    assert events.read_bytes().count(b"gradient_norm") == 5

@@ -48,6 +48,22 @@ def test_a_name_that_occurs_nowhere() -> None:
     assert f"{warning.filename}:{warning.lineno}" == cfg.where
 
 
+def test_no_assigned_name_occurs() -> None:
+    def step(ws: Weights, x: jax.Array) -> jax.Array:
+        return jnp.tanh(x @ ws[0])
+
+    cfg = mpmd_trace.make_config(topology(), {"f0": "m0", "f1": "m1"})
+    error = error_of(lambda: mpmd_trace.jit(step, cfg)(weights(), batch()))
+    assert "none of the assigned names occurs in step" in str(error) and "name_layers" in str(error)
+    assert here(error, "cfg = mpmd_trace.make_config(topology()")
+    # One that assigns no names, or that says where values are, is meant.
+    placed = mpmd_trace.make_config(topology(), {"f0": "m0", "f1": "m1"}, output_mesh_assignment="m1")
+    with pytest.warns(mpmd_trace.MpmdWarning, match="occurs nowhere"):
+        result = mpmd_trace.jit(step, placed)(weights(), batch())
+    assert result.devices() == set(placed.topology["m1"].devices.flat)
+    np.testing.assert_allclose(np.asarray(result), np.tanh(batch() @ weights()[0]), rtol=1e-5, atol=1e-6)
+
+
 def test_a_computation_without_a_mesh() -> None:
     def step(ws: Weights, x: jax.Array) -> jax.Array:
         return named_computation(layer, name="lost")(ws[0], x)

@@ -192,7 +192,7 @@ class Jitted:
             **{k: v for k, v in kwargs.items() if k not in fixed},
         )
         if rewrites and not config.assigns_names:
-            check_names(traced, config.assignments, config.where)
+            check_names(traced, config.assignments, config.where, is_placed=config.places_values)
         return traced
 
     def _settled(self, args: tuple[Any, ...], kwargs: dict[str, Any], platform: str | None) -> Config:
@@ -246,7 +246,7 @@ class Jitted:
             return lowered
         with recorded_warnings(lowered.warned):
             _ = traced.rewritten
-            check_names(traced, config.assignments, config.where)
+            check_names(traced, config.assignments, config.where, is_placed=config.places_values)
         if schedule.auto is None:
             return lowered
         imported = lowered.imported()

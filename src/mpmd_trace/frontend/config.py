@@ -83,6 +83,12 @@ class Config:
         return {n: a.stage for n, a in self.assignments.items() if a.stage is not None}
 
     @property
+    def places_values(self) -> bool:
+        """Whether an argument or result is assigned to a mesh."""
+        given = self.input_mesh_assignment, self.output_mesh_assignment
+        return any(leaf is not None for leaf in jax.tree.leaves(given))
+
+    @property
     def is_abstract(self) -> bool:
         """Whether a mesh has no devices, so that programs can be compiled but not run."""
         return any(isinstance(mesh, AbstractMesh) for mesh in self.topology.values())

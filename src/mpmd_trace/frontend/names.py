@@ -6,7 +6,7 @@ import difflib
 import fnmatch
 from collections.abc import Iterable, Mapping, Sequence
 
-from mpmd_trace.diagnostics.messages import Diagnostic
+from mpmd_trace.diagnostics.messages import Diagnostic, shortened
 from mpmd_trace.diagnostics.source_files import is_users
 from mpmd_trace.frontend.errors import problem
 from mpmd_trace.ir.assignment import Assignment
@@ -83,13 +83,25 @@ def name_problems(
     return problems, [_unused(name, assignments[name], names) for name in unused]
 
 
+def without_names(program: str, assignments: Iterable[str]) -> str:
+    """Return what is wrong with a program that has none of the names that are assigned to several meshes."""
+    listed = shortened([repr(name) for name in assignments], 4)
+    return (
+        f"none of the assigned names occurs in {program}, so all of it would run on one mesh. Assigned: "
+        f"{', '.join(line.strip() for line in listed)}. Name the layers of the model with name_layers (of "
+        "mpmd_trace.equinox, mpmd_trace.nnx or mpmd_trace.linen), stacked layers with mpmd_trace.name_scans, or "
+        "functions with mpmd_trace.named_computation. (Unused values are ignored: a name in code whose result is not "
+        "used does not occur.) For a program that is meant to have no names, use a configuration that assigns none."
+    )
+
+
 def _unused(name: str, assigned: Assignment, names: Iterable[str]) -> str:
     """Return the warning about an assigned name that the program does not have."""
     close = difflib.get_close_matches(name, names, n=3)
     return (
         f"the name {name!r} is assigned to mesh {assigned.mesh!r} but occurs nowhere in the program"
         + (f"; did you mean {' or '.join(map(repr, close))}?" if close else ".")
-        + " (What nothing uses does not count.)"
+        + " (Unused values are ignored.)"
     )
 
 

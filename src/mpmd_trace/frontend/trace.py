@@ -24,7 +24,7 @@ from mpmd_trace.frontend.large_constants import LargeConstants
 from mpmd_trace.frontend.layers import assigned_parts
 from mpmd_trace.frontend.leaks import leak
 from mpmd_trace.frontend.memory_kinds import HOST, divide_results, returned_arguments
-from mpmd_trace.frontend.names import name_problems
+from mpmd_trace.frontend.names import name_problems, without_names
 from mpmd_trace.frontend.remat import Site
 from mpmd_trace.frontend.rewrite import Rewriter
 from mpmd_trace.frontend.shardings import Meshes
@@ -366,13 +366,20 @@ def _say_in_users_words(error: Exception, fn: Callable[..., Any], leaves: Sequen
     error.args = (re.sub(r"\bleaves\[(\d+)\]", lambda found: leaves[int(found[1])].name, text),)
 
 
-def check_names(traced: Traced, assignments: Mapping[str, Assignment], where: str | None = None) -> None:
+def check_names(
+    traced: Traced, assignments: Mapping[str, Assignment], where: str | None = None, *, is_placed: bool = False
+) -> None:
     """Raise one `FrontendError` for every assigned name that does not fit the program; `where` it was assigned.
 
     Checked: each named computation that is not inside another one is assigned; a name inside a named
-    computation has that one's mesh and stage, or none.  Assigned names that do not occur are warned of.
+    computation has that one's mesh and stage, or none; not all of the names of several meshes are absent, unless
+    arguments or results have meshes (`is_placed`, or shardings).  Other assigned names that do not occur are warned of.
     """
     problems, unused = name_problems(traced.names, traced.computations, traced.nested, assignments, where)
     raise_problems(problems)
+    several = len({assigned.mesh for assigned in assignments.values()}) > 1
+    is_placed = is_placed or any(place is not None for place in traced.in_shardings)
+    if several and not traced.names and not is_placed:
+        raise_problems([without_names(traced.name, assignments)], where)
     for text in unused:
         warn(text, where)
