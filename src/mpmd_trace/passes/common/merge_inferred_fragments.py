@@ -86,23 +86,36 @@ class MergeInferredFragments(FunctionPass):
             )
         apart = self.uniform_microbatch_programs and _has_microbatches(function)
         allowed = _allowed_apart if apart else _allowed
-        return merge_neighbours(function, allowed, mode, _Inferred(), _sends if self.keep_sends_separate else None)
+        return merge_neighbours(function, allowed, mode, _Inferred(apart), _sends if self.keep_sends_separate else None)
 
 
 class _Inferred:
-    """Every allowed pair has an inferred fragment: a user fragment needs one on its mesh."""
+    """Every allowed pair has an inferred fragment: a user fragment needs one on its mesh.
 
-    def __init__(self) -> None:
+    Args:
+        apart: whether one that belongs to a microbatch needs one that does, too.
+    """
+
+    def __init__(self, apart: bool) -> None:
+        self.apart = apart
+        #: The numbers of inferred fragments on each mesh, of microbatches and of all.
+        self.of_microbatches: dict[str, int] = {}
         self.on_mesh: dict[str, int] = {}
 
     def note(self, fragment: FragmentOp, change: int) -> None:
         if not fragment.is_user:
             self.on_mesh[fragment.mesh] = self.on_mesh.get(fragment.mesh, 0) + change
+            if self.apart and is_of_microbatch(fragment):
+                self.of_microbatches[fragment.mesh] = self.of_microbatches.get(fragment.mesh, 0) + change
 
     def possible(self, producer: FragmentOp) -> bool:
         if not self.on_mesh:
             return False
-        return not producer.is_user or self.on_mesh.get(producer.mesh, 0) > 0
+        if not producer.is_user:
+            return True
+        # One that belongs to none may be merged with what was merged of several microbatches.
+        counts = self.of_microbatches if self.apart and is_of_microbatch(producer) else self.on_mesh
+        return counts.get(producer.mesh, 0) > 0
 
 
 def _sends(fragment: FragmentOp) -> bool:

@@ -19,7 +19,7 @@ from mpmd_trace.ir.semantics import is_pure
 from mpmd_trace.ir.types import TensorType
 from mpmd_trace.passes.fragment_info import merged_call_counters
 from mpmd_trace.passes.hoisting.axes import ShardingOf, same_axes, wanted_sharding
-from mpmd_trace.passes.sharding.edges import CONSTRAINT, ValueShardings, body_sharding, in_sharding, per_value
+from mpmd_trace.passes.sharding.edges import CONSTRAINT, UNSET, ValueShardings, body_sharding, in_sharding, per_value
 
 __all__ = ["SLICES", "Expression", "KnownExpressions", "ValueNumbering", "are_of_several", "parts_of"]
 
@@ -100,13 +100,17 @@ def are_of_several(fragments: Iterable[FragmentOp]) -> bool:
 
 def _of_several(read: Iterable[tuple[T, FragmentOp]]) -> set[T]:
     """Return what is read by fragments as those of `are_of_several`."""
-    of_fragment: dict[FragmentOp, frozenset[int]] = {}
     common: dict[T, frozenset[int]] = {}
+    last: FragmentOp | None = None
+    own = nothing = frozenset[int]()
     for one, fragment in read:
-        if fragment not in of_fragment:
-            of_fragment[fragment] = frozenset(counters(fragment))
-        own = of_fragment[fragment]
-        common[one] = common.get(one, own) & own
+        if fragment is not last:
+            last, own = fragment, frozenset(counters(fragment))
+        before = common.get(one)
+        if before is None:
+            common[one] = own
+        elif before is not own and before:
+            common[one] = before & own or nothing
     return {one for one, shared in common.items() if not shared}
 
 
@@ -120,12 +124,15 @@ class ValueNumbering:
         self._shared = self._read_by_several()
         self._of_value: dict[Value, Expression] = {}
         self._memo: dict[Hashable, KnownExpressions] = {}
+        #: The same by operands instead of their expressions.
+        self._known_like: dict[Hashable, KnownExpressions] = {}
         self._open: frozenset[Expression] = frozenset()
         self.known = {fragment: self._learn(fragment) for fragment in self.fragments}
         self._open = self._shared_slices()
         if self._open:  # more is known than was thought
             self._of_value.clear()
             self._memo.clear()
+            self._known_like.clear()
             self.known = {fragment: self._learn(fragment) for fragment in self.fragments}
 
     def _read_by_several(self) -> set[Value]:
@@ -141,17 +148,22 @@ class ValueNumbering:
 
     def _learn(self, fragment: FragmentOp) -> KnownExpressions:
         values = fragment.operands[: len(fragment.body.block.args)]
-        given = tuple([self._operand(fragment, i, value) for i, value in enumerate(values)])
-        key = (fragment.body, given, fragment.in_shardings)
-        if key not in self._memo:
-            self._memo[key] = self._in_body(fragment, given)
-        known = self._memo[key]
-        for result, expression in zip(fragment.results, known.returned, strict=True):
-            if expression is None:
-                continue
-            outside = per_value(fragment.out_shardings, result.index)
-            if same_axes(outside, expression.sharding, expression.type.rank):
-                self._of_value[result] = expression
+        of_value, shared = self._of_value, self._shared
+        # Other values are all the same: nothing is known of them.
+        alike = tuple([value if value in shared or value in of_value else None for value in values])
+        like = (fragment.body, alike, fragment.in_shardings, fragment.attrs.get(UNSET))
+        known = self._known_like.get(like)
+        if known is None:
+            given = tuple([self._operand(fragment, i, value) for i, value in enumerate(values)])
+            key = (fragment.body, given, fragment.in_shardings)
+            if key not in self._memo:
+                self._memo[key] = self._in_body(fragment, given)
+            known = self._known_like[like] = self._memo[key]
+        for i, expression in enumerate(known.returned):
+            if expression is not None:
+                outside = per_value(fragment.out_shardings, i)
+                if same_axes(outside, expression.sharding, expression.type.rank):
+                    self._of_value[fragment.results[i]] = expression
         return known
 
     def _operand(self, fragment: FragmentOp, index: int, value: Value) -> Expression | None:
