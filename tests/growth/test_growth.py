@@ -9,12 +9,14 @@ import dataclasses
 import math
 from collections.abc import Callable
 
+import jax
 import pytest
 
 import mpmd_trace
 from growth.counting import calls_of
 from growth.knobs import KNOBS, Setup
 from mpmd_trace.backend.planner import make_plan
+from mpmd_trace.jax_compat.tracing import subjaxprs
 
 #: The smallest of three sizes, each of which is twice the one before.
 SMALLEST = 4
@@ -30,14 +32,9 @@ SIZES = {
 }
 #: The power of the size that work may grow with.
 MOST = 1.1
-#: What is known to grow faster.
-KNOWN: dict[str, str] = {
-    "nested cond between layers": "ops of opened conditionals know all around them",
-    "nested cond": "ops inside are looked at once for each op around them",
-    "nested custom_vjp": "JAX's name stacks are as long as functions are nested",
-    "nested scan between layers": "ops inside are looked at once for each op around them",
-    "nested scan": "ops inside are looked at once for each op around them",
-}
+#: Where JAX's own program grows faster than its size: each conditional hands on what all those in it save for the
+#: backward pass.
+FASTER = frozenset({"nested cond", "nested cond between layers"})
 
 
 def lower(setup: Setup) -> None:
@@ -65,8 +62,7 @@ SLOW = frozenset(
 
 
 def _marks(name: str) -> list[pytest.MarkDecorator]:
-    known = [pytest.mark.xfail(strict=True, reason=KNOWN[name])] if name in KNOWN else []
-    return [*known, *([pytest.mark.nightly] if name in SLOW else [])]
+    return [pytest.mark.nightly] if name in SLOW else []
 
 
 @pytest.mark.parametrize("name", [pytest.param(name, marks=_marks(name)) for name in KNOBS])
@@ -82,8 +78,26 @@ def test_work_on_gpus(name: str) -> None:
 
 def check(name: str, knob: Callable[[int], Setup]) -> None:
     size = SIZES.get(name, SMALLEST)
-    first, second, third = (calls_of(lambda n=n: lower(knob(n))) for n in (size, 2 * size, 4 * size))
-    steps = second.total() - first.total(), third.total() - second.total()
+    sizes = (size, 2 * size, 4 * size)
+    first, second, third = (calls_of(lambda n=n: lower(knob(n))) for n in sizes)
+    power = power_of(first.total(), second.total(), third.total())
+    own = power_of(*(jax_size(knob(n)) for n in sizes)) if name in FASTER else 1.0
     more = {f: (first[f], second[f], third[f]) for f in third if third[f] - second[f] > 3 * (second[f] - first[f])}
     fastest = sorted(more, key=lambda f: more[f][2] - more[f][1], reverse=True)[:8]
-    assert math.log2(steps[1] / steps[0]) <= MOST, [f"{f} {more[f]}" for f in fastest]
+    assert power <= MOST * own, [f"{f} {more[f]}" for f in fastest]
+
+
+def power_of(first: int, second: int, third: int) -> float:
+    """Return the power of the size with which something grows that has these values at `n`, `2 n` and `4 n`."""
+    return math.log2((third - second) / (second - first))
+
+
+def jax_size(setup: Setup) -> int:
+    """Return the number of equations and of their operands and results in what `jax.jit` makes of a step."""
+    step, _, arguments = setup.sized()
+    left, count = [jax.make_jaxpr(step)(*arguments).jaxpr], 0
+    while left:
+        for equation in left.pop().eqns:
+            count += 1 + len(equation.invars) + len(equation.outvars)
+            left += [getattr(inner, "jaxpr", inner) for inner in subjaxprs(equation)]
+    return count

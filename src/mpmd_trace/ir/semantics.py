@@ -15,7 +15,9 @@ __all__ = [
     "is_negligible",
     "is_pure",
     "is_removable",
+    "is_removable_alone",
     "reduction_kind",
+    "region_is_removable",
     "region_reduction_kind",
     "trivially_dead",
 ]
@@ -68,6 +70,11 @@ def _is_dynamic(op: Op) -> bool:
     return any("?" in r.type.text for r in op.results) or any("?" in v.type.text for v in op.operands)
 
 
+def region_is_removable(region: Region) -> bool:
+    """Return whether all ops in the region are removable."""
+    return _nested(region, pure=False)
+
+
 def _nested(region: Region, pure: bool) -> bool:
     key = "is_pure" if pure else "is_removable"
     if region.frozen and key in region.memo:
@@ -86,6 +93,11 @@ def _side_effect(op: Op) -> bool:
 
 def is_removable(op: Op) -> bool:
     """Return whether MLIR removes the op when no result is used ("dead-able"; terminators count as such here)."""
+    return is_removable_alone(op) and (not op.regions or all(_nested(region, pure=False) for region in op.regions))
+
+
+def is_removable_alone(op: Op) -> bool:
+    """Return whether the op is removable if all the ops in it are."""
     name = op.name
     if name in EFFECTFUL:
         return False
@@ -93,9 +105,7 @@ def is_removable(op: Op) -> bool:
         return True
     if name == "stablehlo.custom_call" and _side_effect(op):
         return False
-    if not name.startswith(_KNOWN_DIALECTS) and name not in _PURE_ELSEWHERE:
-        return False
-    return not op.regions or all(_nested(region, pure=False) for region in op.regions)
+    return name.startswith(_KNOWN_DIALECTS) or name in _PURE_ELSEWHERE
 
 
 def is_pure(op: Op) -> bool:

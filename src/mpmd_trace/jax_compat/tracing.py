@@ -147,13 +147,14 @@ def raw_equations(closed: Closed) -> Sequence[Equation]:
 def transposes(eqn: Equation) -> int:
     """Return how many times `eqn` itself went through a transposition."""
     stack = eqn.source_info.name_stack.stack
-    return sum(isinstance(e, source_info_util.Transform) and e.name == "transpose" for e in stack)
+    # Stacks are as long as functions are nested, and each equation has one: no calls per entry.
+    return len([True for e in stack if type(e) is source_info_util.Transform and e.name == "transpose"])
 
 
 def scopes(eqn: Equation) -> tuple[str, ...]:
     """Return the named scopes that `eqn` was made in, outermost first."""
     stack = eqn.source_info.name_stack.stack
-    return tuple(e.name for e in stack if isinstance(e, source_info_util.Scope))
+    return tuple([e.name for e in stack if type(e) is source_info_util.Scope])
 
 
 def location(eqn: Equation, hidden: tuple[str, ...] = ()) -> str | None:

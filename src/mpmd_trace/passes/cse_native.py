@@ -12,7 +12,7 @@ from mpmd_trace.ir.core import Block, Op, Region, Value, op_like
 from mpmd_trace.ir.diagnostics import Diagnostics
 from mpmd_trace.ir.freezing import freeze
 from mpmd_trace.ir.ops import FuncOp, Module
-from mpmd_trace.ir.semantics import is_removable, trivially_dead
+from mpmd_trace.ir.semantics import is_removable_alone, region_is_removable
 from mpmd_trace.jax_compat.mlir import run_pipeline
 from mpmd_trace.passes.base import Pass
 from mpmd_trace.passes.mlir_parts import frozen_bodies, result_of, run_on_bodies, run_on_functions
@@ -90,7 +90,9 @@ class _Search:
         #: Ops that go, each with the op that takes its place (None: nobody used it).
         self.found: dict[Op, Op | None] = {}
         self._instead: dict[Value, Value] = {}
-        self._known: list[dict[Hashable, list[Op]]] = []
+        #: The visible ops by what they have in common, those of outer blocks first, and the keys in the same order.
+        self._known: dict[Hashable, list[Op]] = {}
+        self._keys: list[Hashable] = []
         self._visit(block)
 
     def erase(self) -> None:
@@ -128,31 +130,38 @@ class _Search:
 
         return freeze(copied(region))
 
-    def _visit(self, block: Block) -> None:
-        self._known.append({})
+    def _visit(self, block: Block) -> bool:
+        """Look for what goes in the block; whether all of its ops are removable."""
+        outside = len(self._keys)
+        whole = True
         for op in block:
+            inside = True
             for region in op.regions:
-                if not region.frozen:
-                    self._visit(region.block)
-            if op.is_terminator:
+                inside = (region_is_removable(region) if region.frozen else self._visit(region.block)) and inside
+            removable = inside and is_removable_alone(op)
+            whole = whole and removable
+            if op.is_terminator or not removable:
                 continue
-            if trivially_dead(op):
+            if not any(result.has_uses for result in op.results):
                 self.found[op] = None
-            elif is_removable(op):
+            else:
                 first = self._first_like(op)
                 if first is not op:
                     self.found[op] = first
                     self._instead.update(zip(op.results, first.results, strict=True))
-        self._known.pop()
+        while len(self._keys) > outside:
+            self._known[self._keys.pop()].pop()
+        return whole
 
     def _first_like(self, op: Op) -> Op:
         """Return the visible op that computes the same; `op` itself, which becomes known, if there is none."""
         key: Hashable = (op.name, *self._operands(op)) if op.num_operands else (op.name, op.props.get("value"))
-        for scope in self._known:
-            for other in scope.get(key, ()):
-                if _agree(op, other) and all(map(self._equal, other.regions, op.regions)):
-                    return other
-        self._known[-1].setdefault(key, []).append(op)
+        visible = self._known.setdefault(key, [])
+        for other in visible:
+            if _agree(op, other) and all(map(self._equal, other.regions, op.regions)):
+                return other
+        visible.append(op)
+        self._keys.append(key)
         return op
 
     def _operands(self, op: Op) -> list[Value]:

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from typing import NamedTuple
 
 from mpmd_trace.ir.bodies import map_ops, region_dce, remembered
-from mpmd_trace.ir.core import BlockArg, Op, Region, Value, make_op
+from mpmd_trace.ir.core import Op, Region, Value, make_op
 from mpmd_trace.ir.semantics import is_pure, trivially_dead
 from mpmd_trace.ir.types import Type
 from mpmd_trace.passes.greedy import Rewriter, walk_mutable
@@ -103,10 +103,13 @@ def _facts(body: Region) -> _Facts:
         arguments.append(_Argument(at, len(at) < len(uses)))
     positions: dict[Value, int] = {}
     first, droppable = [], []
+    pure: dict[Op, bool] = {}
     for k, value in enumerate(terminator.operands):
         first.append(positions.setdefault(value, k))
         producer = value.defining_op
-        droppable.append(isinstance(value, BlockArg) or producer is None or is_pure(producer))
+        if producer is not None and producer not in pure:
+            pure[producer] = is_pure(producer)
+        droppable.append(producer is None or pure[producer])
     forwarded = tuple(i for i, a in enumerate(arguments) if a.returned_at or not a.used_otherwise)
     repeats = len(positions) < len(first)
     return _Facts(tuple(arguments), tuple(first), tuple(droppable), repeats, forwarded)
