@@ -168,6 +168,8 @@ class _Round:
         self.idle: dict[Op, list[Value]] = {}
         #: Likewise until that op is merged: those whose users are idle, or use another result of the same group, too.
         self.covered: dict[Op, list[Value]] = {}
+        #: Of results with one user that is not idle that user, as one of its members; the others are in `idle`.
+        self.only_lively: dict[Value, Op] = {}
         #: Operands, with one of the fragments that they belong to, that wait for the same: another op uses what defines
         #: them sooner.
         self.later: dict[Op, list[tuple[Slot, Op]]] = {}
@@ -383,6 +385,8 @@ class _Round:
             definer = value.defining_op
             owner = None if definer is None else self.groups.of(definer)
             if owner is not None and (owner is not merged or kept is self.closed):
+                if kept is self.idle and self.only_lively.pop(value, None) is not None:
+                    continue  # it is looked at anyway
                 self.around[owner].fed.add(value, open=kept is self.closed, lively=kept is not self.closed)
 
     def delay(self, transfer: TransferOp) -> None:
@@ -450,6 +454,15 @@ class _Round:
             kept: list[Value] = []
             while (value := fed.first(fed.lively)) is not None:
                 heapq.heappop(fed.lively)
+                if (only := self.only_lively_user(group, consumer, value)) is not None:
+                    if only in covered:
+                        del self.only_lively[value]
+                        self.covered.setdefault(only.anchor, []).append(value)
+                    else:
+                        kept.append(value)
+                        covered.add(only)
+                        yield only
+                    continue
                 groups = (self.groups.of(use.owner) for use in self.groups.outside_uses(group, value))
                 users = dict.fromkeys(user for user in groups if user is not None and user is not consumer)
                 idle = {user for user in users if self.is_idle(user)}
@@ -458,12 +471,28 @@ class _Round:
                         (self.idle if user in idle else self.covered).setdefault(user.anchor, []).append(value)
                     continue
                 kept.append(value)
-                covered.update(user for user in users if user not in idle)
+                lively = [user for user in users if user not in idle]
+                covered.update(lively)
+                if len(lively) == 1 and len(idle) > 1:
+                    self.only_lively[value] = lively[0].anchor
+                    for user in idle:
+                        self.idle.setdefault(user.anchor, []).append(value)
                 for use in self.groups.uses_of(value):
                     if isinstance(use.user, Group) and use.user is not consumer and use.user not in idle:
                         yield use.user
             for value in kept:
                 fed.add(value, open=False)
+
+    def only_lively_user(self, group: Group, consumer: Group, value: Value) -> Group | None:
+        """Return the only user of a result outside of the group that is not idle, where that is remembered."""
+        member = self.only_lively.get(value)
+        if member is None:
+            return None
+        user = self.groups.of(member)
+        if user is None or user is group or user is consumer or self.is_idle(user):
+            del self.only_lively[value]
+            return None
+        return user
 
     def is_idle(self, user: Group) -> bool:
         """Return whether visits of a user of another fragment do nothing until it is merged, or visited as a root."""
