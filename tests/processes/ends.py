@@ -138,8 +138,6 @@ def faulty(kind: str, victim: int, *, by_launcher: bool, timeout: float = 5.0) -
             texts = [text for _, text in found]
             problems = [f"process {victim} has status {found[victim][0]}"] if found[victim][0] != status else []
             problems += [f"process {p} has status {s}" for p, (s, _) in enumerate(found) if p != victim and s < 1]
-            if kind == "kill" and victim == 0:  # it has JAX's coordination service, without which JAX ends all
-                return [] if {s for p, (s, _) in enumerate(found) if p} <= {1, -6} else problems
     for p in set(range(PROCESSES)) - {victim}:
         if not re.search(rf"error: process {p} cannot go on: process {victim} {why}", texts[p]):
             problems.append(f"process {p} does not say why it ends")

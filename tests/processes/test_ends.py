@@ -38,6 +38,7 @@ def test_process_0_that_does_not_come_is_named() -> None:
         pytest.param("raise", 1, True, marks=pytest.mark.nightly),
         pytest.param("kill", 1, True, marks=pytest.mark.nightly),
         pytest.param("kill", 2, False, marks=pytest.mark.nightly),
+        ("kill", 0, False),
     ],
 )
 def test_waits_for_others_in_other_libraries_end(kind: str, victim: int, by_launcher: bool) -> None:

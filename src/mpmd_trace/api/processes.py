@@ -20,6 +20,8 @@ __all__ = ["fetch", "initialize"]
 
 #: What `mpmd-trace launch` tells its processes, besides the variables that `initialize` documents.
 SERVED, TIMEOUT = "MPMD_TRACE_LAUNCHED", "MPMD_TRACE_TIMEOUT"
+#: The variables of torchrun, which count where all are set.
+_TORCHRUN = ("MASTER_ADDR", "MASTER_PORT", "WORLD_SIZE", "RANK")
 
 
 def initialize(
@@ -36,7 +38,8 @@ def initialize(
 
     A thin layer over `jax.distributed.initialize`: call it before anything else of JAX.  Without arguments it detects
     the launcher that started the process: `mpmd-trace launch`, those that JAX knows (SLURM, Open MPI, Kubernetes,
-    Cloud TPU), or the environment variables `JAX_COORDINATOR_ADDRESS`, `JAX_NUM_PROCESSES` and `JAX_PROCESS_ID`.
+    Cloud TPU), or the environment variables `JAX_COORDINATOR_ADDRESS`, `JAX_NUM_PROCESSES` and `JAX_PROCESS_ID`, or
+    those of torchrun, which other launchers set, too: `MASTER_ADDR`, `MASTER_PORT`, `WORLD_SIZE` and `RANK`.
     Without a launcher it does nothing and returns 1, and the same script runs in one process; it also does nothing if
     the process has joined before.
 
@@ -65,6 +68,10 @@ def initialize(
     count = _number(num_processes, "num_processes", "JAX_NUM_PROCESSES")
     process = _number(process_id, "process_id", "JAX_PROCESS_ID")
     given = (address, count, process)
+    if given == (None, None, None) and all(name in os.environ for name in _TORCHRUN):
+        address, count, process = given = _of_torchrun()
+        if local_device_ids is None and "LOCAL_RANK" in os.environ and "JAX_LOCAL_DEVICE_IDS" not in os.environ:
+            local_device_ids = [_variable("LOCAL_RANK", "the number of the process on its host")]
     if count == 1 or (given == (None, None, None) and distributed.detected_cluster() is None):
         return 1
     if address is not None and None in given and distributed.detected_cluster() is None:
@@ -96,6 +103,8 @@ def initialize(
         )
     except distributed.NotCome as error:
         raise _not_come(patience, error.address, error.process, error.count, error.seen) from None
+    except distributed.NotStarted as error:
+        raise mistake(f"process 0 cannot listen at the coordinator's address ({error}); choose another port") from None
     number, total = distributed.place_in_job()
     own = host or jobs.own_address(coordinator)
     peers = Peers(distributed.shared_store(), number, total, own, patience, distributed.is_from_elsewhere)
@@ -113,12 +122,23 @@ def _not_come(patience: float, address: str, process: int, count: int, seen: boo
     return PeerError(f"process {process} cannot go on: {text}; see what those that are missing say", -1)
 
 
+def _of_torchrun() -> tuple[str, int, int]:
+    """Return coordinator, number of processes and number of this one from the variables that torchrun sets."""
+    port = _variable("MASTER_PORT", "the port of the coordinator")
+    if os.environ.get("TORCHELASTIC_USE_AGENT_STORE", "").lower() == "true":
+        port += 1  # torchrun itself listens there
+    port = _number(None, "the port of the coordinator", "JAX_COORDINATOR_PORT") or port
+    host = os.environ["MASTER_ADDR"]
+    address = f"[{host}]:{port}" if ":" in host else f"{host}:{port}"
+    return address, _variable("WORLD_SIZE", "num_processes"), _variable("RANK", "process_id")
+
+
 def _number(given: int | None, name: str, variable: str) -> int | None:
-    if given is not None:
-        return given
-    text = os.environ.get(variable)
-    if text is None:
-        return None
+    return given if given is not None or variable not in os.environ else _variable(variable, name)
+
+
+def _variable(variable: str, name: str) -> int:
+    text = os.environ[variable]
     if not text.isdigit():
         raise mistake(f"the environment variable {variable} must be a number ({name}), not {text!r}")
     return int(text)

@@ -12,8 +12,11 @@ import jax
 from jax._src import clusters, distributed, xla_bridge
 from jaxlib import _jax
 
+from mpmd_trace.jax_compat.service import NotStarted, ServiceProcess
+
 __all__ = [
     "NotCome",
+    "NotStarted",
     "Store",
     "backends_are_initialized",
     "detected_cluster",
@@ -79,31 +82,28 @@ def join(
 
     Raises:
         NotCome: when they do not come.
+        NotStarted: when process 0 cannot have the coordination service.
     """
     jax.config.update("jax_enable_recoverability", True)
     state = distributed.global_state
 
+    def service(where: str, count: int, **options: Any) -> Any:
+        return _Elsewhere() if served else ServiceProcess(where, count, **options)
+
     def connect() -> None:
-        if not served:
-            jax.distributed.initialize(
-                address,
-                processes,
-                process,
-                local_device_ids=local_device_ids,
-                coordinator_bind_address=bind,
-                initialization_timeout=_NEVER,
-                heartbeat_timeout_seconds=HEARTBEAT,
-                shutdown_timeout_seconds=max(1, round(patience)),
-            )
-            return
-        assert address is not None
-        assert processes is not None
-        assert process is not None
-        state.coordinator_address, state.num_processes, state.process_id = address, processes, process
-        state.client = _jax.get_distributed_runtime_client(
-            address, process, init_timeout=_NEVER, use_compression=True, heartbeat_timeout=HEARTBEAT
+        distributed._jax = _JaxWith(service)
+        jax.distributed.initialize(
+            address,
+            processes,
+            process,
+            local_device_ids=local_device_ids,
+            # Inside of a job of SLURM all that our launcher starts would seem to be the same process.
+            cluster_detection_method="deactivate" if served else None,
+            coordinator_bind_address=bind,
+            initialization_timeout=_NEVER,
+            heartbeat_timeout_seconds=HEARTBEAT,
+            shutdown_timeout_seconds=max(1, round(patience)),
         )
-        state.client.connect()
 
     until = time.monotonic() + patience
     seen = False
@@ -125,6 +125,25 @@ def join(
             "cpu", lambda: xla_bridge.make_cpu_client(collectives), priority=0, fail_quietly=False
         )
     return str(coordinator)
+
+
+class _JaxWith:
+    """What JAX's module for jobs takes from jaxlib, with another coordination service.
+
+    service: returns it; it has a method `shutdown`.
+    """
+
+    def __init__(self, service: Callable[..., Any]) -> None:
+        self.get_distributed_runtime_service = service
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(_jax, name)
+
+
+class _Elsewhere:
+    """The coordination service, where the launcher has it."""
+
+    def shutdown(self) -> None: ...
 
 
 #: Seconds after which JAX would end the process, with `finally` and all, because others have not come.
@@ -180,8 +199,8 @@ def place_in_job() -> tuple[int, int]:
 
 
 def hosts_the_service() -> bool:
-    """Return whether the coordination service ends with this process."""
-    return distributed.global_state.service is not None
+    """Return whether the coordination service may end with this process, as in a container."""
+    return isinstance(distributed.global_state.service, ServiceProcess)
 
 
 def leave() -> None:
