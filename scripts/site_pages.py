@@ -30,7 +30,7 @@ SUBJECTS = {
     "Models and states": ["place", "create", "abstract", "save", "restore"],
     "Schedules and costs of transfers": ["AutoSchedule", "Link", "Links"],
     "Rules": ["FragmentInfo", "MergeRule", "ScheduleRule"],
-    "Several processes": ["initialize", "fetch", "PeerError"],
+    "Several processes": ["initialize", "fetch", "shutdown", "PeerError"],
     "Running the compiler directly": ["trace", "parse", "partition", "run_passes", "run_module", "Module"],
     "Errors and diagnostics": ["MpmdError", "MpmdWarning", "Diagnostic"],
 }

@@ -18,6 +18,7 @@ if TYPE_CHECKING:
     from mpmd_trace.api.checkpoints import checkpoint_handler as checkpoint_handler
     from mpmd_trace.api.compiled import Compiled as Compiled
     from mpmd_trace.api.config import make_config as make_config
+    from mpmd_trace.api.exit import shutdown as shutdown
     from mpmd_trace.api.filter_jit import filter_jit as filter_jit
     from mpmd_trace.api.jit import Jitted as Jitted
     from mpmd_trace.api.jit import jit as jit
@@ -111,6 +112,7 @@ _WHERE = {
     "run_passes": "passes.manager",
     "save": "api.saving",
     "scan": "frontend.layers",
+    "shutdown": "api.exit",
     "trace": "frontend.trace",
     "value_and_grad": "frontend.gradients",
 }

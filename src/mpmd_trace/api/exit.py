@@ -9,15 +9,16 @@ import sys
 import threading
 import time
 import traceback
+from collections.abc import Callable
 from types import TracebackType
 from typing import Any, NoReturn
 
 from mpmd_trace.backend.distribution import job as jobs
-from mpmd_trace.backend.distribution.faults import Fault
+from mpmd_trace.backend.distribution.faults import Fault, PeerError
 from mpmd_trace.backend.distribution.peers import Peers
-from mpmd_trace.diagnostics.internal import in_words
+from mpmd_trace.diagnostics.internal import explains_internal_errors, in_words
 
-__all__ = ["leave_at_the_end"]
+__all__ = ["leave_at_the_end", "shutdown"]
 
 #: Seconds that a process which ends after a fault may take to clean up.
 _LAST_SECONDS = 15.0
@@ -35,7 +36,7 @@ def leave_at_the_end(peers: Peers, *, launched: bool) -> None:
 
     launched: whether `mpmd-trace launch` has started it.
     """
-    atexit.register(_leave)
+    atexit.register(_leave_at_exit)
     peers.guard = _Guard(peers, min(peers.timeout, _ELSEWHERE_LAUNCHED if launched else _ELSEWHERE))
     before = sys.excepthook
 
@@ -49,10 +50,38 @@ def leave_at_the_end(peers: Peers, *, launched: bool) -> None:
     _record_exits()
 
 
-def _leave() -> None:
-    """Wait for the others, which may still fetch what this process offers; then leave the job."""
+@explains_internal_errors
+def shutdown() -> None:
+    """Leave the job: wait for the others, which may still fetch what this process offers, and disconnect.
+
+    The end of a process does this, so scripts need not.  It is for functions in processes that others end, such as
+    actors of Ray.  All processes must call it; afterwards they can still compute on their own devices.
+
+    Raises:
+        PeerError: if another process has failed, and this one does not know yet.
+    """
+    _leave(lambda: None)
+
+
+def _leave(before_disconnecting: Callable[[], None]) -> None:
     from mpmd_trace.jax_compat import distributed  # loaded long since
 
+    job = jobs.current()
+    if job is None:
+        return
+    peers = job.peers
+
+    def disconnect() -> None:
+        before_disconnecting()
+        distributed.leave()
+
+    peers.close(disconnect, hosts=distributed.hosts_the_service(), patience=_LAST_SECONDS)
+    jobs.end()
+    if peers.fault is not None and not peers.is_told:
+        raise peers.error()
+
+
+def _leave_at_exit() -> None:
     job = jobs.current()
     if job is None:
         return
@@ -60,18 +89,16 @@ def _leave() -> None:
     if _Exit.status:
         _report_end(peers, f"ended with status {_Exit.status}")
 
-    def disconnect() -> None:
+    def before() -> None:
         if peers.fault is not None:
             # Devices may wait for what never comes; that must not keep the process, which ends with its own status.
             _end_soon()
-        distributed.leave()
 
-    peers.close(disconnect, hosts=distributed.hosts_the_service(), patience=_LAST_SECONDS)
-    jobs.end()
-    fault = peers.fault
-    if fault is not None and not peers.is_told:
-        print(f"mpmd_trace: {peers.error()}", file=sys.stderr)
-        if fault.process != job.process:
+    try:
+        _leave(before)
+    except PeerError as error:
+        print(f"mpmd_trace: {error}", file=sys.stderr)
+        if error.process != job.process:
             time.sleep(_AFTER_THE_FAULTY)  # whose status says more
             _exit(1)  # the job has failed, although this process has done its part
 

@@ -104,7 +104,8 @@ def initialize(
     except distributed.NotCome as error:
         raise _not_come(patience, error.address, error.process, error.count, error.seen) from None
     except distributed.NotStarted as error:
-        raise mistake(f"process 0 cannot listen at the coordinator's address ({error}); choose another port") from None
+        text = f"process 0 cannot listen at {error}, the address of the coordinator"
+        raise mistake(f"{text}: another program has the port, or another host the address") from None
     number, total = distributed.place_in_job()
     own = host or jobs.own_address(coordinator)
     peers = Peers(distributed.shared_store(), number, total, own, patience, distributed.is_from_elsewhere)

@@ -22,7 +22,7 @@ _EACH, _LONGEST, _UNKNOWN = 0.25, 3600.0, 120.0
 
 
 class NotStarted(Exception):
-    """The service cannot listen at its address."""
+    """The service cannot listen at its address, the only argument."""
 
 
 class ServiceProcess:
@@ -40,7 +40,7 @@ class ServiceProcess:
     def __init__(self, address: str, processes: int, **options: Any) -> None:
         arguments = json.dumps({"address": address, "num_nodes": processes, **options})
         self._process = subprocess.Popen(
-            [sys.executable, __file__, str(os.getpid()), arguments],
+            [sys.executable, "-P", __file__, str(os.getpid()), arguments],
             stdin=subprocess.DEVNULL,
             stdout=subprocess.PIPE,
             stderr=subprocess.DEVNULL,
@@ -50,8 +50,8 @@ class ServiceProcess:
         with self._process.stdout as output:
             text = output.read().decode(errors="replace")
         if text != "ready":
-            self._process.wait()
-            raise NotStarted(text.partition("\n")[0] or "the process of JAX's coordination service ends at once")
+            self._process.wait()  # jaxlib ends with SIGSEGV where it cannot listen, or raises
+            raise NotStarted(address)
 
     def shutdown(self) -> None:
         """Do nothing: it ends after this process and all others."""
@@ -60,18 +60,12 @@ class ServiceProcess:
 def _main(parent: int, arguments: str) -> None:
     signal.signal(signal.SIGTERM, signal.SIG_IGN)  # some clusters send it to all processes, which then save
     options = json.loads(arguments)
-    try:
-        from jaxlib import _jax  # late: who only starts this process needs none of it
+    from jaxlib import _jax  # late: who only starts this process needs none of it
 
-        service = _jax.get_distributed_runtime_service(**options)
-        text = "ready"
-    except Exception as error:
-        service, text = None, str(error)
+    service = _jax.get_distributed_runtime_service(**options)  # noqa: F841 - lives as long as this process
+    os.write(1, b"ready")
     with open(os.devnull, "wb") as nothing:
-        os.write(1, text.encode())
         os.dup2(nothing.fileno(), 1)  # ends what the parent reads
-    if service is None:
-        return
     while os.getppid() == parent:
         time.sleep(_EACH)
     ended = time.monotonic()
