@@ -25,7 +25,13 @@ SAYS = {
 ELSEWHERE = {"char_gpt", "elastic"}
 
 
-@pytest.mark.parametrize("name", sorted(SAYS))
+#: Run every time; the others, whose models have tests of their own, in `make nightly`.
+EACH_TIME = {"generate", "moe", "nnx_transformer"}
+
+
+@pytest.mark.parametrize(
+    "name", [name if name in EACH_TIME else pytest.param(name, marks=pytest.mark.nightly) for name in sorted(SAYS)]
+)
 def test_an_example_runs(name: str) -> None:
     environment = {k: v for k, v in os.environ.items() if k != "JAX_NUM_CPU_DEVICES"}
     command = [sys.executable, "-W", "error", str(ROOT / "examples" / f"{name}.py")]

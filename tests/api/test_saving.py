@@ -85,7 +85,7 @@ def restored(path: Path) -> int:
     return value
 
 
-@pytest.mark.parametrize("system_exchanges", [True, False])
+@pytest.mark.parametrize("system_exchanges", [True, pytest.param(False, marks=pytest.mark.nightly)])
 def test_a_kill_at_any_step_leaves_a_checkpoint(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, system_exchanges: bool
 ) -> None:
