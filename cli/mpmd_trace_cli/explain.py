@@ -21,6 +21,7 @@ from mpmd_trace_cli import placement_report
 from mpmd_trace_cli.console import data
 from mpmd_trace_cli.files import read_text
 from mpmd_trace_cli.program import load_program
+from mpmd_trace_cli.target import fit_text, limit_of
 
 __all__ = ["as_json", "explain_placement", "explain_value"]
 
@@ -29,7 +30,7 @@ class _Reached(Exception):
     """The pass has run."""
 
 
-def explain_value(file: str, value: str, infer_transfers: bool) -> Explanation:
+def explain_value(file: str, value: str, infer_transfers: bool, target: str | None = None) -> Explanation:
     """Explain where the value is.  Raises `MpmdError`.
 
     MLIR text (`*.mlir` or `-`) is taken as it is: a module before mesh inference.  Programs are traced and
@@ -48,7 +49,7 @@ def explain_value(file: str, value: str, infer_transfers: bool) -> Explanation:
             f"'{value}' is a name in a text: explain the text (mpmd-trace dump writes some), or a name, "
             "an input, a result or a place of the program"
         )
-    module, request, results = _from_program(file)
+    module, request, results = _from_program(file, target)
     if value in results:
         value = f"result {results.index(value)}"
     return explain(module, value, **rules_of(request))
@@ -70,27 +71,29 @@ def _place_of_name(text: str, name: str, value: str) -> str:
     return f"{name}:{numbers[0]}"
 
 
-def explain_placement(file: str, *, as_json: bool) -> None:
+def explain_placement(file: str, target: str | None = None, *, as_json: bool) -> None:
     """Print what each mesh of a program holds, what is sent between and inside of them, and what passes did about it.
 
     The program is compiled, unless its meshes have no devices.  Raises `MpmdError`.
     """
     if file == "-" or file.endswith(".mlir"):
         raise MpmdError(f"of a module one value is explained: mpmd-trace explain {file} --value 'input 0'")
-    program = load_program(file)
+    program = load_program(file, target=target)
     first = program.jitted().lower(*program.args)
     lowered: PartitionedProgram = first
-    report, collectives = first.placement_report(), {}
+    report, collectives, fits = first.placement_report(), {}, ""
     if not program.config.is_abstract:
         compiled = first.compile()
         lowered, report, collectives = compiled.lowered, compiled.placement_report(), compiled.collectives()
+        if target is not None:
+            fits = fit_text({m: held.peak for m, held in compiled.memory_analysis().items()}, limit_of(compiled))
     why = reasons(report, lowered)
     if as_json:
         more = {"collectives": placement_report.collectives_data(collectives), **placement_report.remarks_data(lowered)}
         data({**placement_report.as_data(report, why), **more})
         return
     told = placement_report.as_text(report, why, file) + placement_report.collectives_text(collectives)
-    data(told + placement_report.remarks_text(lowered))
+    data(told + fits + placement_report.remarks_text(lowered))
 
 
 def as_json(explanation: Explanation) -> dict[str, Any]:
@@ -101,9 +104,9 @@ def as_json(explanation: Explanation) -> dict[str, Any]:
     return plain
 
 
-def _from_program(file: str) -> tuple[Module, PartitionRequest, Sequence[str]]:
+def _from_program(file: str, target: str | None) -> tuple[Module, PartitionRequest, Sequence[str]]:
     """The program's module before unnamed code gets its meshes, what the partitioner is asked for, names of results."""
-    program = load_program(file)
+    program = load_program(file, target=target)
     ready = BeforePlacement(program.config.placement)
 
     def hook(record: PassRun, module: Module) -> None:

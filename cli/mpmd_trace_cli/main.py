@@ -34,6 +34,10 @@ app = typer.Typer(
 File = Annotated[str, typer.Argument(help="FILE.py, FILE.py:name or package.module:name")]
 Json = Annotated[bool, typer.Option("--json", help="Print JSON.")]
 Out = Annotated[str, typer.Option("--out", help="The output folder; replaced if it exists.")]
+Target = Annotated[
+    str | None,
+    typer.Option(help="Compile for TPUs that are described and not attached: tpu:v5e:2x4 (needs mpmd_trace[tpu-aot])."),
+]
 Settings = Annotated[list[str] | None, typer.Option("--set", help="Override a field of the program: steps=3.")]
 
 
@@ -90,13 +94,25 @@ def run(
 @programs_talk
 def compile(
     file: File,
-    out: Annotated[str, typer.Option("-o", "--out", help="The output file, for mpmd_trace.load.")],
+    out: Annotated[
+        str | None,
+        typer.Option("-o", "--out", help="The output file, for mpmd_trace.load; with --target a folder for the HLO."),
+    ] = None,
     settings: Settings = None,
+    target: Target = None,
     json: Json = False,
 ) -> None:
     """Compile a program and save it; mpmd_trace.load runs the file without tracing or compiling."""
     from mpmd_trace_cli.compile import compile_program  # late: needs jax
 
+    if target is not None:
+        from mpmd_trace_cli.target import as_text, compile_for_target  # late: needs jax
+
+        report = compile_for_target(file, target, out, settings or [])
+        data(report if json else as_text(report))
+        raise typer.Exit(1 if report["fits"] is False else 0)
+    if out is None:
+        raise typer.BadParameter("missing: name the file that is written", param_hint="--out")
     saved = compile_program(file, out, settings or [])
     if json:
         data(saved)
@@ -217,11 +233,13 @@ def compare(
 @app.command()
 @programs_talk
 @grouped
-def plan(file: File, options: PlanOptions, settings: Settings = None, json: Json = False) -> None:
+def plan(
+    file: File, options: PlanOptions, settings: Settings = None, target: Target = None, json: Json = False
+) -> None:
     """Find the best stages, number of microbatches and schedule, from the program's own costs."""
     from mpmd_trace_cli.plan import plan_program  # late: needs jax
 
-    plan_program(file, options, settings or [], as_json=json)
+    plan_program(file, options, settings or [], target, as_json=json)
 
 
 @app.command()
@@ -286,15 +304,16 @@ def explain(
     infer_transfers: Annotated[
         bool, typer.Option(help="For MLIR text: the option infer-transfers of mesh inference.")
     ] = True,
+    target: Target = None,
     json: Json = False,
 ) -> None:
     """Explain why a value is on its mesh; without --value, what each mesh holds and what moves."""
     from mpmd_trace_cli.explain import as_json, explain_placement, explain_value  # late: needs jax
 
     if value is None:
-        explain_placement(file, as_json=json)
+        explain_placement(file, target, as_json=json)
     else:
-        explanation = explain_value(file, value, infer_transfers)
+        explanation = explain_value(file, value, infer_transfers, target)
         data(as_json(explanation) if json else from_here(str(explanation)))
 
 

@@ -30,6 +30,7 @@ from mpmd_trace_cli.console import compiling, data, progress, say
 from mpmd_trace_cli.files import check_output, write_text
 from mpmd_trace_cli.plan_text import as_data, as_text, mib
 from mpmd_trace_cli.program import copied, load_program
+from mpmd_trace_cli.target import limit_of
 
 __all__ = ["plan_program"]
 
@@ -37,8 +38,13 @@ __all__ = ["plan_program"]
 MEASURED_STEPS = 3
 
 
-def plan_program(file: str, asked: PlanOptions, settings: Sequence[str], *, as_json: bool) -> None:
-    """Compile the program once, take the costs of its parts, and print what suits it best.  Raises `MpmdError`."""
+def plan_program(
+    file: str, asked: PlanOptions, settings: Sequence[str], target: str | None = None, *, as_json: bool
+) -> None:
+    """Compile the program once, take the costs of its parts, and print what suits it best.  Raises `MpmdError`.
+
+    On a `target` it has to fit into the memory of its devices, unless a limit is given.
+    """
     counts = _numbers(asked.microbatches)
     for name in ("memory_limit", "tflops", "gbytes", "link_gbytes", "rows"):
         value = getattr(asked, name)
@@ -48,7 +54,7 @@ def plan_program(file: str, asked: PlanOptions, settings: Sequence[str], *, as_j
         raise MpmdError(f"--latency-us is {asked.latency_us:g}; it must be 0 or more")
     if asked.save is not None:
         check_output(asked.save)
-    program = _phases_apart(load_program(file, settings))
+    program = _phases_apart(load_program(file, settings, target))
     links = _links(asked, program.config.topology)
     measure, has_speed = asked.measure, asked.tflops is not None or asked.gbytes is not None
     if links is not None and not measure and not has_speed:
@@ -58,6 +64,8 @@ def plan_program(file: str, asked: PlanOptions, settings: Sequence[str], *, as_j
         )
     if measure and has_speed:
         raise MpmdError("--measure takes times from this machine, --tflops and --gbytes say them; choose one")
+    if measure and target is not None:
+        raise MpmdError("--measure runs the program, and a --target has no devices; give --tflops and --gbytes")
     if measure and program.config.is_abstract:
         raise MpmdError("--measure runs the program, and abstract meshes have no devices; give --tflops and --gbytes")
 
@@ -71,6 +79,9 @@ def plan_program(file: str, asked: PlanOptions, settings: Sequence[str], *, as_j
         shown.update(task, completed=1)
         one_more = compiling(shown)
         compiled: Any = Estimated(lowered) if program.config.is_abstract else lowered.compile(progress=one_more)
+        limit = None if asked.memory_limit is None else asked.memory_limit * 2**20
+        if limit is None and target is not None:
+            limit = limit_of(compiled)
         timelines, steps = [], []
         if measure:
             task = shown.add_task("measure", total=MEASURED_STEPS, info="steps")
@@ -103,7 +114,7 @@ def plan_program(file: str, asked: PlanOptions, settings: Sequence[str], *, as_j
         options = options_of(
             plan,
             microbatches=counts,
-            memory_limit=None if asked.memory_limit is None else asked.memory_limit * 2**20,
+            memory_limit=limit,
             progress=lambda done, total: shown.update(task, completed=done, total=total),
         )
         if any(o.fits and o.choice.in_order for o in options):
@@ -113,7 +124,7 @@ def plan_program(file: str, asked: PlanOptions, settings: Sequence[str], *, as_j
             options = _with_now(options, plan, lowered, traced)
             shown.update(task, total=shown.tasks[task].completed)
     if not any(o.fits and o.choice.in_order for o in options):
-        raise MpmdError(_nothing(plan, options, asked.memory_limit))
+        raise MpmdError(_nothing(plan, options, None if limit is None else limit / 2**20))
     now = _now(options, plan, lowered)
 
     if asked.save is not None:

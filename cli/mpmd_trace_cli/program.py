@@ -16,6 +16,7 @@ from typing import Any
 import jax
 
 from mpmd_trace.api.program import Program
+from mpmd_trace.api.targets import for_target, target_devices
 from mpmd_trace.diagnostics.location import Location
 from mpmd_trace.diagnostics.messages import Diagnostic, MpmdError
 from mpmd_trace.diagnostics.source_files import is_users
@@ -30,12 +31,15 @@ def copied(args: Any) -> Any:
     return jax.tree.map(lambda x: x.copy() if isinstance(x, jax.Array) else x, args)
 
 
-def load_program(where: str, settings: Sequence[str] = ()) -> Program:
-    """Return the program in `FILE.py`, `FILE.py:name` or `package.module:name`.
+def load_program(where: str, settings: Sequence[str] = (), target: str | None = None) -> Program:
+    """Return the program in `FILE.py`, `FILE.py:name` or `package.module:name`, for the devices of a `target`.
 
     `settings`, as `name=value`, overwrite fields of the program (steps=3).  Raises `MpmdError` that says what
     is wrong with the file, with the place in it, and no traceback of ours.
     """
+    if target is not None:
+        target_devices(target)  # is wrong or missing before the program is read
+        return for_target(load_program(where, settings), target)
     named = ":" in where and not os.path.exists(where)
     path, _, attribute = where.rpartition(":") if named else (where, "", "")
     module = import_code(path)

@@ -32,6 +32,7 @@ if TYPE_CHECKING:
     from mpmd_trace.api.program import Program as Program
     from mpmd_trace.api.saving import restore as restore
     from mpmd_trace.api.saving import save as save
+    from mpmd_trace.api.targets import target_devices as target_devices
     from mpmd_trace.backend.distribution.faults import PeerError as PeerError
     from mpmd_trace.backend.load import run_module as run_module
     from mpmd_trace.backend.stacked import Pieces as Pieces
@@ -113,6 +114,7 @@ _WHERE = {
     "save": "api.saving",
     "scan": "frontend.layers",
     "shutdown": "api.exit",
+    "target_devices": "api.targets",
     "trace": "frontend.trace",
     "value_and_grad": "frontend.gradients",
 }

@@ -45,7 +45,8 @@ class Compiled(StageInfo):
             "with jax.device_put and a sharding of compiled.function_named_shardings.inputs"
         )
         specs, count = program.input_specs, len(traced.constants)
-        self._constants = [put(c, spec) for c, spec in zip(traced.constants, specs, strict=False)]
+        is_attached = program.placement.described is None
+        self._constants = [put(c, spec) if is_attached else c for c, spec in zip(traced.constants, specs, strict=False)]
         self._in_specs = list(specs[count:])
         self._caller = CallingConvention(traced, self.adapter, self._in_specs, list(program.output_specs))
 
@@ -63,6 +64,7 @@ class Compiled(StageInfo):
     def call_flat(self, flat: list[Any]) -> Any:
         """Return the result for the leaves of the arguments (static ones left out)."""
         check_not_forked()
+        self.program.check_attached()
         results = self.program(*self._constants, *self._caller.physical(flat))
         self._caller.delete_donated(flat)
         return self._caller.result(results)
@@ -71,6 +73,7 @@ class Compiled(StageInfo):
     def measure(self, *args: Any, **kwargs: Any) -> tuple[Any, Timeline]:
         """Run a step; return its result, and when each program and transfer ran on each mesh."""
         check_not_forked()
+        self.program.check_attached()
         with self.adapter.calling():
             flat = self._caller.flat(args, kwargs)
             results, timeline = self.program.measure(*self._constants, *self._caller.physical(flat))
@@ -87,6 +90,7 @@ class Compiled(StageInfo):
     def place(self, *args: Any, **kwargs: Any) -> tuple[tuple[Any, ...], dict[str, Any]]:
         """Return the arguments as `(args, kwargs)`, each array moved to the mesh and sharding the program wants."""
         check_not_forked()
+        self.program.check_attached()
         with self.adapter.calling():
             physical = self._caller.physical(self._caller.flat(args, kwargs))
         result: tuple[tuple[Any, ...], dict[str, Any]] = self._caller.placed(physical)
@@ -101,6 +105,7 @@ class Compiled(StageInfo):
         Raises `MpmdError` where it cannot be written, for a program that calls back Python functions, or whose
         arguments have static parts that cannot be written, and where several processes run it.
         """
+        self.program.check_attached()
         check_output(os.fspath(path))
         lowered = self.lowered
         if lowered.stored is None and lowered.traced.host_callbacks:

@@ -15,6 +15,7 @@ from mpmd_trace.frontend.memory_kinds import HOST
 from mpmd_trace.frontend.trace import Traced
 from mpmd_trace.ir.assignment import Assignment
 from mpmd_trace.jax_compat.lowering import named_tensor_p
+from mpmd_trace.jax_compat.targets import is_described, memory_of
 from mpmd_trace.jax_compat.tracing import is_literal, opened
 
 __all__ = ["assigned", "device_memory", "of_named_inputs"]
@@ -25,12 +26,16 @@ def device_memory(config: Config) -> int | None:
     if config.device_memory is not None or config.is_abstract:
         return config.device_memory
     sizes = [
-        (device.memory_stats() or {}).get("bytes_limit")
-        for mesh in config.topology.values()
-        if isinstance(mesh, Mesh)
-        for device in (mesh.local_devices or jax.local_devices())[:1]  # of the same kind, where others have the mesh
+        memory_of(device) for mesh in config.topology.values() if isinstance(mesh, Mesh) for device in _one_of(mesh)
     ]
     return min((size for size in sizes if size), default=None)
+
+
+def _one_of(mesh: Mesh) -> list[jax.Device]:
+    """Return a device of a mesh that says how much memory it has."""
+    first = mesh.devices.flat[0]
+    # One of this process is of the same kind, where others have the mesh.
+    return [first] if is_described(first) else (mesh.local_devices or jax.local_devices())[:1]
 
 
 def of_named_inputs(traced: Traced, config: Config) -> dict[int, Assignment]:

@@ -49,6 +49,7 @@ def place(compiled: Compiled, *args: Any) -> tuple[Any, ...]:
     Raises:
         MpmdError: if an argument has another structure, shape or dtype than the program was compiled for, or is gone.
     """
+    compiled.program.check_attached()
     wanted = abstract(compiled, range(len(args)))
     check_not_deleted(args)
     leaves, structure = _matched(wanted, args, compiled)
@@ -77,6 +78,7 @@ def create(fn: Callable[..., Any], compiled: Compiled, *args: Any, argnums: int 
     Raises:
         MpmdError: if `fn` returns something else than what the program was compiled for.
     """
+    compiled.program.check_attached()
     wanted = abstract(compiled, argnums)
     dynamic, static = divided(args, is_dynamic)
     made: list[Statics] = []  # what `fn` returned last

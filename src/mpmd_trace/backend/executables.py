@@ -25,6 +25,7 @@ from mpmd_trace.ir.diagnostics import Diagnostics
 from mpmd_trace.ir.ops import FuncOp, Module
 from mpmd_trace.ir.printer import print_op
 from mpmd_trace.jax_compat import runtime as compat
+from mpmd_trace.jax_compat.targets import positions
 
 __all__ = ["CompilerOptions", "Executable", "Known", "Progress", "compile_programs"]
 
@@ -292,7 +293,11 @@ def _kind(text: str, spec: ProgramSpec, mesh: Mesh, donations: Mapping[int, int 
     places = (*spec.inputs, *spec.outputs)
     signature = tuple((type.tensor, type.sharding, kind, layout) for type, kind, layout in places)
     devices = mesh.devices.flat[0]
-    return (text, signature, tuple(donations.items()), tuple(mesh.shape.items()), devices.device_kind, devices.client)
+    where = positions(list(mesh.devices.flat))
+    return (
+        *(text, signature, tuple(donations.items()), tuple(mesh.shape.items())),
+        *(devices.device_kind, devices.client, where),
+    )
 
 
 def _check_options(placement: Placement, options: CompilerOptions) -> None:

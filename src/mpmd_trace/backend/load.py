@@ -197,6 +197,7 @@ class LoadedProgram:
         Raises:
             MpmdError: naming every argument that does not fit, and what to do about it.
         """
+        self.check_attached()
         with ISSUING:
             placed = self._checker(args)
             try:
@@ -210,6 +211,15 @@ class LoadedProgram:
             except BaseException as error:
                 self._tell_donated(args, error)
                 raise
+
+    def check_attached(self) -> None:
+        """Raise `MpmdError` if the devices are described and not attached."""
+        if (described := self.placement.described) is not None:
+            raise MpmdError(
+                f"the program was compiled for {described.device_kind} devices that are described and not attached to "
+                "this machine, so it cannot run here and takes no arrays. memory_analysis(), cost_analysis(), "
+                "collectives() and executables() tell about it; to run it, compile it for the devices of jax.devices()"
+            )
 
     def _tell_donated(self, args: Sequence[Any], error: BaseException) -> None:
         """Say which arguments are gone after a step that failed, or was interrupted, half way."""
@@ -231,6 +241,7 @@ class LoadedProgram:
         Every mesh has a thread that waits for each of its programs; this is slower than a plain call.  With several
         processes all of them call this, and each gets the times of all, on the clock of process 0.
         """
+        self.check_attached()
         with ISSUING:
             placed = self._checker(args)
             result = measure(self.runtime, placed) if self._together is None else self._together.measure(placed)
@@ -333,6 +344,7 @@ def load(
         plan, ready = make_plan(given(), owners=owners), {} if plan is not None else ready
     check_topology(TopologyAttr.get({name: parse_mesh(body) for name, body in plan.meshes.items()}), topology)
     placement = Placement({name: topology[name] for name in plan.meshes})
+    plan = placement.with_padding(plan)
     options = compiler_options or {}
     alone = placement.processes == {jax.process_index()}
     together = None if alone else _joined(plan, placement, options, given())
@@ -376,8 +388,8 @@ def _restored(
 ) -> dict[int, Executable]:
     """Return the programs whose executables are `ready`, but for those that the platform does not take."""
     result = {}
-    first: dict[bytes, compat.Rebound] = {}
-    on_devices: dict[tuple[bytes, tuple[int, ...]], compat.Rebound | None] = {}
+    first: dict[bytes, compat.Built | compat.Rebound] = {}
+    on_devices: dict[tuple[bytes, tuple[int, ...]], compat.Built | compat.Rebound | None] = {}
     for spec in programs:
         executable = ready.get(spec.number)
         if executable is None:

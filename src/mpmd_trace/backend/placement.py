@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import functools
 import itertools
 from collections.abc import Iterator, Mapping, Sequence
@@ -10,10 +11,12 @@ import jax
 from jax.sharding import AbstractMesh, Mesh, NamedSharding, PartitionSpec
 
 from mpmd_trace.backend.dtypes import dtype_of, tensor_type
+from mpmd_trace.backend.plan import Plan
 from mpmd_trace.diagnostics.messages import Diagnostic, MpmdError
 from mpmd_trace.ir.attributes import Axis, TensorShardingAttr, TopologyAttr
 from mpmd_trace.ir.types import MeshTensorType, Type
-from mpmd_trace.jax_compat.layouts import Format, from_text
+from mpmd_trace.jax_compat.layouts import Format, from_text, padded_bytes
+from mpmd_trace.jax_compat.targets import is_described, process_of
 
 __all__ = ["Placement", "check_topology", "device_owners", "overlaps", "spec_of"]
 
@@ -134,9 +137,11 @@ class Placement:
         self.meshes: dict[str, Mesh] = dict(topology)
         me = jax.process_index()
         #: The meshes of which this process has a device.
-        self.own = frozenset(n for n, m in topology.items() if any(d.process_index == me for d in m.devices.flat))
+        self.own = frozenset(n for n, m in topology.items() if any(process_of(d) == me for d in m.devices.flat))
         #: The processes that have devices of them.
-        self.processes = frozenset(d.process_index for mesh in topology.values() for d in mesh.devices.flat)
+        self.processes = frozenset(process_of(d) for mesh in topology.values() for d in mesh.devices.flat)
+        #: A device that is described and not attached, if there is one.
+        self.described = next((d for m in topology.values() for d in m.devices.flat if is_described(d)), None)
         self._kinds = {name: memory_kinds(mesh) for name, mesh in topology.items()}
         self.sharding = functools.lru_cache(maxsize=None)(self._sharding)
         self.spec = functools.lru_cache(maxsize=None)(self._spec)
@@ -159,6 +164,15 @@ class Placement:
         sharding = self.sharding(type, memory_kind)
         wanted = None if layout is None else from_text(layout)
         return spec_of(type, sharding if wanted is None else Format(wanted, sharding))
+
+    def with_padding(self, plan: Plan) -> Plan:
+        """Return the plan with the bytes that values take on TPUs, which keep arrays in tiles, padded to whole ones."""
+        padded = {name for name, mesh in self.meshes.items() if mesh.devices.flat[0].platform == "tpu"}
+        if not padded:
+            return plan
+        bytes_of = functools.cache(lambda *place: padded_bytes(self.spec(*place)))
+        slots = (s._replace(bytes=bytes_of(*s.place)) if s.mesh in padded else s for s in plan.slots)
+        return dataclasses.replace(plan, slots=tuple(slots))
 
     def device_ids(self, mesh: str) -> tuple[int, ...]:
         """Return the ids of the devices of a mesh, in the order of the mesh."""

@@ -28,6 +28,7 @@ __all__ = [
     "full_format",
     "has_layout",
     "layout_of",
+    "padded_bytes",
     "place_of",
     "put",
     "same_layout",
@@ -73,6 +74,22 @@ def default_layout(shape: tuple[int, ...], dtype: Any, sharding: jax.sharding.Sh
         return Layout.from_pjrt_layout(layout)
     except _jax.JaxRuntimeError:
         return plain
+
+
+def padded_bytes(spec: jax.ShapeDtypeStruct) -> int:
+    """Return the bytes of a device that an array of this type takes, with the padding of the tiles of its layout."""
+    sharding: Any = spec.sharding
+    shape = sharding.shard_shape(spec.shape)
+    layout = full_format(spec).layout
+    sizes = [shape[dim] for dim in layout.major_to_minor]
+    tile = layout.tiling[0] if layout.tiling else ()
+    for back, size in enumerate(reversed(tile), 1):
+        if back <= len(sizes):
+            sizes[-back] = -(-sizes[-back] // size) * size
+        else:
+            sizes.insert(0, size)
+    count: int = math.prod(sizes)
+    return count * int(spec.dtype.itemsize)
 
 
 def same_layout(wanted: Layout, other_layout: Any) -> bool:

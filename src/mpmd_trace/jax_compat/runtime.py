@@ -23,6 +23,7 @@ from jaxlib import _jax
 from jaxlib.mlir import ir
 from jaxlib.mlir.dialects import func as func_dialect
 
+from mpmd_trace.diagnostics.messages import MpmdError
 from mpmd_trace.jax_compat.layouts import place_of
 from mpmd_trace.jax_compat.slim import slim
 
@@ -183,9 +184,16 @@ class Built:
     def runtime_executable(self) -> Any:
         return self._compiled.runtime_executable()
 
+    @property
+    def is_for_described(self) -> bool:
+        """Whether the devices are described and not attached, so that it cannot be loaded, and then called."""
+        return not hasattr(self._compiled.runtime_executable(), "local_devices")
+
     @functools.cached_property
     def serialized(self) -> bytes | None:
         """The executable as bytes; None for one that calls back Python functions, and where a platform cannot."""
+        if self.is_for_described:
+            return None
         unsafe = self._compiled._executable.unsafe_call
         if unsafe.ordered_effects or unsafe.has_unordered_effects or unsafe.has_host_callbacks:
             return None
@@ -206,11 +214,17 @@ class Built:
 
     def direct_call(self) -> Callable[[Sequence[jax.Array]], list[jax.Array]]:
         """Return the program as a function of a sequence of arrays, which must be what it wants: nothing is checked."""
+        if self.is_for_described:
+            return _not_attached
         executable = self._compiled._executable
         unsafe = executable.unsafe_call
         if unsafe.ordered_effects or unsafe.has_unordered_effects or unsafe.has_host_callbacks:
             return lambda args: list(unsafe(*args))  # `jax.effects_barrier` knows of it
         return _call(executable.xla_executable, unsafe.out_handler.handlers)
+
+
+def _not_attached(_: Sequence[jax.Array]) -> list[jax.Array]:
+    raise MpmdError("the devices of this program are described and not attached: it can be looked at, and not run")
 
 
 class _Hits(threading.local):
@@ -335,13 +349,17 @@ class Rebound:
 
 def rebound(
     compiled: Built | Rebound, devices: Sequence[jax.Device], results: Sequence[jax.ShapeDtypeStruct]
-) -> Rebound | None:
+) -> Built | Rebound | None:
     """Return the compiled program on other `devices`, as many and of the same kind, or None where that cannot be done.
+
+    For devices that are only described, which nothing is loaded on, that is the compiled program itself.
 
     The executable is serialized and read back with another device assignment: XLA does not compile again.  What it
     read back has no text of its own where that is not needed to run it.
     `results`: shape, dtype and sharding, over the other devices, of each result.
     """
+    if isinstance(compiled, Built) and compiled.is_for_described:
+        return compiled
     if compiled.serialized is None or compiled.slim is None:
         return None
     executable = _loaded(compiled.slim, devices)

@@ -1,0 +1,123 @@
+"""`mpmd-trace compile --target`: what XLA says of a program on devices that are not there, and its HLO."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Sequence
+from typing import Any
+
+from mpmd_trace.api.compiled import Compiled
+from mpmd_trace.jax_compat.targets import memory_of
+from mpmd_trace.report.files import check_folder, write_folder
+from mpmd_trace_cli import placement_report
+from mpmd_trace_cli.console import compiling, progress, say
+from mpmd_trace_cli.placement_report import drawn, table
+from mpmd_trace_cli.program import load_program
+
+__all__ = ["as_text", "compile_for_target", "fit_text", "limit_of"]
+
+
+def compile_for_target(file: str, target: str, out: str | None, settings: Sequence[str]) -> dict[str, Any]:
+    """Compile the program of `file` for a target; return what is known of it, and write its HLO to the folder `out`.
+
+    Raises `MpmdError`, also where XLA refuses a program that takes more memory than a device has.
+    """
+    if out is not None:
+        check_folder(out)
+    program = load_program(file, settings, target)
+    with progress() as shown:
+        task = shown.add_task("trace, passes", total=1, info=program.name)
+        lowered = program.jitted().lower(*program.args)
+        shown.update(task, completed=1)
+        compiled = lowered.compile(progress=compiling(shown))
+    report = _report(compiled, target)
+    if out is not None:
+        programs = compiled.executables()
+        write_folder(
+            out, ((re.sub(r"[^\w.-]", "_", f"{one.name}.{one.mesh}") + ".hlo", one.as_text()) for one in programs)
+        )
+        say(f"wrote the HLO of {len(report['programs'])} programs to {out}")
+    return report
+
+
+def limit_of(compiled: Compiled) -> int | None:
+    """Return the bytes that programs may use on each of the devices of a program, if somebody says so."""
+    given = compiled.lowered.config.device_memory
+    sizes = [memory_of(mesh.devices.flat[0]) for mesh in compiled.program.topology.values()]
+    return given or min((size for size in sizes if size), default=None)
+
+
+def _report(compiled: Compiled, target: str) -> dict[str, Any]:
+    limit, costs = limit_of(compiled), compiled.cost_analysis()
+    memory = compiled.memory_analysis()
+    return {
+        "target": target,
+        "device_kind": next(iter(compiled.program.topology.values())).devices.flat[0].device_kind,
+        "memory_of_a_device": limit,
+        "fits": None if limit is None else all(one.peak <= limit for one in memory.values()),
+        "meshes": {
+            mesh: {
+                "devices": compiled.program.plan.devices[mesh],
+                **{part: getattr(one, part) for part in ("peak", "arguments", "results", "temporary", "code")},
+            }
+            for mesh, one in memory.items()
+        },
+        "programs": [
+            {
+                "name": one.name,
+                "mesh": one.mesh,
+                "runs": one.runs,
+                "compiled_as": one.compiled_as,
+                "flops": (cost := one.cost_analysis() or {}).get("flops", 0.0),
+                "bytes_accessed": cost.get("bytes accessed", 0.0),
+                # XLA says less than nothing where it does not know.
+                "optimal_seconds": seconds if (seconds := cost.get("optimal_seconds", -1.0)) >= 0 else None,
+                "temporary": (bytes_of := one.memory_analysis()).temp_size_in_bytes,
+                "arguments": bytes_of.argument_size_in_bytes,
+                "results": bytes_of.output_size_in_bytes,
+            }
+            for one in compiled.executables()
+        ],
+        "flops": costs["flops"],
+        "transfers": costs["transfers"],
+        "bytes_transferred": costs["bytes transferred"],
+        "collectives": placement_report.collectives_data(compiled.collectives()),
+    }
+
+
+def as_text(report: dict[str, Any]) -> str:
+    """Return a report as tables."""
+    limit = report["memory_of_a_device"]
+    held = table(
+        f"bytes on a {report['device_kind']} of each mesh",
+        ["mesh"],
+        ["devices", "arguments", "results", "temporary", "code", "peak"],
+    )
+    for mesh, one in report["meshes"].items():
+        parts = ("devices", "arguments", "results", "temporary", "code", "peak")
+        held.add_row(mesh, *(f"{one[part]:,}" for part in parts))
+    programs = table(
+        "programs: one device, one run", ["program", "mesh"], ["runs", "Mflop", "MB accessed", "temporary", "µs"]
+    )
+    for one in report["programs"]:
+        seconds = one["optimal_seconds"]
+        programs.add_row(
+            *(one["name"], one["mesh"], str(one["runs"])),
+            *(f"{one[part] / 1e6:,.2f}" for part in ("flops", "bytes_accessed")),
+            *(f"{one['temporary']:,}", "unknown" if seconds is None else f"{1e6 * seconds:,.1f}"),
+        )
+    text = drawn(held, programs)
+    text += "µs: XLA's own estimate (optimal_seconds), where it has one for all parts of a program\n"
+    return text + fit_text({mesh: one["peak"] for mesh, one in report["meshes"].items()}, limit)
+
+
+def fit_text(peaks: dict[str, int], limit: int | None) -> str:
+    """Return whether a step fits into the memory of a device."""
+    if limit is None:
+        return "how much memory a device has is not known: make_config(device_memory=...) says it\n"
+    above = {mesh: peak - limit for mesh, peak in peaks.items() if peak > limit}
+    if not above:
+        most = max(peaks, key=lambda mesh: peaks[mesh])
+        return f"fits: mesh '{most}' takes most, {peaks[most]:,} of {limit:,} bytes of a device\n"
+    listed = ", ".join(f"{more:,} bytes too many on mesh '{mesh}'" for mesh, more in above.items())
+    return f"does not fit into {limit:,} bytes of a device: {listed}\n"

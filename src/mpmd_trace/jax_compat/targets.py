@@ -1,0 +1,118 @@
+"""Devices that are described and not attached: XLA compiles for them, and nothing can run on them.
+
+A TPU is described by the name of its kind and the shape of its grid; XLA's compiler for it is in the package `libtpu`.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import functools
+import glob
+import os
+import re
+from collections.abc import Iterator, Mapping, Sequence
+from types import MappingProxyType
+from typing import Any
+
+import jax
+from jax.experimental import topologies
+from jaxlib import _jax
+
+from mpmd_trace.diagnostics.messages import MpmdError
+
+__all__ = ["KINDS", "devices_of", "is_described", "memory_of", "positions", "process_of"]
+
+#: GiB that XLA gives to the programs of a device, by `device_kind`: what libtpu 0.0.50 says when it refuses a program.
+_MEMORY = {
+    "TPU v2": 7.48,
+    "TPU v3": 15.48,
+    "TPU v4": 15.25,
+    "TPU v5 lite": 15.75,
+    "TPU v5": 95.73,
+    "TPU v6 lite": 31.24,
+    "TPU7x": 94.74,
+}
+#: How many dimensions a grid of such TPUs has.
+KINDS = {"v2": 2, "v3": 2, "v4": 3, "v5e": 2, "v5p": 3, "v6e": 2, "tpu7x": 3}
+#: What libtpu would otherwise ask a cloud's metadata server for, or refuse because another process has loaded it.
+_NOT_ATTACHED = MappingProxyType(
+    {
+        "ALLOW_MULTIPLE_LIBTPU_LOAD": "1",
+        "TPU_ACCELERATOR_TYPE": "v5litepod-8",
+        "TPU_SKIP_MDS_QUERY": "1",
+        "TPU_WORKER_HOSTNAMES": "localhost",
+    }
+)
+
+
+def is_described(device: Any) -> bool:
+    """Return whether a device is only described."""
+    return isinstance(getattr(device, "client", None), _jax.CompileOnlyPyClient)
+
+
+def process_of(device: Any) -> int:
+    """Return the process that compiles for a device: its own, or this one if the device is only described."""
+    return jax.process_index() if is_described(device) else int(device.process_index)
+
+
+def memory_of(device: Any) -> int | None:
+    """Return the bytes of memory that programs may use on a device; None where nobody knows."""
+    if not is_described(device):
+        return (device.memory_stats() or {}).get("bytes_limit")
+    gib = _MEMORY.get(device.device_kind)
+    return None if gib is None else int(gib * 2**30)
+
+
+def positions(devices: Sequence[Any]) -> tuple[tuple[int, ...], ...]:
+    """Return where described devices are, as seen from the first of them; nothing for others.
+
+    XLA compiles for the links between devices, so that equal programs are equal on devices placed alike.
+    """
+    if not is_described(devices[0]) or not hasattr(devices[0], "coords"):
+        return ()
+    first = devices[0].coords
+    return tuple((*(a - b for a, b in zip(d.coords, first, strict=True)), d.core_on_chip) for d in devices)
+
+
+@functools.cache
+def devices_of(target: str) -> tuple[jax.Device, ...]:
+    """Return the devices of a target such as `tpu:v5e:2x4`, always the same ones.  Raises `MpmdError`."""
+    platform, _, name = target.partition(":")
+    kind, _, grid = name.partition(":")
+    if platform != "tpu" or not re.fullmatch(r"\d+(x\d+)+", grid):
+        raise MpmdError(
+            f"the target is {target!r}; write the kind and grid of TPUs, as in tpu:v5e:2x4 or tpu:v5p:2x2x1"
+        )
+    if kind not in KINDS:
+        raise MpmdError(f"the target {target!r} is of an unknown kind of TPU; known are {', '.join(KINDS)}")
+    if grid.count("x") + 1 != KINDS[kind]:
+        raise MpmdError(
+            f"the target {target!r} has a grid of {grid.count('x') + 1} dimensions; {kind} has {KINDS[kind]}"
+        )
+    with _environment({} if _has_tpu() else _NOT_ATTACHED):
+        try:
+            return tuple(topologies.get_topology_desc(platform="tpu", topology_name=name).devices)
+        except (ImportError, RuntimeError, ValueError) as error:
+            if "TPU support not installed" in str(error):
+                raise MpmdError(
+                    "XLA's compiler for TPUs is not installed: pip install 'mpmd_trace[tpu-aot]', which is libtpu of "
+                    "the version that this jax wants"
+                ) from error
+            reason = str(error).splitlines()[0].partition(": ")[2] or str(error)
+            raise MpmdError(f"XLA has no target {target!r}: {reason}") from error
+
+
+def _has_tpu() -> bool:
+    return bool(glob.glob("/dev/accel*") or glob.glob("/dev/vfio/[0-9]*"))
+
+
+@contextlib.contextmanager
+def _environment(more: Mapping[str, str]) -> Iterator[None]:
+    """Set variables that are not set while libtpu starts."""
+    ours = [name for name in more if name not in os.environ]
+    os.environ.update({name: more[name] for name in ours})
+    try:
+        yield
+    finally:
+        for name in ours:
+            del os.environ[name]

@@ -1,0 +1,195 @@
+"""Programs that are compiled for TPUs which are not there: what XLA says of them, and what does not work with them."""
+
+from __future__ import annotations
+
+import importlib.util
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+from jax.sharding import Mesh, NamedSharding, PartitionSpec
+
+import mpmd_trace as mt
+from mpmd_trace.api.targets import for_target
+from mpmd_trace.jax_compat.layouts import padded_bytes
+
+ROOT = Path(__file__).parents[2]
+HAS_LIBTPU = importlib.util.find_spec("libtpu") is not None
+needs_libtpu = pytest.mark.skipif(
+    not HAS_LIBTPU, reason="libtpu is not installed (pip install 'mpmd_trace[tpu-aot]'): nothing compiles for TPUs"
+)
+KINDS = {"v5e": "TPU v5 lite", "v6e": "TPU v6 lite"}
+
+
+def loss(ws: list[jax.Array], x: jax.Array) -> jax.Array:
+    for i, w in enumerate(ws):
+        x = mt.named_computation(lambda w, x: jnp.tanh(x @ w), name=f"layer{i}")(w, x)
+    return (x**2).mean()
+
+
+def step(ws: list[jax.Array], batch: jax.Array) -> list[jax.Array]:
+    start = [jnp.zeros_like(w) for w in ws]
+    grads = mt.enumerated_for(lambda i, c, x: jax.tree.map(jnp.add, c, jax.grad(loss)(ws, x)), start, batch)
+    return jax.tree.map(lambda w, g: w - 0.1 * g, ws, grads)
+
+
+def program(devices: Any, width: int = 96, **options: Any) -> mt.Program:
+    """Two layers on two meshes of two devices, which share the rows of a batch."""
+    meshes = {f"m{i}": Mesh(np.array(devices[2 * i : 2 * i + 2]), ("data",)) for i in range(2)}
+    config = mt.make_config(meshes, {"layer0": "m0", "layer1": "m1"}, pipeline_schedule="1F1B", **options)
+    args = ([jnp.zeros((width, width), jnp.bfloat16)] * 2, jnp.zeros((4, 8, width), jnp.bfloat16))
+    rows = NamedSharding(meshes["m0"], PartitionSpec(None, "data"))
+    return mt.Program(step, args, config, in_shardings=(None, rows))
+
+
+def compiled_for(target: str, **options: Any) -> mt.Compiled:
+    moved = for_target(program(jax.devices()[:4], **options), target)
+    return moved.jitted().lower(*moved.args).compile()
+
+
+@needs_libtpu
+@pytest.mark.parametrize("kind", KINDS)
+def test_every_program_is_compiled_for_its_mesh(kind: str) -> None:
+    compiled = compiled_for(f"tpu:{kind}:2x4")
+    plan = compiled.program.plan
+    assert {d.device_kind for m in compiled.program.topology.values() for d in m.devices.flat} == {KINDS[kind]}
+    programs = compiled.executables()
+    assert len(programs) == len(plan.programs) > 4
+    for one in programs:
+        assert "HloModule" in one.as_text() and "T(8,128)" in one.as_text()  # tiles, which CPUs do not have
+        spec = next(e.spec for e in compiled.program.runtime.own_executables if e.compiled is one._compiled)
+        taken = sum(padded_bytes(compiled.program.placement.spec(*place)) for place in spec.inputs)
+        assert taken == one.memory_analysis().argument_size_in_bytes
+    assert compiled.cost_analysis()["flops"] > 3 * 2 * 4 * 2 * 8 * 96 * 96
+    assert "all-reduce" in compiled.collectives()["m0"].of  # gradients, summed over the rows
+    for memory in compiled.memory_analysis().values():
+        assert 96 * 128 * 2 <= memory.arguments < memory.peak  # a weight, whose rows are padded to 128
+
+
+@needs_libtpu
+def test_equal_programs_on_devices_placed_alike_are_compiled_once() -> None:
+    compiled = compiled_for("tpu:v5e:2x4")
+    names = {one.compiled_as for one in compiled.executables()}
+    assert len(names) < len(compiled.executables())
+
+
+@needs_libtpu
+def test_what_needs_devices_is_refused(tmp_path: Path) -> None:
+    moved = for_target(program(jax.devices()[:4]), "tpu:v5e:2x4")
+    jitted = moved.jitted()
+    compiled = jitted.lower(*moved.args).compile()
+    args = program(jax.devices()[:4]).args
+    calls: list[Any] = [
+        lambda: compiled(*args),
+        lambda: jitted(*args),
+        lambda: compiled.measure(*args),
+        lambda: compiled.place(*args),
+        lambda: mt.place(compiled, args[0]),
+        lambda: mt.create(lambda: args[0], compiled),
+        lambda: compiled.save(tmp_path / "saved"),
+    ]
+    for call in calls:
+        with pytest.raises(mt.MpmdError, match=r"compiled for TPU v5 lite devices that are described and not attached"):
+            call()
+    assert not (tmp_path / "saved").exists()
+
+
+@needs_libtpu
+def test_more_than_a_device_has_is_said() -> None:
+    with pytest.raises(mt.MpmdError, match=r"(?s)XLA cannot compile.*for mesh 'm\d'.*15.75G"):
+        compiled_for("tpu:v5e:2x2", width=1 << 16)
+    fitted = compiled_for("tpu:v5e:2x2", remat="auto")  # which asks how much memory a device has
+    assert fitted.lowered.asked.limit == int(15.75 * 2**30)
+
+
+@needs_libtpu
+def test_meshes_that_share_devices_share_those_of_the_target() -> None:
+    given = program(jax.devices()[:4])
+    shared = {name: next(iter(given.config.topology.values())) for name in given.config.topology}
+    config = mt.make_config(shared, {"layer0": "m0", "layer1": "m1"})
+    moved = for_target(mt.Program(step, given.args, config), "tpu:v6e:1x2")
+    first, second = (tuple(m.devices.flat) for m in moved.config.topology.values())
+    assert first == second == tuple(mt.target_devices("tpu:v6e:1x2"))
+    assert moved.jitted().lower(*moved.args).compile().memory_analysis()["m0"].peak > 0
+
+
+@needs_libtpu
+def test_a_target_with_too_few_devices() -> None:
+    with pytest.raises(mt.MpmdError, match=r"have 4 devices, and tpu:v5e:1x2 has 2"):
+        for_target(program(jax.devices()[:4]), "tpu:v5e:1x2")
+
+
+@pytest.mark.parametrize(
+    ("target", "reason"),
+    [
+        ("v5e:2x4", "write the kind and grid of TPUs"),
+        ("tpu:v5e:8", "write the kind and grid of TPUs"),
+        ("tpu:v9:2x2", "unknown kind of TPU; known are v2"),
+        ("tpu:v5p:2x2", "a grid of 2 dimensions; v5p has 3"),
+    ],
+)
+def test_a_wrong_target(target: str, reason: str) -> None:
+    with pytest.raises(mt.MpmdError, match=reason):
+        mt.target_devices(target)
+
+
+@pytest.mark.skipif(HAS_LIBTPU, reason="libtpu is installed")
+def test_without_libtpu_the_extra_is_named() -> None:
+    with pytest.raises(mt.MpmdError, match=r"pip install 'mpmd_trace\[tpu-aot\]'"):
+        mt.target_devices("tpu:v5e:2x4")
+
+
+def ran(*arguments: str) -> subprocess.CompletedProcess[str]:
+    environment = {**os.environ, "JAX_NUM_CPU_DEVICES": "8"}
+    return subprocess.run(
+        [sys.executable, *arguments], capture_output=True, text=True, check=False, env=environment, timeout=600
+    )
+
+
+@needs_libtpu
+def test_the_command_line(tmp_path: Path) -> None:
+    tiny, entry = str(ROOT / "tests" / "programs" / "tiny.py"), ("-m", "mpmd_trace_cli.entry")
+    done = ran(*entry, "compile", tiny, "--target", "tpu:v5e:2x4", "--json", "-o", str(tmp_path / "hlo"))
+    assert done.returncode == 0, done.stderr
+    report = json.loads(done.stdout)
+    assert report["fits"] is True and report["device_kind"] == "TPU v5 lite"
+    assert set(report["meshes"]) == {"m0", "m1"} and all(p["optimal_seconds"] is not None for p in report["programs"])
+    assert len(list((tmp_path / "hlo").glob("*.hlo"))) == len(report["programs"])
+    done = ran(*entry, "explain", tiny, "--target", "tpu:v5e:2x4")
+    assert "fits: mesh 'm1' takes most" in done.stdout, done.stderr
+    done = ran(*entry, "plan", tiny, "--target", "tpu:v5e:2x4", "--json")
+    assert json.loads(done.stdout)["best"], done.stderr
+    done = ran(*entry, "plan", tiny, "--target", "tpu:v5e:2x4", "--measure")
+    assert done.returncode == 1 and "a --target has no devices" in done.stderr
+
+
+#: Those that several processes run are not among them.
+EXAMPLES = sorted(p.stem for p in (ROOT / "examples").glob("*.py") if p.stem not in ("char_gpt", "elastic"))
+
+
+@needs_libtpu
+@pytest.mark.nightly
+@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize("name", EXAMPLES)
+def test_the_step_of_an_example_is_compiled(name: str, kind: str) -> None:
+    example = str(ROOT / "examples" / f"{name}.py")
+    done = ran(str(Path(__file__).with_name("example_on_target.py")), example, f"tpu:{kind}:2x4")
+    assert done.returncode == 0, done.stderr
+    said = json.loads(done.stdout.splitlines()[-1])
+    assert said["kinds"] == [KINDS[kind]] and said["flops"] > 0 and all(said["peak"].values())
+
+
+@needs_libtpu
+@pytest.mark.nightly
+@pytest.mark.parametrize("kind", KINDS)
+def test_the_demo_is_compiled(kind: str) -> None:
+    demo = str(ROOT / "examples" / "char_gpt.py")
+    done = ran("-m", "mpmd_trace_cli.entry", "compile", demo, "--target", f"tpu:{kind}:2x4", "--json")
+    assert done.returncode == 0 and json.loads(done.stdout)["fits"] is True, done.stderr
