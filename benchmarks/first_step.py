@@ -176,7 +176,7 @@ def measured(model: str, size: Size, engine: str) -> dict[str, Any]:
         jax.config.update("jax_num_cpu_devices", size.meshes)
         (step, args, config), options = encoder(size, model == "masked"), {}
     if engine == "reference":
-        config = dataclasses.replace(config, placement="reference")
+        config = config.with_options(placement="reference")
     args = jax.tree.map(np.asarray, args)
     jax.block_until_ready(jax.jit(lambda x: x + 1)(np.ones(3)))
     jax.monitoring.register_event_duration_secs_listener(heard)

@@ -108,11 +108,11 @@ def _is_api(value: Any) -> bool:
 
 
 def _options() -> str:
-    from mpmd_trace.passes.request import PartitioningOptions
+    from mpmd_trace.passes.compile_options import CompileOptions
 
     rows = ["# Options\n", "The options of `make_config(partitioning_options={...})` and `partition`.\n"]
     rows += ["| option | default | |", "|---|---|---|"]
-    for field in dataclasses.fields(PartitioningOptions):
+    for field in dataclasses.fields(CompileOptions):
         rows.append(f"| `{field.name}` | `{field.default}` | {_cell(str(field.metadata.get('help', '')))} |")
     return "\n".join(rows) + "\n"
 

@@ -105,7 +105,7 @@ def _programs() -> Iterator[tuple[str, Callable[[], Record]]]:
         sys.modules[path.stem] = module
         spec.loader.exec_module(module)
         program = module.program() if callable(module.program) else module.program
-        program = dataclasses.replace(program, config=dataclasses.replace(program.config, placement=placement))
+        program = dataclasses.replace(program, config=_placed(program.config, placement))
         jitted = program.jitted()
         return record(lambda **options: jitted.lower(*program.args, **options))
 
@@ -115,6 +115,13 @@ def _programs() -> Iterator[tuple[str, Callable[[], Record]]]:
             if "\nprogram = " in text or "\ndef program(" in text:
                 for placement in PLACEMENTS:
                     yield f"{folder}/{path.name} {placement}", functools.partial(run, path, placement)
+
+
+def _placed(config: Any, placement: str) -> Any:
+    """Return the configuration with another placement."""
+    if not hasattr(config, "options"):  # of a commit from before there was one object for all options
+        return dataclasses.replace(config, placement=placement)
+    return dataclasses.replace(config, options=dataclasses.replace(config.options, placement=placement))
 
 
 def _generated(seed: int, placement: str) -> Record:

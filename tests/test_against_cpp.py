@@ -73,8 +73,8 @@ def step_arguments(inputs: int, outputs: int, layers: int, meshes: int) -> dict[
 
 def refused_by_cpp(request: PartitionRequest) -> PartitionRequest:
     """The same with a schedule that the C++ partitioner does not have, for which it aborts."""
-    options = dataclasses.replace(request.options, mpmd_pipeline_schedule=Schedule("nonsense", lambda unit: ()))
-    return dataclasses.replace(request, options=options)
+    schedule = Schedule("nonsense", lambda unit: ())
+    return dataclasses.replace(request, schedule=schedule)
 
 
 def compare(

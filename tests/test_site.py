@@ -22,7 +22,7 @@ import mpmd_trace.nnx
 import mpmd_trace.rules
 import mpmd_trace.schedules
 from mpmd_trace.passes import registry
-from mpmd_trace.passes.request import PartitioningOptions
+from mpmd_trace.passes.compile_options import CompileOptions
 from mpmd_trace_cli.main import app
 from mpmd_trace_cli.schedule import app as schedule_app
 
@@ -70,7 +70,7 @@ def test_every_function_of_a_public_module_is_there(module: ModuleType, pages: d
 
 
 def test_every_option_command_and_pass_is_there(pages: dict[str, str]) -> None:
-    for field in dataclasses.fields(PartitioningOptions):
+    for field in dataclasses.fields(CompileOptions):
         assert f"| `{field.name}` |" in pages["reference/options.md"]
     sections = dict(re.findall(r"## mpmd-trace ([^\n]*)\n(.*?)(?=\n## |\Z)", pages["reference/cli.md"], re.S))
     for group, prefix in ((app, ""), (schedule_app, "schedule ")):

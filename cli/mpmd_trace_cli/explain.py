@@ -107,7 +107,7 @@ def as_json(explanation: Explanation) -> dict[str, Any]:
 def _from_program(file: str, target: str | None) -> tuple[Module, PartitionRequest, Sequence[str]]:
     """The program's module before unnamed code gets its meshes, what the partitioner is asked for, names of results."""
     program = load_program(file, target=target)
-    ready = BeforePlacement(program.config.placement)
+    ready = BeforePlacement(program.config.options.placement)
 
     def hook(record: PassRun, module: Module) -> None:
         ready(record, module)

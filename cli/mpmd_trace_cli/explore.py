@@ -54,7 +54,7 @@ def _of_program(file: str, settings: Sequence[str], measure: bool, errors: bool)
     from mpmd_trace_cli.program import copied, load_program  # late: other files need no JAX
 
     program = load_program(file, settings)
-    recorder, actions, ready = Recorder(), FragmentActions(), BeforePlacement(program.config.placement)
+    recorder, actions, ready = Recorder(), FragmentActions(), BeforePlacement(program.config.options.placement)
     lowered = program.jitted().lower_lazily(*program.args, hooks=[recorder, actions, ready])
     traced = lowered.traced
     recorder.names = [*(f"constant {i}" for i in range(len(traced.constants))), *(leaf.name for leaf in traced.inputs)]

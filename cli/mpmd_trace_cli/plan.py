@@ -14,7 +14,7 @@ from mpmd_trace.api.program import Program
 from mpmd_trace.diagnostics.messages import MpmdError
 from mpmd_trace.ir.ops import Module
 from mpmd_trace.ir.text import parse
-from mpmd_trace.passes.request import OUR_OPTIONS
+from mpmd_trace.passes.compile_options import OUR_OPTIONS
 from mpmd_trace.report.batch_rows import batch_rows
 from mpmd_trace.report.link_times import measure_links
 from mpmd_trace.report.placement_reasons import reasons
@@ -159,8 +159,7 @@ def _phases_apart(program: Program) -> Program:
 
     Likewise gathers are programs of their own, whatever the memory.
     """
-    options = {**program.config.partitioning_options, **dict.fromkeys(OUR_OPTIONS, False)}
-    config = dataclasses.replace(program.config, partitioning_options=options, gather="step")
+    config = program.config.with_options(gather="step", **dict.fromkeys(OUR_OPTIONS, False))
     return dataclasses.replace(program, config=config)
 
 

@@ -17,10 +17,10 @@ import jax
 
 from mpmd_trace.api.program import Program
 from mpmd_trace.api.targets import for_target, target_devices
+from mpmd_trace.config import Config
 from mpmd_trace.diagnostics.location import Location
 from mpmd_trace.diagnostics.messages import Diagnostic, MpmdError
 from mpmd_trace.diagnostics.source_files import is_users
-from mpmd_trace.frontend.config import Config
 from mpmd_trace.frontend.errors import place_of, problem, raise_problems
 
 __all__ = ["check_arguments", "copied", "failed_while_running", "import_code", "load_program", "user_error"]

@@ -42,7 +42,7 @@ def compile_for_target(file: str, target: str, out: str | None, settings: Sequen
 
 def limit_of(compiled: Compiled) -> int | None:
     """Return the bytes that programs may use on each of the devices of a program, if somebody says so."""
-    given = compiled.lowered.config.device_memory
+    given = compiled.lowered.config.options.device_memory
     sizes = [memory_of(mesh.devices.flat[0]) for mesh in compiled.program.topology.values()]
     return given or min((size for size in sizes if size), default=None)
 

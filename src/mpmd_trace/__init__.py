@@ -36,12 +36,12 @@ if TYPE_CHECKING:
     from mpmd_trace.backend.distribution.faults import PeerError as PeerError
     from mpmd_trace.backend.load import run_module as run_module
     from mpmd_trace.backend.stacked import Pieces as Pieces
+    from mpmd_trace.config import Config as Config
+    from mpmd_trace.config import MeshOfInput as MeshOfInput
     from mpmd_trace.diagnostics.internal import InternalError as InternalError
     from mpmd_trace.diagnostics.messages import Diagnostic as Diagnostic
     from mpmd_trace.diagnostics.messages import MpmdError as MpmdError
     from mpmd_trace.diagnostics.messages import MpmdWarning as MpmdWarning
-    from mpmd_trace.frontend.config import Config as Config
-    from mpmd_trace.frontend.config import MeshOfInput as MeshOfInput
     from mpmd_trace.frontend.gradients import value_and_grad as value_and_grad
     from mpmd_trace.frontend.layers import scan as scan
     from mpmd_trace.frontend.naming import broadcast as broadcast
@@ -70,7 +70,7 @@ __version__ = "0.1.0"
 _WHERE = {
     "AutoSchedule": "scheduling.auto",
     "Compiled": "api.compiled",
-    "Config": "frontend.config",
+    "Config": "config",
     "Diagnostic": "diagnostics.messages",
     "FragmentInfo": "passes.fragment_rules",
     "InternalError": "diagnostics.internal",
@@ -79,7 +79,7 @@ _WHERE = {
     "Links": "scheduling.transfers",
     "Lowered": "api.lowered",
     "MergeRule": "passes.fragment_rules",
-    "MeshOfInput": "frontend.config",
+    "MeshOfInput": "config",
     "Module": "ir.ops",
     "MpmdError": "diagnostics.messages",
     "MpmdWarning": "diagnostics.messages",

@@ -178,7 +178,7 @@ ws = [jnp.eye(16), jnp.eye(16)]
 args = ws, [jnp.zeros_like(w) for w in ws], jnp.ones((64, 16))
 places = columns, columns, NamedSharding(meshes["m0"], P("data"))
 program = mpmd_trace.Program(step, args, config, in_shardings=places)
-limited = dataclasses.replace(program, config=dataclasses.replace(config, device_memory=1000))
+limited = dataclasses.replace(program, config=config.with_options(device_memory=1000))
 """
 
 

@@ -55,9 +55,9 @@ def names_of_the_reference(ends: list[int]) -> Iterator[None]:
     `ends` gets the number of passes up to the end of each phase.
     """
     module = importlib.import_module("mpmd_trace.passes.partition")
-    original = module.phase_passes
+    original = module.passes_of
 
-    def phase_passes(*args: Any, **kwargs: Any) -> list[list[Pass]]:
+    def passes_of(*args: Any, **kwargs: Any) -> list[list[Pass]]:
         phases = [
             [
                 dataclasses.replace(p, share_across_shardings=True) if isinstance(p, LowerToFragmentCalls) else p
@@ -72,7 +72,7 @@ def names_of_the_reference(ends: list[int]) -> Iterator[None]:
         ends[2:] = ends[3:]  # the last phase has two pipelines
         return phases
 
-    with mock.patch.object(module, "phase_passes", phase_passes):
+    with mock.patch.object(module, "passes_of", passes_of):
         yield
 
 

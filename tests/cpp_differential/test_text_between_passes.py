@@ -21,7 +21,7 @@ from mpmd_trace.ir.text import read_module
 from mpmd_trace.ir.types import MeshTensorType
 from mpmd_trace.passes.base import Pass, Pipeline
 from mpmd_trace.passes.manager import PassManager
-from mpmd_trace.passes.partition import phase_passes
+from mpmd_trace.passes.pipelines import passes_of
 from mpmd_trace.passes.request import PartitionRequest
 
 PROPAGATION = "mpmd-shardy-propagation"
@@ -71,7 +71,7 @@ def test_a_pass_can_read_what_the_one_before_printed(
 ) -> None:
     options = program.arguments["partitioning_options"] | dict.fromkeys(ours, True)
     request = PartitionRequest.of(**program.arguments | {"partitioning_options": options})
-    importing, optimizing, sharding, exporting = phase_passes(request)
+    importing, optimizing, sharding, exporting = passes_of(request)
     sharding = [one for one in sharding if propagate or one.name != PROPAGATION]
     passes = list(steps([*importing, *optimizing, ShardArguments(tuple(dimensions)), *sharding, *exporting]))
     try:

@@ -231,18 +231,7 @@ def cpp_text(subject: Subject) -> None:
     from comparison import difference  # of tests/cpp_differential, which is not always at hand
 
     text, asked = attempt(lambda: (subject.lowered.traced.mlir_text(), subject.lowered.request))
-    ours = (
-        "own_meshes",
-        "copies_between_hosts",
-        "allow_reshard_fragments",
-        "merge_parts",
-        "cut_in_calls",
-        "keep_sends_separate",
-    )
-    off = dict.fromkeys((*ours, "keeps_chlo", "outlines"), False)
-    none = dict.fromkeys(("stages", "hoist", "reduce", "state", "fit"), None)
-    options = dataclasses.replace(asked.options, mpmd_equal_microbatches=False)
-    exact = dataclasses.replace(asked, options=options, **off, **none)
+    exact = dataclasses.replace(asked.with_options(mpmd_equal_microbatches=False), step=None)
     found = difference(cpp_process(), Traced(text, exact))
     if found is not None:
         raise Finding(f"C++: {found}")

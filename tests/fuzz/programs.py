@@ -12,17 +12,28 @@ from collections.abc import Callable, Iterator, Sequence
 from typing import Any, TypeVar
 
 from fuzz.pieces import BETWEEN, LAYERS, LOOPS, OPTIMISERS, RESULTS
-from mpmd_trace.passes.import_.pipelines import PLACEMENTS
 from mpmd_trace.passes.optimize.schedules import SCHEDULES as REFERENCE_SCHEDULES
-from mpmd_trace.passes.request import PartitioningOptions
 from mpmd_trace.schedules import ScheduleError, get_schedule, schedule_names
 
 T = TypeVar("T")
 
 MESHES = 4
+PLACEMENTS = ("reference", "cut")
 SHAPES = ((2, 3), (2, 3), (4, 4), (3, 5), (1, 1), (2, 1), (4, 2), (0, 3))
-SWITCHES = tuple(
-    f.name for f in dataclasses.fields(PartitioningOptions) if f.default is False and f.name != "mpmd_infer_transfers"
+SWITCHES = (
+    "mpmd_infer_cross_mesh_reductions",
+    "mpmd_fragment_remat",
+    "mpmd_merge_remat_fragments",
+    "mpmd_split_bwd_fragments",
+    "mpmd_assume_homogeneous_devices",
+    "mpmd_absorb_inferred_fragments_on_entry_point_function",
+    "mpmd_copy_constant_creation_from_producer_to_consumer",
+    "mpmd_apply_merge_transfers_pass",
+    "mpmd_merge_inferred_after_scheduling",
+    "mpmd_fail_on_backward_deps",
+    "mpmd_merge_forward_with_backward",
+    "mpmd_merge_backward_with_forward",
+    "mpmd_equal_microbatches",
 )
 #: Names of schedules; DualPipe wants every layer under two names, which no step here has.
 SCHEDULES = (None, *REFERENCE_SCHEDULES, *(n for n in schedule_names() if n != "dualpipe"), "auto")

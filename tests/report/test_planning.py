@@ -53,8 +53,7 @@ LINKS = Links(Link(5e-6, 2e9))
 
 def phases_apart(program: mpmd_trace.Program) -> mpmd_trace.Program:
     """A forward and a backward that follow each other stay two programs, each with its own cost."""
-    options = {**program.config.partitioning_options, "mpmd_merge_forward_with_backward": False}
-    return dataclasses.replace(program, config=dataclasses.replace(program.config, partitioning_options=options))
+    return dataclasses.replace(program, config=program.config.with_options(mpmd_merge_forward_with_backward=False))
 
 
 def compiled(program: mpmd_trace.Program) -> tuple[Any, FragmentActions]:
@@ -95,7 +94,7 @@ def with_option(program: mpmd_trace.Program, option: Option, known: Study) -> mp
         dict(program.config.topology),
         option.name_to_mesh(known.meshes),
         pipeline_schedule=option.choice.schedule,
-        partitioning_options=dict(program.config.partitioning_options),
+        partitioning_options=program.config.options.changed(),
     )
     return dataclasses.replace(program, config=config)
 
@@ -193,8 +192,7 @@ def test_the_best_is_checked(uneven_study: Any) -> None:
     Sums of gradients that are merged with some of the backwards make it a worse one than the opposite order would be.
     """
     program, found, known = uneven_study
-    merged = {**program.config.partitioning_options, "mpmd_equal_microbatches": False}
-    program = dataclasses.replace(program, config=dataclasses.replace(program.config, partitioning_options=merged))
+    program = dataclasses.replace(program, config=program.config.with_options(mpmd_equal_microbatches=False))
     lowered, traced = found.lowered, parse(found.lowered.traced.mlir_text())
     lowered = dataclasses.replace(lowered, config=program.config)
     options = options_of(known)

@@ -12,9 +12,9 @@ import numpy as np
 
 from mpmd_trace.api.pickling import dumps
 from mpmd_trace.backend.stored import Stored, read, versions, written
+from mpmd_trace.config import Config
 from mpmd_trace.diagnostics.messages import MpmdError
 from mpmd_trace.frontend.arg_shardings import Spec
-from mpmd_trace.frontend.config import Config
 from mpmd_trace.frontend.program_key import Unknown, key_of, sources
 from mpmd_trace.frontend.trace import Traced
 from mpmd_trace.jax_compat import cache

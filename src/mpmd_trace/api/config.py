@@ -13,16 +13,14 @@ from jax.sharding import AbstractMesh, Mesh
 
 from mpmd_trace.api.one_mesh import meshes_along
 from mpmd_trace.backend.placement import overlaps
+from mpmd_trace.config import Config, MeshOfInput
 from mpmd_trace.diagnostics.messages import MpmdError
-from mpmd_trace.frontend.config import Config, MeshOfInput
 from mpmd_trace.frontend.errors import Problem, callers_place, raise_problems
 from mpmd_trace.frontend.layers import equal_parts, range_mistakes
 from mpmd_trace.frontend.names import nearest
 from mpmd_trace.frontend.tags import is_name
 from mpmd_trace.ir.assignment import Assignment
-from mpmd_trace.passes.hoisting.select_hoists import GATHER
-from mpmd_trace.passes.import_.pipelines import PLACEMENTS
-from mpmd_trace.passes.request import PartitioningOptions
+from mpmd_trace.passes.compile_options import CompileOptions
 from mpmd_trace.scheduling.bridge import choose_schedule
 from mpmd_trace.scheduling.user_rules import checked_rules
 
@@ -32,8 +30,6 @@ __all__ = ["make_config"]
 Place = str | tuple[str, int | None]
 
 MEMORY_KINDS = ("device", "pinned_host")
-#: The option of the front end; the others are the partitioner's.
-_HETEROGENEOUS = "enable_heterogeneous_meshes"
 
 
 def make_config(
@@ -75,7 +71,7 @@ def make_config(
             kind) or None; `()` assigns nothing.
         output_mesh_assignment: a pytree prefix of the result, likewise; or `MeshOfInput(argument)`, to keep results
             on the mesh of an argument.
-        partitioning_options: options of the compiler, by name.
+        partitioning_options: options of the compiler, by name; the arguments below may be among them.
         pipeline_schedule: a schedule, the name of one, "auto", or a comparator of two fragments; by default
             microbatches run one after the other, in program order (`docs/schedules.md`).
         fragment_merge_rules: which fragments to merge: rules, their text, or functions that build rules from the
@@ -104,8 +100,18 @@ def make_config(
         FrontendError: with all mistakes.
     """
     problems: list[Problem] = []
-    options = _mapping(partitioning_options, "partitioning_options", problems)
-    problems += _option_problems(options)
+    arguments = {
+        "placement": placement,
+        "hoist_invariants": hoist_invariants,
+        "gather": gather,
+        "gradient_reduction": gradient_reduction,
+        "device_memory": device_memory,
+        "remat": remat,
+        "offload": offload,
+    }
+    given = _mapping(partitioning_options, "partitioning_options", problems)
+    optimizer_sharding = given.pop("optimizer_sharding", optimizer_sharding)
+    options = _options(given, arguments, problems)
     if stage_axis is not None or isinstance(topology, Mesh | AbstractMesh):
         topology = meshes_along(topology, stage_axis)
     meshes = _topology(topology, options, problems)
@@ -140,42 +146,19 @@ def make_config(
     merge_rules, wrong = checked_rules(fragment_merge_rules, "fragment_merge_rules")
     schedule_rules, more = checked_rules(fragment_schedule_rules, "fragment_schedule_rules")
     problems += (*wrong, *more)
-    if placement not in PLACEMENTS:
-        problems.append(f"placement is {' or '.join(map(repr, PLACEMENTS))}, not {placement!r}.")
-    if not isinstance(hoist_invariants, bool):
-        problems.append(f"hoist_invariants is True or False, not {hoist_invariants!r}.")
-    if gather not in GATHER:
-        problems.append(f"gather is {', '.join(map(repr, GATHER[:-1]))} or {GATHER[-1]!r}, not {gather!r}.")
-    if gradient_reduction not in ("step", "microbatch"):
-        problems.append(f"gradient_reduction is 'step' or 'microbatch', not {gradient_reduction!r}.")
-    is_size = isinstance(device_memory, int) and not isinstance(device_memory, bool) and device_memory > 0
-    if device_memory is not None and not is_size:
-        problems.append(f"device_memory is a number of bytes, or None, not {device_memory!r}.")
-    for name, value in (("remat", remat), ("offload", offload)):
-        if value not in (None, "auto"):
-            problems.append(f"{name} is 'auto' or None, not {value!r}.")
-    if remat is not None and options.get("mpmd_fragment_remat"):
-        problems.append("remat='auto' and the option mpmd_fragment_remat both recompute. Leave one of them out.")
-    state_axes = _axes(optimizer_sharding, meshes, problems)
+    axes = _axes(optimizer_sharding, meshes, problems)
+    options = dataclasses.replace(options, optimizer_sharding=axes)
     where = callers_place()
     config = Config(
         topology=MappingProxyType(meshes),
         assignments=MappingProxyType(assignments),
         input_mesh_assignment=inputs,
         output_mesh_assignment=outputs,
-        partitioning_options=MappingProxyType(options),
+        options=options,
         pipeline_schedule=pipeline_schedule,
         fragment_merge_rules=merge_rules,
         fragment_schedule_rules=schedule_rules,
-        placement=placement,
         assigns_names=is_auto,
-        hoist_invariants=hoist_invariants,
-        gather=gather,
-        gradient_reduction=gradient_reduction,
-        device_memory=device_memory,
-        optimizer_sharding=state_axes,
-        remat=remat,
-        offload=offload,
         where=where,
     )
     try:
@@ -232,17 +215,23 @@ def _mapping(given: Any, what: str, problems: list[Problem]) -> dict[str, Any]:
     return result
 
 
-def _option_problems(options: Mapping[str, Any]) -> Iterator[Problem]:
-    value = options.get(_HETEROGENEOUS, False)
-    if not isinstance(value, bool):
-        yield f"partitioning option '{_HETEROGENEOUS}' is True or False, not {value!r}"
+def _options(given: dict[str, Any], arguments: Mapping[str, Any], problems: list[Problem]) -> CompileOptions:
+    """Return all options: those by name, and the arguments that are not at their default."""
+    default = CompileOptions()
+    for name, value in arguments.items():
+        if value is getattr(default, name):
+            continue
+        if name in given and given[name] != value:
+            problems.append(f"{name} is {value!r}, and {given[name]!r} in partitioning_options. Give it once.")
+        given[name] = value
     try:
-        PartitioningOptions.of({k: v for k, v in options.items() if k != _HETEROGENEOUS}, besides=(_HETEROGENEOUS,))
+        return CompileOptions.of(given)
     except MpmdError as error:
-        yield from error.diagnostics
+        problems += error.diagnostics
+        return default
 
 
-def _topology(topology: Any, options: Mapping[str, Any], problems: list[Problem]) -> dict[str, Mesh | AbstractMesh]:
+def _topology(topology: Any, options: CompileOptions, problems: list[Problem]) -> dict[str, Mesh | AbstractMesh]:
     meshes: dict[str, Mesh | AbstractMesh] = {}
     if isinstance(topology, str) or not isinstance(topology, Iterable):
         problems.append(f"a topology lists (name, mesh) pairs or maps names to meshes; got {topology!r}.")
@@ -269,7 +258,7 @@ def _topology(topology: Any, options: Mapping[str, Any], problems: list[Problem]
             problems += _axis_name_problems(name, mesh)
             problems += _device_problems(name, mesh)
     problems += overlaps(meshes)
-    if options.get(_HETEROGENEOUS) is False:
+    if options.enable_heterogeneous_meshes is False:
         problems += _axes_problems(meshes)
     return meshes
 

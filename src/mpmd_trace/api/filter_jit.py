@@ -12,8 +12,8 @@ import jax
 from mpmd_trace.api.jit import Jitted, applied
 from mpmd_trace.api.options import DONATE, Donate, Donation, FilterJitOptions, statics
 from mpmd_trace.api.stage_info import Adapter
+from mpmd_trace.config import Config
 from mpmd_trace.frontend import mutation, tags
-from mpmd_trace.frontend.config import Config
 from mpmd_trace.frontend.errors import mistake
 from mpmd_trace.frontend.statics import StaticLeaf, is_hashable, without_statics
 

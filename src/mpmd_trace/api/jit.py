@@ -23,10 +23,10 @@ from mpmd_trace.api.traced import TracedStep
 from mpmd_trace.backend.arguments import TracedArgument, WrongSharding
 from mpmd_trace.backend.executables import Known
 from mpmd_trace.backend.stacked import Pieces
+from mpmd_trace.config import Config
 from mpmd_trace.diagnostics.internal import explains_internal_errors
 from mpmd_trace.diagnostics.messages import MpmdError
 from mpmd_trace.diagnostics.progress import compiling, stage
-from mpmd_trace.frontend.config import Config
 from mpmd_trace.frontend.errors import at_users_place, callers_place, mistake, recorded_warnings, warn
 from mpmd_trace.frontend.functions import name_of
 from mpmd_trace.frontend.layers import is_assigning
@@ -251,7 +251,7 @@ class Jitted:
             return lowered
         imported = lowered.imported()
         try:
-            return dataclasses.replace(lowered, schedule=settle(schedule, imported, config.partitioning_options))
+            return dataclasses.replace(lowered, schedule=settle(schedule, imported, config.options))
         except MpmdError as error:
             raise at_users_place(error, config.where) from None
 

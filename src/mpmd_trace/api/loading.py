@@ -16,9 +16,9 @@ from mpmd_trace.api.lowered import Lowered
 from mpmd_trace.api.pickling import loads
 from mpmd_trace.backend.placement import overlaps
 from mpmd_trace.backend.stored import Stored, read, versions
+from mpmd_trace.config import Config
 from mpmd_trace.diagnostics.internal import explains_internal_errors
 from mpmd_trace.diagnostics.messages import Diagnostic, MpmdError
-from mpmd_trace.frontend.config import Config
 from mpmd_trace.frontend.trace import Rewritten, Traced
 from mpmd_trace.scheduling.bridge import ScheduleChoice
 

@@ -20,10 +20,10 @@ from mpmd_trace.api.placement_warnings import placement_warnings
 from mpmd_trace.backend.executables import CompilerOptions, Known
 from mpmd_trace.backend.load import LoadedProgram, load
 from mpmd_trace.backend.placement_report import placement_report
+from mpmd_trace.config import Config
 from mpmd_trace.diagnostics.internal import explains_internal_errors
 from mpmd_trace.diagnostics.messages import MpmdError, shortened
 from mpmd_trace.diagnostics.progress import LOG, stage, without_bar
-from mpmd_trace.frontend.config import Config
 from mpmd_trace.frontend.errors import callers_place, problem, raise_problems, recorded_warnings, warn
 from mpmd_trace.frontend.trace import Traced
 from mpmd_trace.ir.collector import paused_collector
@@ -135,8 +135,9 @@ class Lowered(PartitionedProgram):
         """Warn of what is known now that it is compiled."""
         if self.warns_of_donations:
             _warn_of_donations(program, self.traced)
-        if (fit := self.request.fit) is not None:
-            for text in memory_fit.missing(program, fit.limit):
+        options = self.config.options
+        if options.remat is not None or options.offload is not None:
+            for text in memory_fit.missing(program, self.asked.limit):
                 warn(text, self.config.where)
         given = [{i for i, place in enumerate(places) if place is not None} for places in self.asked.assignments]
         own = {self.traced.inputs[i].name for i in given[0]}

@@ -8,9 +8,9 @@ from collections.abc import Mapping, Sequence
 import jax
 from jax.sharding import Mesh
 
+from mpmd_trace.config import Config
 from mpmd_trace.frontend.arg_shardings import Spec, same_devices
 from mpmd_trace.frontend.arguments import Leaf
-from mpmd_trace.frontend.config import Config
 from mpmd_trace.frontend.memory_kinds import HOST
 from mpmd_trace.frontend.trace import Traced
 from mpmd_trace.ir.assignment import Assignment
@@ -23,8 +23,8 @@ __all__ = ["assigned", "device_memory", "of_named_inputs"]
 
 def device_memory(config: Config) -> int | None:
     """The bytes of memory that a step may take of a device: as configured, or as the smallest device has; or None."""
-    if config.device_memory is not None or config.is_abstract:
-        return config.device_memory
+    if config.options.device_memory is not None or config.is_abstract:
+        return config.options.device_memory
     sizes = [
         memory_of(device) for mesh in config.topology.values() if isinstance(mesh, Mesh) for device in _one_of(mesh)
     ]

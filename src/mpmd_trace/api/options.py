@@ -7,8 +7,8 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Any, Literal, TypedDict
 
 from mpmd_trace.backend.executables import CompilerOptions
+from mpmd_trace.config import Config
 from mpmd_trace.frontend.arguments import listed_positions
-from mpmd_trace.frontend.config import Config
 from mpmd_trace.frontend.errors import mistake, raise_problems
 from mpmd_trace.frontend.functions import parameters_of, positional_names
 from mpmd_trace.frontend.names import nearest

@@ -19,9 +19,9 @@ from mpmd_trace.backend.load import LoadedProgram, MemoryAnalysis
 from mpmd_trace.backend.placement_report import PlacementReport, placement_report
 from mpmd_trace.backend.planner import make_plan
 from mpmd_trace.backend.stored import Stored, stored_form
+from mpmd_trace.config import Config
 from mpmd_trace.diagnostics.messages import Diagnostic, MpmdError, Note
 from mpmd_trace.diagnostics.progress import LOG, stage
-from mpmd_trace.frontend.config import Config
 from mpmd_trace.frontend.errors import at_users_place, problem, recorded_warnings, users_place, warn
 from mpmd_trace.frontend.memory_kinds import HOST
 from mpmd_trace.frontend.trace import Traced
@@ -81,7 +81,7 @@ class PartitionedProgram(StageInfo):
     @functools.cached_property
     def request(self) -> PartitionRequest:
         """What the partitioner is asked for, but for rules.  Raises `MpmdError`."""
-        return self.asked.request("reference" if self.engine == "cpp" else self.config.placement)
+        return self.asked.request("reference" if self.engine == "cpp" else self.config.options.placement)
 
     @property
     def request_with_rules(self) -> PartitionRequest:
@@ -94,22 +94,18 @@ class PartitionedProgram(StageInfo):
             raise MpmdError("the C++ partitioner has no merge_neighbours; use engine='python', or leave it out")
         if rules[SCHEDULE]:
             warn("the C++ partitioner takes fragment_schedule_rules and ignores them", self.config.where)
-        ours = [name for name in ("optimizer_sharding", "remat", "offload") if getattr(self.config, name)]
+        ours = [name for name in ("optimizer_sharding", "remat", "offload") if getattr(self.config.options, name)]
         if ours:
             warn(f"the C++ partitioner has no {' and no '.join(ours)}, which want engine='python'", self.config.where)
-        asked = self.asked.request("reference")
-        given = self.config.partitioning_options.get("mpmd_equal_microbatches", False)
-        options = dataclasses.replace(asked.options, mpmd_equal_microbatches=given)
-        return dataclasses.replace(
-            asked,
-            options=options,
-            hoist=None,
-            reduce=None,
-            state=None,
-            fit=None,
-            merge_rules=rules[MERGE],
-            schedule_rules=rules[SCHEDULE],
+        request = self.asked.request("reference").with_options(
+            mpmd_equal_microbatches=bool(self.config.options.mpmd_equal_microbatches),
+            hoist_invariants=False,
+            gradient_reduction="microbatch",
+            optimizer_sharding=(),
+            remat=None,
+            offload=None,
         )
+        return dataclasses.replace(request, merge_rules=rules[MERGE], schedule_rules=rules[SCHEDULE])
 
     def fragments(self) -> Fragments:
         """Return the named fragments as they will be scheduled, with their costs, for building rules.
@@ -224,9 +220,7 @@ class PartitionedProgram(StageInfo):
     def _import(self, **options: Any) -> Module:
         """Return the program after the import phase, with some options changed."""
         try:
-            request = self.request
-            request = dataclasses.replace(request, options=dataclasses.replace(request.options, **options))
-            return partition_as(self.traced.module, request, phases="import").module
+            return partition_as(self.traced.module, self.request.with_options(**options), phases="import").module
         except MpmdError as error:
             raise at_users_place(error, self.config.where) from None
 

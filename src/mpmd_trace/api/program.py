@@ -11,9 +11,9 @@ import jax
 
 from mpmd_trace.api.filter_jit import filter_jit, is_dynamic, plain_jit
 from mpmd_trace.api.jit import Jitted, jit
+from mpmd_trace.config import Config
 from mpmd_trace.diagnostics.location import UNKNOWN
 from mpmd_trace.diagnostics.messages import MpmdError
-from mpmd_trace.frontend.config import Config
 from mpmd_trace.frontend.errors import callers_place, raise_problems
 from mpmd_trace.frontend.module_fields import numbers_in_modules
 

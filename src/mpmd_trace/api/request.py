@@ -5,25 +5,22 @@ from __future__ import annotations
 import dataclasses
 import functools
 from collections.abc import Mapping
+from typing import Literal
 
 from mpmd_trace.api import meshes
 from mpmd_trace.backend.placement import device_owners
 from mpmd_trace.backend.replacements import alike, replacements
+from mpmd_trace.config import Config
 from mpmd_trace.frontend.arg_shardings import Spec
-from mpmd_trace.frontend.config import Config
 from mpmd_trace.frontend.errors import raise_problems
 from mpmd_trace.frontend.memory_kinds import HOST
 from mpmd_trace.frontend.trace import Traced
 from mpmd_trace.ir.assignment import Assignment
 from mpmd_trace.ir.attributes import MeshAttr, TopologyAttr
-from mpmd_trace.passes.hoisting.hoist_invariants import HoistInvariants
-from mpmd_trace.passes.hoisting.reduce_once import ReduceOnce
 from mpmd_trace.passes.import_.assignments import SameMesh
-from mpmd_trace.passes.import_.find_stages import FindStages
-from mpmd_trace.passes.memory.fit_memory import FitMemory
 from mpmd_trace.passes.memory.reserved import Reserved
-from mpmd_trace.passes.memory.shard_optimizer_state import Replaced, ShardOptimizerState
-from mpmd_trace.passes.request import PartitioningOptions, PartitionRequest
+from mpmd_trace.passes.memory.shard_optimizer_state import Replaced
+from mpmd_trace.passes.request import PartitionRequest, StepFacts
 from mpmd_trace.scheduling.bridge import ScheduleChoice
 
 __all__ = ["Asked"]
@@ -68,21 +65,12 @@ class Asked:
         raise_problems([*bad, *worse], config.where)
         return inputs, outputs
 
-    def request(self, placement: str) -> PartitionRequest:
-        """Return the request, but for rules; `placement` is "cut" or "reference"."""
-        config, traced = self.config, self.traced
+    def request(self, placement: Literal["cut", "reference"]) -> PartitionRequest:
+        """Return the request, but for rules."""
+        config, traced, options = self.config, self.traced, self.config.options
         constants = len(traced.constants)
-        cut = placement == "cut"
-        # Programs equal for all microbatches are what differs most from the reference's: not where it partitions.
-        equal = {"mpmd_equal_microbatches": self.engine != "cpp"}
-        options = {**equal, **config.partitioning_options, **self.schedule.options}
-        if config.placement == "cut":  # which infers transfers, and so does what stands in for it
-            options.setdefault("mpmd_infer_transfers", True)
-        options.pop("enable_heterogeneous_meshes", None)  # for the frontend
-        parsed = PartitioningOptions.of(options)
+        infers, equal = options.mpmd_infer_transfers, options.mpmd_equal_microbatches
         shapes = {n: MeshAttr.get((str(a), size) for a, size in m.shape.items()) for n, m in config.topology.items()}
-        limit = self.limit
-        besides = tuple(Reserved(mesh, size) for mesh, size in self.reserved.items())
         return PartitionRequest(
             traced.name,
             TopologyAttr.get(shapes),
@@ -90,46 +78,36 @@ class Asked:
             (*(None,) * constants, *self.assignments[0]),
             tuple(self.assignments[1]) if self.engine == "cpp" else tuple(map(_on_device, self.assignments[1])),
             tuple(constants + i for i in traced.donated),
-            parsed,
-            together=self.together if cut else (),
+            dataclasses.replace(
+                options,
+                placement=placement,
+                # The cut infers transfers, and so does what stands in for it.
+                mpmd_infer_transfers=options.placement == "cut" if infers is None else infers,
+                # Programs equal for all microbatches are what differs most from the reference's: not where it
+                # partitions.
+                mpmd_equal_microbatches=self.engine != "cpp" if equal is None else equal,
+                mpmd_split_bwd_fragments=self.schedule.splits_backward or options.mpmd_split_bwd_fragments,
+            ),
+            self.schedule.order,
             same_mesh=tuple(SameMesh(constants + i, o) for i, o in config.same_mesh(traced)),
-            own_meshes=config.is_heterogeneous,
-            placement=placement,
-            copies_between_hosts=True,
-            fuse_fwd_bwd=parsed.mpmd_equal_microbatches and "mpmd_merge_forward_with_backward" not in options,
-            allow_reshard_fragments=True,
-            merge_parts=True,
-            stages=FindStages(number=self.schedule.stages),
-            warns_of_schedules=config.pipeline_schedule is not None,
-            cut_in_calls=cut,
-            keep_sends_separate=cut,
-            reverse_backward=self.schedule.reverse_backward,
-            keeps_chlo=self.engine != "cpp",
-            outlines=self.engine != "cpp",
-            hoist=self._hoist(besides),
-            reduce=ReduceOnce(limit, besides) if config.gradient_reduction == "step" else None,
-            state=ShardOptimizerState(config.optimizer_sharding, self._replaced) if config.optimizer_sharding else None,
-            fit=self._fit(besides),
+            together=self.together if placement == "cut" else (),
             device_owners=device_owners(config.topology),
+            step=StepFacts(
+                stages=self.schedule.stages,
+                reverse_backward=self.schedule.reverse_backward,
+                schedule_is_chosen=config.pipeline_schedule is not None,
+                own_meshes=config.is_heterogeneous,
+                keeps_chlo=self.engine != "cpp",
+                device_memory=self.limit,
+                reserved=tuple(Reserved(mesh, size) for mesh, size in self.reserved.items()),
+                replaced=self._replaced if options.optimizer_sharding else (),
+            ),
         )
 
     @functools.cached_property
     def limit(self) -> int:
         """The bytes of a device that a step may take; 0 where nobody knows."""
         return meshes.device_memory(self.config) or 0
-
-    def _hoist(self, besides: tuple[Reserved, ...]) -> HoistInvariants | None:
-        """Return how what is the same for all microbatches is computed once, unless that is not wanted."""
-        if not self.config.hoist_invariants:
-            return None
-        return HoistInvariants(limit=self.limit, reserved=besides, gather=self.config.gather)
-
-    def _fit(self, besides: tuple[Reserved, ...]) -> FitMemory | None:
-        """Return how activations are made to fit, if that is asked for."""
-        remat, offload = self.config.remat is not None, self.config.offload is not None
-        if not remat and not offload:
-            return None
-        return FitMemory(self.limit, remat, offload, besides)
 
     @property
     def _replaced(self) -> tuple[Replaced, ...]:

@@ -13,8 +13,8 @@ from jax.sharding import AbstractMesh, Mesh, NamedSharding
 
 from mpmd_trace.api.program import Program
 from mpmd_trace.backend.placement import device_owners
+from mpmd_trace.config import Config
 from mpmd_trace.diagnostics.messages import MpmdError
-from mpmd_trace.frontend.config import Config
 from mpmd_trace.jax_compat.layouts import Format
 from mpmd_trace.jax_compat.targets import devices_of
 

@@ -12,7 +12,7 @@ from flax import nnx
 from mpmd_trace.api.jit import Jitted, applied
 from mpmd_trace.api.options import Donation, JitOptions, statics
 from mpmd_trace.api.stage_info import Adapter
-from mpmd_trace.frontend.config import Config
+from mpmd_trace.config import Config
 from mpmd_trace.frontend.errors import warn
 from mpmd_trace.nnx import _objects
 

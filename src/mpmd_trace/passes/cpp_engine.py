@@ -15,10 +15,11 @@ from typing import Any, Self
 
 from mpmd_trace.diagnostics.messages import MpmdError
 from mpmd_trace.ir.text import parse
+from mpmd_trace.passes.compile_options import OUR_OPTIONS
 from mpmd_trace.passes.manager import PassRun
 from mpmd_trace.passes.optimize.schedules import SCHEDULES, Schedule
 from mpmd_trace.passes.partition import IoSpec, Partitioned
-from mpmd_trace.passes.request import OUR_OPTIONS, PartitionRequest, Phases
+from mpmd_trace.passes.request import PartitionRequest, Phases
 
 __all__ = ["CppAnswer", "CppPartitioner", "available", "partition_with_cpp"]
 
@@ -135,7 +136,10 @@ def _arguments(request: PartitionRequest) -> dict[str, Any]:
         "input_meshes": [None if a is None else a.place for a in request.inputs],
         "output_meshes": [None if a is None else a.place for a in request.outputs],
         "donate_argnums": list(request.donated),
-        "partitioning_options": request.options.changed(),
+        "partitioning_options": {
+            **{name: True for name, value in request.options.changed().items() if name.startswith("mpmd_") and value},
+            "mpmd_pipeline_schedule": str(request.schedule),
+        },
         "fragment_merge_rules": [dataclasses.asdict(rule) for rule in request.merge_rules],
         "fragment_schedule_rules": [dataclasses.asdict(rule) for rule in request.schedule_rules],
     }
@@ -154,7 +158,7 @@ def partition_with_cpp(
             "the C++ partitioner does not support results on the mesh of an argument (MeshOfInput); use "
             "engine='python', or give the results meshes"
         )
-    order = request.options.mpmd_pipeline_schedule
+    order = request.schedule
     if not isinstance(order, Schedule):
         raise MpmdError(
             f"engine='cpp' knows the reference's schedules only, not '{order}'; use engine='python', or one of "

@@ -8,8 +8,9 @@ from __future__ import annotations
 
 import dataclasses
 import functools
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from typing import Any
+import itertools
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from typing import Any, Literal
 
 from mpmd_trace.diagnostics.internal import explains_internal_errors
 from mpmd_trace.diagnostics.messages import Diagnostic, MpmdError
@@ -18,20 +19,18 @@ from mpmd_trace.ir.collector import paused_collector
 from mpmd_trace.ir.ops import FuncOp, Module
 from mpmd_trace.ir.text import read_module
 from mpmd_trace.ir.types import MeshTensorType
-from mpmd_trace.passes.base import Pass
-from mpmd_trace.passes.export.pipelines import ExportPipeline
-from mpmd_trace.passes.import_.assignments import IndexAssignment, NameAssignment
 from mpmd_trace.passes.import_.clean_up import CleanUp, read_clean
-from mpmd_trace.passes.import_.pipelines import ImportPipeline
 from mpmd_trace.passes.manager import Hook, PassManager, PassRun
-from mpmd_trace.passes.optimize.pipelines import OptimizePipeline
 from mpmd_trace.passes.optimize.rule_orders import UserRules
 from mpmd_trace.passes.optimize.schedules import Predicate, Sparse
+from mpmd_trace.passes.pipelines import passes_of
 from mpmd_trace.passes.placement.hypergraph import TOGETHER
 from mpmd_trace.passes.request import NamedMeshes, PartitionRequest, Phases, check_phases
-from mpmd_trace.passes.sharding.pipelines import ShardingPropagationPipeline
 
-__all__ = ["IoSpec", "Partitioned", "partition", "partition_as", "phase_passes"]
+__all__ = ["IoSpec", "Partitioned", "partition", "partition_as"]
+
+#: How many phases of a pipeline run: "all" has two after "optimize".
+_PHASES = {"import": 1, "optimize": 2, "all": 4}
 
 
 @dataclasses.dataclass(frozen=True)
@@ -108,85 +107,6 @@ def _mark_donated(main: FuncOp, donated: Iterable[int]) -> None:
     main.set_all_arg_attrs(dicts)
 
 
-def phase_passes(
-    request: PartitionRequest,
-    phases: Phases = "all",
-    user_rules: Callable[[], UserRules] | None = None,
-    *,
-    alias_bodies: bool = False,
-) -> Iterator[list[Pass]]:
-    """Yield the passes of each phase, as the driver runs them; `user_rules` are asked for after the first.
-
-    `alias_bodies`: exported functions made of one body share it, and it does not change any more.
-    """
-    options = request.options
-    yield (
-        ImportPipeline(
-            name_to_mesh_assignment=tuple(NameAssignment(n, place) for n, place in request.assignment.items()),
-            input_assignment=tuple(IndexAssignment(i, p) for i, p in enumerate(request.inputs) if p is not None),
-            output_assignment=tuple(IndexAssignment(i, p) for i, p in enumerate(request.outputs) if p is not None),
-            constraints=request.same_mesh,
-            merge_after_scheduling=options.mpmd_merge_inferred_after_scheduling,
-            absorb_on_entry_point=options.mpmd_absorb_inferred_fragments_on_entry_point_function,
-            infer_transfers=options.mpmd_infer_transfers,
-            infer_cross_mesh_reductions=options.mpmd_infer_cross_mesh_reductions,
-            merge_parts=request.merge_parts,
-            split_bwd_fragments=options.mpmd_split_bwd_fragments,
-            enable_heterogeneous_meshes=request.heterogeneous,
-            stages=request.stages,
-            placement=request.placement,
-            cut_in_calls=request.cut_in_calls,
-            keep_sends_separate=request.keep_sends_separate,
-            uniform_microbatch_programs=options.mpmd_equal_microbatches,
-            reverse_backward=request.reverse_backward,
-            keeps_chlo=request.keeps_chlo,
-            outlines=request.outlines,
-        ).passes()
-    )
-    if phases == "import":
-        return
-    yield (
-        OptimizePipeline(
-            any_schedule=True,
-            pipeline_schedule=options.mpmd_pipeline_schedule,
-            fragment_merge_rules=request.merge_rules,
-            fragment_schedule_rules=request.schedule_rules,
-            user_rules=None if user_rules is None else user_rules(),
-            merge_after_scheduling=options.mpmd_merge_inferred_after_scheduling,
-            absorb_on_entry_point=options.mpmd_absorb_inferred_fragments_on_entry_point_function,
-            apply_fragment_remat=options.mpmd_fragment_remat,
-            merge_remat_fragments=options.mpmd_merge_remat_fragments,
-            merge_forward_with_backward=options.mpmd_merge_forward_with_backward,
-            merge_backward_with_forward=options.mpmd_merge_backward_with_forward,
-            warns_of_schedules=request.warns_of_schedules,
-            uniform_microbatch_programs=options.mpmd_equal_microbatches,
-        ).passes()
-    )
-    if phases == "optimize":
-        return
-    yield ShardingPropagationPipeline(
-        copies_between_hosts=request.copies_between_hosts,
-        own_meshes=request.own_meshes,
-        chlo=request.keeps_chlo,
-        hoist=request.hoist,
-        reduce=request.reduce,
-        state=request.state,
-        fit=request.fit,
-    ).passes()
-    yield (
-        ExportPipeline(
-            copy_constants_from_producer_to_consumer=options.mpmd_copy_constant_creation_from_producer_to_consumer,
-            apply_merge_transfers=options.mpmd_apply_merge_transfers_pass,
-            fail_on_backward_deps=options.mpmd_fail_on_backward_deps,
-            uniform_microbatch_programs=options.mpmd_equal_microbatches,
-            fuse_fwd_bwd=request.fuse_fwd_bwd,
-            allow_reshard_fragments=request.allow_reshard_fragments,
-            alias_bodies=alias_bodies,
-            outlines=request.outlines,
-        ).passes()
-    )
-
-
 @explains_internal_errors
 def partition(
     module: Any,
@@ -205,7 +125,7 @@ def partition(
     constraints: Sparse | None = None,
     same_mesh: Sequence[tuple[int, int]] = (),
     heterogeneous_meshes: bool = False,
-    placement: str = "reference",
+    placement: Literal["reference", "cut"] = "reference",
     hooks: Sequence[Hook] = (),
 ) -> Partitioned:
     """Partition the program `@main` of a module over meshes.
@@ -217,7 +137,7 @@ def partition(
         assignment: the mesh, or (mesh, stage), of each named computation and tensor.
         input_meshes: for each argument of `@main` a mesh or None (inferred); likewise `output_meshes`.
         donate_argnums: the arguments whose buffers the program may reuse.
-        partitioning_options: see `PartitioningOptions`.
+        partitioning_options: see `CompileOptions`.
         fragment_merge_rules: which fragments become one (rules or their text).
         fragment_schedule_rules: which fragments run in a given order; they replace the schedule.
         phases: "import", "optimize" (import and optimize) or "all".
@@ -272,7 +192,7 @@ def partition_as(
         # With hooks each step is seen by itself; otherwise MLIR cleans up the module while it has it.
         is_mlir = isinstance(module, str) or hasattr(module, "operation")
         cleaned = (
-            read_clean(module, keeps_chlo=request.keeps_chlo, outlines=request.outlines)
+            read_clean(module, keeps_chlo=request.keeps_chlo, outlines=request.keeps_chlo)
             if is_mlir and not hooks
             else None
         )
@@ -301,8 +221,9 @@ def partition_as(
             diagnostics += cleaned[1]
         rules = None if user_rules is None else functools.partial(user_rules, work)
         # A hook may run passes of its own, which change functions as they like.
-        for phase, passes in enumerate(phase_passes(request, phases, rules, alias_bodies=not hooks)):
-            left = [one for one in passes if cleaned is None or not isinstance(one, CleanUp)]
+        passes = passes_of(request, rules, alias_bodies=not hooks)
+        for phase, steps in enumerate(itertools.islice(passes, _PHASES[phases])):
+            left = [one for one in steps if cleaned is None or not isinstance(one, CleanUp)]
             manager = PassManager(left, hooks, first_index=len(runs))
             runs += manager.run(work)
             diagnostics += manager.diagnostics.found

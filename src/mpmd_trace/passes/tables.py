@@ -118,9 +118,9 @@ PASSES = {
 }
 #: The same for pipelines.
 PIPELINES = {
-    "mpmd-infer-mesh-pipeline": "import_.pipelines:InferMeshPipeline",
-    "mpmd-import-pipeline": "import_.pipelines:ImportPipeline",
-    "mpmd-optimize-pipeline": "optimize.pipelines:OptimizePipeline",
-    "mpmd-sharding-propagation-pipeline": "sharding.pipelines:ShardingPropagationPipeline",
-    "mpmd-export-pipeline": "export.pipelines:ExportPipeline",
+    "mpmd-infer-mesh-pipeline": "pipelines:InferMeshPipeline",
+    "mpmd-import-pipeline": "pipelines:ImportPipeline",
+    "mpmd-optimize-pipeline": "pipelines:OptimizePipeline",
+    "mpmd-sharding-propagation-pipeline": "pipelines:ShardingPropagationPipeline",
+    "mpmd-export-pipeline": "pipelines:ExportPipeline",
 }

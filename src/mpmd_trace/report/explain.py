@@ -136,8 +136,9 @@ _OF_A_PLACE, _PLACES = 8, 200
 
 def rules_of(request: PartitionRequest) -> dict[str, Any]:
     """Return what `explain` has to know of how a program is placed."""
-    infers = request.options.mpmd_infer_transfers
-    return {"infer_transfers": infers, "same_mesh": request.same_mesh, "placement": request.placement}
+    options = request.options
+    infers = bool(options.mpmd_infer_transfers)
+    return {"infer_transfers": infers, "same_mesh": request.same_mesh, "placement": options.placement}
 
 
 def explain_ends(module: Module, request: PartitionRequest) -> tuple[Placement, ...]:

@@ -15,9 +15,9 @@ from mpmd_trace.diagnostics.messages import MpmdError
 from mpmd_trace.ir.assignment import Assignment
 from mpmd_trace.ir.attributes import TopologyAttr
 from mpmd_trace.ir.ops import Module
-from mpmd_trace.passes.optimize.schedules import SCHEDULES
+from mpmd_trace.passes.compile_options import OUR_OPTIONS
 from mpmd_trace.passes.partition import partition_as
-from mpmd_trace.passes.request import OUR_OPTIONS, PartitionRequest
+from mpmd_trace.passes.request import PartitionRequest
 from mpmd_trace.report.plan_values import Profile, activation_slots, cut_bytes, other_bytes, values_of_plan
 from mpmd_trace.report.timeline import FragmentActions
 from mpmd_trace.scheduling.transfers import Value
@@ -55,13 +55,12 @@ def values_of_layers(lowered: PartitionedProgram, traced: Module, names: Sequenc
     request = lowered.request
     meshes = [f"layer{i}" for i in range(len(names))]
     axes = next(iter(request.topology.meshes.values()))
-    options = dataclasses.replace(
-        request.options,
+    options = request.with_options(
+        placement="reference",
         mpmd_infer_transfers=True,
-        mpmd_pipeline_schedule=SCHEDULES["GPipe"],
         mpmd_split_bwd_fragments=False,
         **dict.fromkeys(OUR_OPTIONS, False),
-    )
+    ).options
     request = PartitionRequest(
         request.func_name,
         TopologyAttr.get(dict.fromkeys(meshes, axes)),

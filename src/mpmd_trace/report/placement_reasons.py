@@ -21,7 +21,7 @@ def reasons(held: PlacementReport, lowered: PartitionedProgram) -> dict[int, str
     if not held.misplaced:
         return {}
     request = lowered.request
-    ready = BeforePlacement(request.placement)
+    ready = BeforePlacement(request.options.placement)
     partition_as(lowered.traced.module, request, hooks=[ready], phases="import")
     if ready.module is None:  # the program has no meshes to choose from
         return {}

@@ -70,11 +70,9 @@ def check_option(option: Option, study: Study, lowered: Lowered, traced: Module)
 
 def _scheduled(option: Option, study: Study, lowered: Lowered, traced: Module) -> Module:
     """Return the program after the optimize phase, with the stages and the schedule of the option."""
-    options = dict(lowered.config.partitioning_options)
-    options.pop("mpmd_pipeline_schedule", None)  # the choice says it
-    if options.get("mpmd_split_bwd_fragments") is False:
-        del options["mpmd_split_bwd_fragments"]
-    config = dataclasses.replace(lowered.config, pipeline_schedule=option.choice.schedule, partitioning_options=options)
+    splits = lowered.config.options.mpmd_split_bwd_fragments or None
+    config = lowered.config.with_options(mpmd_pipeline_schedule=None, mpmd_split_bwd_fragments=splits)
+    config = dataclasses.replace(config, pipeline_schedule=option.choice.schedule)
     if option.assignment == "balanced":
         places = option.places(study.meshes)
         config = dataclasses.replace(config, assignments=places, input_mesh_assignment=(), output_mesh_assignment=())

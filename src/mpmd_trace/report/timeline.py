@@ -13,8 +13,8 @@ from mpmd_trace.backend.timeline import Timeline as Measured
 from mpmd_trace.backend.timeline import TimelineEntry, lane_of
 from mpmd_trace.diagnostics.messages import MpmdError
 from mpmd_trace.ir.ops import FragmentOp, Module
+from mpmd_trace.passes.compile_options import OUR_OPTIONS
 from mpmd_trace.passes.manager import PassRun
-from mpmd_trace.passes.request import OUR_OPTIONS
 from mpmd_trace.schedules import Action, Event, Step, Timeline, fused
 from mpmd_trace.scheduling.transfers import fragment_step
 

@@ -8,13 +8,14 @@ from __future__ import annotations
 
 import dataclasses
 import inspect
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from typing import TYPE_CHECKING, Any
 
 from mpmd_trace.diagnostics.messages import MpmdError
 from mpmd_trace.frontend.errors import problem
 from mpmd_trace.ir.diagnostics import Diagnostics
 from mpmd_trace.ir.ops import Module
+from mpmd_trace.passes.compile_options import CompileOptions
 from mpmd_trace.passes.import_.find_stages import FindStages
 from mpmd_trace.passes.mesh_order import is_cpu_mesh
 from mpmd_trace.passes.optimize.schedules import (
@@ -22,6 +23,7 @@ from mpmd_trace.passes.optimize.schedules import (
     Comparator,
     Constraints,
     ExplicitOrder,
+    Order,
     ScheduleError,
     Sparse,
     Unit,
@@ -32,14 +34,10 @@ from mpmd_trace.schedules import ScheduleError as LibraryError
 from mpmd_trace.scheduling.auto import AutoSchedule, best_schedule, forward_schedule, program_costs
 
 if TYPE_CHECKING:
-    from mpmd_trace.frontend.config import Config
+    from mpmd_trace.config import Config
 
 __all__ = ["PROGRAM_ORDER", "ScheduleChoice", "choose_schedule", "constraints_of", "refusal", "settle"]
 
-#: Schedules that run the weight-gradient part apart from the rest, so the backward must be split for them.
-_SPLITS = "mpmd_split_bwd_fragments"
-#: The reference's way to name a schedule.
-_SCHEDULE = "mpmd_pipeline_schedule"
 #: The schedule that is made for the stages that a program has.
 _FORWARD = "forward"
 #: What is done where no schedule is asked for: each mesh runs its part of one microbatch after the other, forward and
@@ -49,10 +47,12 @@ PROGRAM_ORDER = "program order"
 
 @dataclasses.dataclass(frozen=True)
 class ScheduleChoice:
-    """How the scheduler is driven: partitioning options, among them the schedule."""
+    """How the scheduler is driven."""
 
     name: str
-    options: Mapping[str, Any] = dataclasses.field(default_factory=dict)
+    order: Order = SCHEDULES["GPipe"]
+    #: Whether weight gradients run apart from the rest, so that backwards are split.
+    splits_backward: bool = False
     #: Whether it goes by the stages of a program, and in which order these visit the meshes: "no", "loop" or "v".
     stages: str = "no"
     #: Whether backward passes run from the last microbatch to the first, and sums of gradients with them.
@@ -98,29 +98,30 @@ def refusal(config: Config, microbatches: int) -> str | None:
 
 def _conflicts(config: Config, choice: ScheduleChoice) -> Iterator[str]:
     """Why the schedule and the options cannot both be had."""
-    options, wanted = config.partitioning_options, config.pipeline_schedule
-    if wanted is not None and _SCHEDULE in options:
-        named = options[_SCHEDULE] or "none"
-        if not (isinstance(wanted, str) and isinstance(named, str) and wanted.lower() == named.lower()):
+    wanted, option = config.pipeline_schedule, config.options.schedule
+    if wanted is not None and option is not None:
+        named = str(option)
+        if not (isinstance(wanted, str) and wanted.lower() == named.lower()):
             yield (
                 f"two schedules are asked for: '{choice.name}' by pipeline_schedule, {named!r} by the option "
-                f"{_SCHEDULE}; leave one of them out"
+                f"mpmd_pipeline_schedule; leave one of them out"
             )
-    if choice.options.get(_SPLITS) and options.get(_SPLITS) is False:
+    if choice.splits_backward and config.options.mpmd_split_bwd_fragments is False:
         yield (
             f"the schedule '{choice.name}' runs weight gradients apart from input gradients, for which backwards are "
-            f"split, but the option {_SPLITS} is False; leave the option out, or choose a schedule that keeps "
-            "backwards whole, such as '1F1B'"
+            "split, but the option mpmd_split_bwd_fragments is False; leave the option out, or choose a schedule that "
+            "keeps backwards whole, such as '1F1B'"
         )
 
 
 def _choice(config: Config, engine: str) -> ScheduleChoice:
     wanted = config.pipeline_schedule
-    if wanted is None and _SCHEDULE not in config.partitioning_options and engine != "cpp":
-        return ScheduleChoice(PROGRAM_ORDER, {_SCHEDULE: SCHEDULES["none"]})
     if wanted is None:
-        named = config.partitioning_options.get(_SCHEDULE, "GPipe") or "none"
-        return ScheduleChoice(str(find_schedule(str(named)) or named))
+        order = config.options.schedule
+        if order is None and engine != "cpp":
+            return ScheduleChoice(PROGRAM_ORDER, SCHEDULES["none"])
+        order = order or SCHEDULES["GPipe"]
+        return ScheduleChoice(str(order), order)
     if isinstance(wanted, str) and wanted.lower() == "auto":
         wanted = AutoSchedule()
     if isinstance(wanted, AutoSchedule):
@@ -128,9 +129,8 @@ def _choice(config: Config, engine: str) -> ScheduleChoice:
     if isinstance(wanted, str):
         known = find_schedule(wanted)
         if known is not None:
-            splits = {_SPLITS: True} if known.name.startswith("ZeroBubble") else {}
-            stages = "loop" if known.by_stage else "no"
-            return ScheduleChoice(known.name, {_SCHEDULE: known, **splits}, stages, known.reverse_backward)
+            splits = known.name.startswith("ZeroBubble")
+            return ScheduleChoice(known.name, known, splits, "loop" if known.by_stage else "no", known.reverse_backward)
         try:
             entry = find_entry(wanted)
         except LibraryError as error:
@@ -140,12 +140,12 @@ def _choice(config: Config, engine: str) -> ScheduleChoice:
         return dataclasses.replace(made, auto=AutoSchedule()) if entry.name == _FORWARD else made
     if isinstance(wanted, Schedule):
         placed = wanted.placement.mesh_of
-        stages = "no" if len(placed) == wanted.meshes else "v" if placed == placed[::-1] else "loop"
+        stages: str = "no" if len(placed) == wanted.meshes else "v" if placed == placed[::-1] else "loop"
         return _of_library(wanted.name, lambda p, m, v: wanted, stages)
     if callable(wanted):
         _check_comparator(wanted, config)
         name = getattr(wanted, "__name__", "comparator")
-        return ScheduleChoice(name, {_SCHEDULE: Comparator(name, wanted)})
+        return ScheduleChoice(name, Comparator(name, wanted))
     raise MpmdError(
         [
             problem(
@@ -168,7 +168,7 @@ def _check_comparator(comparator: Callable[..., Any], config: Config) -> None:
         raise MpmdError([problem(message, config.where)]) from None
 
 
-def settle(choice: ScheduleChoice, imported: Module, options: Mapping[str, Any]) -> ScheduleChoice:
+def settle(choice: ScheduleChoice, imported: Module, options: CompileOptions) -> ScheduleChoice:
     """The schedule that "auto" stands for, or "forward", given the program after the import phase and the options.
 
     Without microbatches every schedule is the same one, GPipe; without backward passes there is one, "forward", made
@@ -181,7 +181,7 @@ def settle(choice: ScheduleChoice, imported: Module, options: Mapping[str, Any])
         FindStages(number="loop").run(imported, Diagnostics())
         costs = program_costs(imported, choice.auto)
     if costs is None or (costs.forward_only and choice.name != _FORWARD and len(costs.mesh_of) <= costs.meshes):
-        return ScheduleChoice("GPipe", {_SCHEDULE: SCHEDULES["GPipe"]})
+        return ScheduleChoice("GPipe", SCHEDULES["GPipe"])
     if costs.forward_only:
         made = forward_schedule(costs)
         return _explicit(made.name, lambda p, m, v: made, "loop", made)
@@ -190,11 +190,11 @@ def settle(choice: ScheduleChoice, imported: Module, options: Mapping[str, Any])
             f"the schedule '{_FORWARD}' is for programs without backward passes, and this one has some; \"1F1B\" or "
             '"auto" are for both'
         )
-    whole = options.get(_SPLITS) is False
+    whole = options.mpmd_split_bwd_fragments is False
     best = best_schedule(costs, choice.auto.memory_limit, whole_backwards=whole).schedule
     known = find_schedule(best.name) if costs.chunks == 1 else None
     if known is not None:
-        return ScheduleChoice(known.name, {_SCHEDULE: known})
+        return ScheduleChoice(known.name, known)
     return _explicit(best.name, lambda p, m, v: best, "no", best)
 
 
@@ -205,9 +205,9 @@ def _of_library(name: str, make: Callable[[int, int, int | None], Schedule], sta
 def _explicit(
     name: str, make: Callable[[int, int, int | None], Schedule], stages: str, example: Schedule | None
 ) -> ScheduleChoice:
-    splits = {_SPLITS: True} if example is not None and example.splits_backward else {}
-    options = {_SCHEDULE: ExplicitOrder(name, constraints_of(make)), **splits}
-    return ScheduleChoice(name, options, stages, example is not None and example.reverse_backward)
+    splits = example is not None and example.splits_backward
+    reverse = example is not None and example.reverse_backward
+    return ScheduleChoice(name, ExplicitOrder(name, constraints_of(make)), splits, stages, reverse)
 
 
 def _example(make: Callable[[int, int, int | None], Schedule]) -> Schedule | None:

@@ -16,7 +16,7 @@ from mpmd_trace.passes.optimize.schedules import Comparator, Predicate, Unit
 from mpmd_trace.scheduling.fragments import Fragment, Fragments, fragments_of, reader
 
 if TYPE_CHECKING:
-    from mpmd_trace.frontend.config import Config
+    from mpmd_trace.config import Config
     from mpmd_trace.scheduling.bridge import ScheduleChoice
 
 __all__ = ["MERGE", "SCHEDULE", "MergeNeighbours", "checked_rules", "has_rules", "literal_rules", "rules_of_program"]
@@ -94,7 +94,7 @@ def has_rules(config: Config, choice: ScheduleChoice) -> bool:
 
 
 def _comparator(choice: ScheduleChoice) -> Comparator | None:
-    schedule = choice.options.get("mpmd_pipeline_schedule")
+    schedule = choice.order
     return schedule if isinstance(schedule, Comparator) else None
 
 

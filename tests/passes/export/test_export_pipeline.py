@@ -8,12 +8,15 @@ from pathlib import Path
 
 import pytest
 
+from mpmd_trace.ir.attributes import TopologyAttr
 from mpmd_trace.ir.ops import FragmentCallOp, TransferOp
 from mpmd_trace.ir.text import parse
 from mpmd_trace.ir.types import MeshTensorType
-from mpmd_trace.passes.export.pipelines import ExportPipeline
+from mpmd_trace.passes.base import Pass
+from mpmd_trace.passes.compile_options import CompileOptions
 from mpmd_trace.passes.manager import PassManager, run_passes
-from mpmd_trace.passes.sharding.pipelines import ShardingPropagationPipeline
+from mpmd_trace.passes.pipelines import ExportPipeline, ShardingPropagationPipeline, reference_pipeline
+from mpmd_trace.passes.request import PartitionRequest
 from oracle import assert_same_meaning
 
 sys.path.insert(0, str(Path(__file__).parent.parent / "sharding"))
@@ -45,10 +48,10 @@ def test_one_function_per_stage_and_direction() -> None:
 
 
 def test_order_of_the_steps() -> None:
-    def names(pipeline: ExportPipeline | ShardingPropagationPipeline) -> list[str]:
-        return [p.name.removeprefix("mpmd-") for p in pipeline.passes()]
+    def names(passes: list[Pass]) -> list[str]:
+        return [p.name.removeprefix("mpmd-") for p in passes]
 
-    assert names(ShardingPropagationPipeline()) == [
+    assert names(ShardingPropagationPipeline().passes()) == [
         "uniquify-function-inputs-outputs",
         "shardy-propagation",
         "populate-unreduced-out-sharding",
@@ -59,10 +62,14 @@ def test_order_of_the_steps() -> None:
         "stablehlo-target-independent-optimization",
         "simplify-program",
     ]
-    plain = names(ExportPipeline())
+    plain = names(ExportPipeline().passes())
     assert plain[:4] == ["cse", "canonicalize", "fragment-dedup", "fragment-dce"]
     assert len(plain) == 18
-    full = names(ExportPipeline(copy_constants_from_producer_to_consumer=True, apply_merge_transfers=True))
+    options = CompileOptions(
+        mpmd_copy_constant_creation_from_producer_to_consumer=True, mpmd_apply_merge_transfers_pass=True
+    )
+    *_, export = reference_pipeline(PartitionRequest("f", TopologyAttr.get({}), options=options))
+    full = names(export)
     assert full[:8] == [
         "cse",
         "copy-constants",

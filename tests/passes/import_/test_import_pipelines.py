@@ -4,20 +4,24 @@ from __future__ import annotations
 
 import random
 from pathlib import Path
+from typing import Any
 
 import pytest
 from import_programs import PRELUDE, TOPOLOGY, T, check
 
 from mpmd_trace.diagnostics.messages import MpmdError
 from mpmd_trace.ir.assignment import Assignment
+from mpmd_trace.ir.attributes import TopologyAttr
 from mpmd_trace.ir.ops import FragmentOp, TransferOp
 from mpmd_trace.ir.text import parse
 from mpmd_trace.ir.types import MeshTensorType
 from mpmd_trace.passes.base import Pass
-from mpmd_trace.passes.import_.assignments import IndexAssignment, NameAssignment, SameMesh
+from mpmd_trace.passes.compile_options import CompileOptions
+from mpmd_trace.passes.import_.assignments import NameAssignment, SameMesh
 from mpmd_trace.passes.import_.clean_up import CleanUp
-from mpmd_trace.passes.import_.pipelines import ImportPipeline, InferMeshPipeline
 from mpmd_trace.passes.manager import run_passes
+from mpmd_trace.passes.pipelines import ImportPipeline, InferMeshPipeline, reference_pipeline
+from mpmd_trace.passes.request import PartitionRequest
 from oracle import assert_same_meaning
 from util import check as check_with
 from util import diagnostics
@@ -84,12 +88,15 @@ def test_transfers_imply_reductions() -> None:
     )
 
 
-def test_the_parameters_of_inference() -> None:
-    pipeline = InferMeshPipeline(max_clones=3, error_limit=-1, constraints=(SameMesh(0, 1), SameMesh(1, 0)))
-    specs = [p.spec for p in pipeline.passes()]
-    assert "mpmd-infer-mesh-assign-using-input-output-constraints{constraints=0:1,1:0 verbose-logging=true}" in specs
-    assert "mpmd-infer-mesh-rewrite-using-analysis{max-clones=3}" in specs
-    assert "mpmd-infer-mesh-validate-src-set-not-empty{error-limit=-1}" in specs
+def imported(*, same_mesh: tuple[SameMesh, ...] = (), **options: Any) -> list[Pass]:
+    """The passes of the first phase."""
+    chosen = CompileOptions(placement="reference", **options)
+    return next(reference_pipeline(PartitionRequest("f", TopologyAttr.get({}), options=chosen, same_mesh=same_mesh)))
+
+
+def test_the_constraints_of_inference() -> None:
+    specs = [p.spec for p in imported(same_mesh=(SameMesh(0, 1), SameMesh(1, 0)))]
+    assert "mpmd-infer-mesh-assign-using-input-output-constraints{constraints=0:1,1:0}" in specs
 
 
 def test_the_steps_of_import() -> None:
@@ -129,13 +136,8 @@ def test_the_steps_of_import() -> None:
     assert heterogeneous[2] == "mpmd-generate-sdy-meshes-from-topology"
     late = names(ImportPipeline(merge_after_scheduling=True))
     assert not [s for s in late if "inferred-fragments" in s]
-    split = names(ImportPipeline(split_bwd_fragments=True, verify_schedule_units=True))
-    assert split[-4:] == [
-        "mpmd-scheduling-units-verifier",
-        "mpmd-split-bwd-fragments",
-        "mpmd-canonicalize",
-        "mpmd-fragment-dce",
-    ]
+    split = [p.name for p in imported(mpmd_split_bwd_fragments=True)]
+    assert split[-3:] == ["mpmd-split-bwd-fragments", "mpmd-canonicalize", "mpmd-fragment-dce"]
 
 
 def test_wrong_options_are_noticed_when_the_pipeline_is_made() -> None:
@@ -260,17 +262,22 @@ def program(seed: int) -> str:
 @pytest.mark.parametrize("seed", range(20))
 def test_meaning(seed: int) -> None:
     before = parse(PRELUDE + program(seed))
-    pipeline = ImportPipeline(
-        (named("f", "p0"), named("g", "p1")) if seed % 2 else (named("f", "p0", 0), named("g", "p1", 1)),
-        merge_after_scheduling=seed % 5 == 0,
-        input_assignment=(IndexAssignment(1, Assignment("p1")),) if seed % 3 == 0 else (),
-        output_assignment=(IndexAssignment(0, Assignment("p2")),) if seed % 4 == 0 else (),
-        constraints=(SameMesh(0, 0),) if seed % 3 == 1 else (),
-        infer_transfers=True,
-        absorb_on_entry_point=seed % 7 == 0,
-        split_bwd_fragments=seed % 2 == 0,
+    request = PartitionRequest(
+        "f",
+        TopologyAttr.get({}),
+        dict((named("f", "p0"), named("g", "p1")) if seed % 2 else (named("f", "p0", 0), named("g", "p1", 1))),
+        (None, Assignment("p1")) if seed % 3 == 0 else (),
+        (Assignment("p2"),) if seed % 4 == 0 else (),
+        options=CompileOptions(
+            mpmd_merge_inferred_after_scheduling=seed % 5 == 0,
+            mpmd_infer_transfers=True,
+            mpmd_absorb_inferred_fragments_on_entry_point_function=seed % 7 == 0,
+            mpmd_split_bwd_fragments=seed % 2 == 0,
+            placement="reference",
+        ),
+        same_mesh=(SameMesh(0, 0),) if seed % 3 == 1 else (),
     )
-    after = run_passes(before.clone(), [pipeline])
+    after = run_passes(before.clone(), next(reference_pipeline(request)))
     assert_same_meaning(before, after, rtol=1e-6)
     assert len(after.functions) == 1
     assert all(isinstance(op, FragmentOp | TransferOp) for op in after.main.body.ops[:-1])

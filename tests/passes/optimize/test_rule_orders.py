@@ -11,15 +11,17 @@ from tests.oracle import assert_same_meaning
 from tests.passes.optimize.pipeline_programs import orders, pipeline
 
 from mpmd_trace.diagnostics.messages import MpmdError
+from mpmd_trace.ir.attributes import TopologyAttr
 from mpmd_trace.ir.ops import FragmentOp, Module
 from mpmd_trace.ir.text import parse
 from mpmd_trace.passes.base import Pass
 from mpmd_trace.passes.fragment_rules import FragmentInfo, MergeRule, ScheduleRule
 from mpmd_trace.passes.manager import PassManager, run_passes
 from mpmd_trace.passes.optimize.pipeline_scheduler import PipelineScheduler
-from mpmd_trace.passes.optimize.pipelines import OptimizePipeline
 from mpmd_trace.passes.optimize.rule_orders import UserRules
 from mpmd_trace.passes.optimize.schedules import SCHEDULES, Comparator, Constraints, ExplicitOrder, Order, Unit
+from mpmd_trace.passes.pipelines import pipeline as passes_of_jit
+from mpmd_trace.passes.request import PartitionRequest, StepFacts
 
 
 def scheduled(
@@ -38,8 +40,9 @@ def scheduled(
 
 def optimize(schedule: str, rules: UserRules) -> list[Pass]:
     """The passes of the optimize phase."""
-    pipeline = OptimizePipeline(any_schedule=True, pipeline_schedule=SCHEDULES[schedule], user_rules=rules)
-    return pipeline.passes()
+    request = PartitionRequest("f", TopologyAttr.get({}), schedule=SCHEDULES[schedule], step=StepFacts())
+    _, passes, *_ = passes_of_jit(request, lambda: rules)
+    return passes
 
 
 def rows(module: Module) -> dict[str, list[FragmentInfo]]:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 from collections.abc import Mapping, Sequence
-from typing import TYPE_CHECKING, Any, Literal
+from typing import TYPE_CHECKING, Any, Self
 
 import jax
 from jax.sharding import AbstractMesh, Mesh
@@ -12,6 +12,7 @@ from jax.sharding import AbstractMesh, Mesh
 from mpmd_trace.frontend.arguments import Leaf, one_line
 from mpmd_trace.frontend.errors import FrontendError, raise_problems
 from mpmd_trace.ir.assignment import Assignment
+from mpmd_trace.passes.compile_options import CompileOptions
 
 if TYPE_CHECKING:
     from mpmd_trace.frontend.trace import Traced
@@ -43,22 +44,15 @@ class Config:
     #: Pytree prefixes of the dynamic arguments and of the result, of `Assignment` (or `MeshOfInput`) or None.
     input_mesh_assignment: Any = ()
     output_mesh_assignment: Any = ()
-    partitioning_options: Mapping[str, Any] = dataclasses.field(default_factory=dict)
+    #: All options of the compiler.
+    options: CompileOptions = dataclasses.field(default_factory=CompileOptions)
     #: A schedule, the name of one, or a comparator of two fragments.
     pipeline_schedule: Any = None
     #: Rules, and functions that make rules of the fragments of a program.
     fragment_merge_rules: tuple[Any, ...] = ()
     fragment_schedule_rules: tuple[Any, ...] = ()
-    placement: str = "cut"
     #: Whether names are still to be assigned, by their work in the program that is lowered.
     assigns_names: bool = False
-    hoist_invariants: bool = True
-    gather: Literal["auto", "step", "phase", "microbatch"] = "auto"
-    gradient_reduction: str = "step"
-    device_memory: int | None = None
-    optimizer_sharding: tuple[str, ...] = ()
-    remat: str | None = None
-    offload: str | None = None
     #: Where it was made (`file:line`), for messages.
     where: str | None = None
 
@@ -67,10 +61,12 @@ class Config:
         meshes = ", ".join(f"{name}: {dict(mesh.shape)}" for name, mesh in self.topology.items())
         names = "'auto'" if self.assigns_names else self.name_to_mesh_assignment
         schedule = getattr(self.pipeline_schedule, "name", self.pipeline_schedule)
-        return (
-            f"Config({{{meshes}}}, {names}, pipeline_schedule={schedule!r}, "
-            f"partitioning_options={dict(self.partitioning_options)}, placement={self.placement!r})"
-        )
+        options = "".join(f", {name}={value!r}" for name, value in self.options.changed().items())
+        return f"Config({{{meshes}}}, {names}, pipeline_schedule={schedule!r}{options})"
+
+    def with_options(self, **changes: Any) -> Self:
+        """Return the configuration with other options of the compiler."""
+        return dataclasses.replace(self, options=dataclasses.replace(self.options, **changes))
 
     @property
     def name_to_mesh_assignment(self) -> dict[str, str]:
@@ -96,8 +92,8 @@ class Config:
     @property
     def is_heterogeneous(self) -> bool:
         """Whether the meshes may have different axes."""
-        given = self.partitioning_options.get("enable_heterogeneous_meshes")
-        return len({tuple(mesh.shape.items()) for mesh in self.topology.values()}) > 1 if given is None else bool(given)
+        given = self.options.enable_heterogeneous_meshes
+        return len({tuple(mesh.shape.items()) for mesh in self.topology.values()}) > 1 if given is None else given
 
     def place(self, name: str) -> tuple[str | None, int | None]:
         """Return the mesh and stage of a name."""
