@@ -27,7 +27,7 @@ SUBJECTS = {
     ],
     "Naming parts of a program": ["named_computation", "named_tensor", "reduce", "broadcast"],
     "Microbatches": ["value_and_grad", "pad_rows", "enumerated_for", "fori_loop", "call"],
-    "Models and states": ["place", "create", "abstract", "save", "restore"],
+    "Models and states": ["place", "create", "abstract", "save", "restore", "StoredAs", "save_safetensors"],
     "Schedules and costs of transfers": ["AutoSchedule", "Link", "Links"],
     "Rules": ["FragmentInfo", "MergeRule", "ScheduleRule"],
     "Several processes": ["initialize", "fetch", "shutdown", "PeerError"],

@@ -30,8 +30,10 @@ if TYPE_CHECKING:
     from mpmd_trace.api.processes import fetch as fetch
     from mpmd_trace.api.processes import initialize as initialize
     from mpmd_trace.api.program import Program as Program
+    from mpmd_trace.api.safetensors import save_safetensors as save_safetensors
     from mpmd_trace.api.saving import restore as restore
     from mpmd_trace.api.saving import save as save
+    from mpmd_trace.api.stored_as import StoredAs as StoredAs
     from mpmd_trace.api.targets import target_devices as target_devices
     from mpmd_trace.backend.distribution.faults import PeerError as PeerError
     from mpmd_trace.backend.load import run_module as run_module
@@ -87,6 +89,7 @@ _WHERE = {
     "Pieces": "backend.stacked",
     "Program": "api.program",
     "ScheduleRule": "passes.fragment_rules",
+    "StoredAs": "api.stored_as",
     "abstract": "api.placing",
     "broadcast": "frontend.naming",
     "call": "frontend.naming",
@@ -112,6 +115,7 @@ _WHERE = {
     "run_module": "backend.load",
     "run_passes": "passes.manager",
     "save": "api.saving",
+    "save_safetensors": "api.safetensors",
     "scan": "frontend.layers",
     "shutdown": "api.exit",
     "target_devices": "api.targets",

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import logging
 import os
+import shutil
 import sys
 import time
 import warnings
@@ -495,6 +496,7 @@ def saved_and_restored() -> None:
     wanted = mt.abstract(compiled(UNEQUAL))
     arguments = ocp.checkpoint_utils.construct_restore_args(wanted)
     assert manager.latest_step() == 7
+    same(mt.fetch(mt.restore(os.path.join(folder, "managed"), wanted)), last[0])
     restored = manager.restore(7, args=ocp.args.PyTreeRestore(wanted, restore_args=arguments))
     same(mt.fetch(restored), last[0])
     manager.close()
@@ -507,6 +509,39 @@ def saved_and_restored() -> None:
     mt.save(os.path.join(folder, "saved"), state, overwrite=True)
     assert sorted(os.listdir(folder)) == ["managed", "saved"]
     same(mt.fetch(mt.restore(os.path.join(folder, "saved"), state)), mt.fetch(state))
+
+
+@check
+def safetensors_of_several_processes() -> None:
+    """Each process writes the tensors that it has, and opens the files with those that it wants."""
+
+    def like(places: Places) -> Any:
+        made = mt.make_config(topology(places, False), {"f0": "m0", "f1": "m1"})
+        return mt.abstract(mt.jit(train, made).lower(weights(2), batch()).compile())
+
+    def spread(x: Any, sharding: Any) -> Any:
+        return jax.make_array_from_callback(x.shape, sharding, lambda i: x[i], dtype=x.dtype)
+
+    folder = os.environ["FOLDER"] + ".safetensors"
+    state = [spread(x, spec.sharding) for x, spec in zip(weights(2), like(STAGES), strict=True)]
+    names = {r"(\d)": mt.StoredAs(r"model.layers.\1.weight", transpose=True)}
+    mt.save_safetensors(folder, state, names=names)
+    own = f"model-0000{jax.process_index() + 1}-of-00002.safetensors"
+    mine = f"{folder}.of.{jax.process_index()}"
+    os.mkdir(mine)
+    for name in (own, "model.safetensors.index.json"):
+        shutil.copy(os.path.join(folder, name), mine)
+    same(mt.fetch(mt.restore(mine, like(STAGES), names=names)), weights(2))
+    for places in (UNEQUAL, ACROSS, SECOND_ALONE):
+        same(mt.fetch(mt.restore(folder, like(places), names=names)), weights(2))
+    rows = NamedSharding(topology(ACROSS, False)["m0"], PartitionSpec("x"))
+    across = [spread(x, rows) for x in weights(2)]
+    try:
+        mt.save_safetensors(folder, across, overwrite=True)
+    except mt.MpmdError as error:
+        assert "0 is in parts on several processes, of which none has all" in str(error)
+    else:
+        raise AssertionError("nobody has all of it")
 
 
 @check

@@ -16,7 +16,7 @@ from mpmd_trace.backend.distribution.job import current
 from mpmd_trace.diagnostics.files import replace_folder, write_file
 from mpmd_trace.diagnostics.messages import MpmdError
 
-__all__ = ["Replacement", "check", "complete"]
+__all__ = ["Replacement", "check", "complete", "once"]
 
 #: The file with the checksum of each other one.
 _SUMS = "_CHECKSUMS"
@@ -44,7 +44,7 @@ class Replacement:
         self.path = path
         #: Where to write it.
         self.folder = _beside(path, "new")
-        _once("path to save to", lambda: self._prepare(overwrite))
+        once("path to save to", lambda: self._prepare(overwrite))
 
     def _prepare(self, overwrite: bool) -> None:
         """Finish, or take away, what was left by a process that was killed."""
@@ -86,7 +86,7 @@ class Replacement:
             except OSError as error:
                 raise _unsaved(self.path, error) from None
 
-        _once("end of the saving", replace, patient=True)
+        once("end of the saving", replace, patient=True)
 
 
 def _remove(folder: str, tries: int = 20) -> None:
@@ -177,7 +177,7 @@ def _shared(what: str, work: Callable[[Sequence[str]], list[int | None]], names:
     return [parts[i % job.count][i // job.count] for i in range(len(names))]
 
 
-def _once(what: str, action: Callable[[], None], *, patient: bool = False) -> None:
+def once(what: str, action: Callable[[], None], *, patient: bool = False) -> None:
     """Let process 0 do it; its error is that of all processes, and they go on when it is done."""
     job = current()
     if job is None:

@@ -13,9 +13,13 @@ import numpy as np
 from mpmd_trace.api.checkpoint_folders import Replacement, check, complete
 from mpmd_trace.api.checkpoints import checkpoint_handler, orbax
 from mpmd_trace.api.filter_jit import is_dynamic
+from mpmd_trace.api.foreign import restore_foreign
+from mpmd_trace.api.foreign_files import is_ours
 from mpmd_trace.api.jit import Compiled
 from mpmd_trace.api.placing import abstract
+from mpmd_trace.api.safetensors_files import is_safetensors
 from mpmd_trace.api.saved_arrays import in_folder, saved_arrays
+from mpmd_trace.api.stored_as import Names
 from mpmd_trace.backend.distribution.job import current
 from mpmd_trace.backend.stacked import Pieces, check_not_deleted
 from mpmd_trace.diagnostics.internal import explains_internal_errors, in_words
@@ -98,29 +102,44 @@ def _working(doing: str, hint: str = "", *, together: bool = False) -> Iterator[
 
 
 @explains_internal_errors
-def restore(path: str | os.PathLike[str], like: Any, argnums: int | Sequence[int] = 0, *, verify: bool = True) -> Any:
+def restore(
+    path: str | os.PathLike[str],
+    like: Any,
+    argnums: int | Sequence[int] = 0,
+    *,
+    verify: bool = True,
+    names: Names | None = None,
+    cast: bool = False,
+) -> Any:
     """Read what was saved at `path`, with each array placed as in `like`.
 
     Args:
-        path: a folder that `save` wrote.
+        path: a folder that `save` wrote; or what others did: a tree of orbax, a step of its `CheckpointManager` or all
+            steps (the last one counts), a file or folder of safetensors, a file of `eqx.tree_serialise_leaves` or of
+            `flax.serialization.to_bytes`.
         like: a pytree of the saved structure with arrays or `jax.ShapeDtypeStruct`s, whose shardings count
             and whose other leaves are kept, numbers excepted; or a compiled program, for its arguments at `argnums`.
             What was saved as a number may be an array here.
         argnums: see `abstract`; only for a compiled program.
         verify: whether to read all files first and verify the checksums that `save` has written.
+        names: what arrays are called there, where it is not the same: for patterns (regular expressions) of names
+            here, such as `layers.0.weight`, a name there or `StoredAs`.
+        cast: whether arrays may be stored in other dtypes, and are converted.
 
     Raises:
         MpmdError: when orbax or the folder is missing, something in it is damaged, or the arrays have other names,
             shapes or dtypes.
     """
-    ocp = orbax()
     path = complete(os.path.realpath(path))
-    if not os.path.isdir(path):
+    if not os.path.exists(path):
         raise MpmdError(f"there is no folder {path} to restore from")
-    if verify:
+    if verify and os.path.isdir(path):
         check(path)
     is_program = isinstance(like, Compiled)
     tree = abstract(like, argnums) if is_program else like
+    if names or cast or is_safetensors(path) or not is_ours(path):
+        return restore_foreign(path, tree, names, cast=cast, on_host=is_program)
+    ocp = orbax()
     wanted = _named(tree)
     with _checkpointer() as checkpointer:
         with _working(f"restore from {path}", " (it may be damaged)"):

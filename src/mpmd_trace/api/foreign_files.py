@@ -1,0 +1,214 @@
+"""What others have written: trees of orbax, leaves of Equinox, states of Flax; each as arrays by name."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import pathlib
+import re
+from collections.abc import Iterator, Mapping
+from typing import Any
+
+import jax
+import numpy as np
+
+from mpmd_trace.api.checkpoints import checkpoint_handler, orbax
+from mpmd_trace.api.stored_as import Rule, dotted
+from mpmd_trace.backend.distribution.job import current
+from mpmd_trace.diagnostics.internal import in_words
+from mpmd_trace.diagnostics.messages import MpmdError
+
+__all__ = ["OrbaxTree", "equinox_leaves", "flax_state", "is_equinox", "is_ours"]
+
+_METADATA = "_METADATA"
+_NUMPY = b"\x93NUMPY"
+_STEP = re.compile(r"(?:.*_)?(\d+)")
+#: A path of JAX, as `save` names arrays and numbers.
+_OURS = re.compile(r"(?:number |rows .* of |empty \S* )?((?:\['[^']*'\]|\[\d+\]|\.\w+)*)", re.DOTALL)
+_KEY = re.compile(r"\['([^']*)'\]|\[(\d+)\]|\.(\w+)")
+
+
+class OrbaxTree(Mapping[str, Any]):
+    """The arrays in a folder of orbax: of a tree, of a step of a manager, or of the last step of a manager.
+
+    Its values have the types of what is stored and no data; `read` reads them.  Where a step has several items, their
+    names come first.
+    """
+
+    def __init__(self, path: str) -> None:
+        self._folders = _folders(path)
+        #: The names of the items, if there are several.
+        self.item_names = tuple(name for name in self._folders if name)
+        self._trees: dict[str, Any] = {}
+        self._types: dict[str, Any] = {}
+        for item, folder in self._folders.items():
+            tree = self._trees[item] = _tree(folder)
+            self._types.update((name, _without_data(one)) for name, one in _named(tree, item) if _is_type(one))
+
+    def __getitem__(self, name: str) -> Any:
+        return self._types[name]
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(self._types)
+
+    def __len__(self) -> int:
+        return len(self._types)
+
+    def read(self, rules: Mapping[str, Rule], wanted: Mapping[str, Any]) -> dict[str, Any]:
+        """Return what these rules need: on its devices what is stored as it is wanted, and else arrays of NumPy."""
+        ocp = orbax()
+        needed = [n for rule in rules.values() for n in rule.names]
+        placed = {
+            rule.names[0]: wanted[name]
+            for name, rule in rules.items()
+            if rule.is_plain and needed.count(rule.names[0]) == 1 and _is_placed(wanted[name])
+        }
+
+        def argument(name: str) -> Any:
+            spec = placed.get(name)
+            if spec is None:
+                return ocp.RestoreArgs(restore_type=np.ndarray)
+            return ocp.ArrayRestoreArgs(sharding=spec.sharding, global_shape=spec.shape, dtype=spec.dtype)
+
+        result: dict[str, Any] = {}
+        with _checkpointer() as checkpointer:
+            for item, folder in self._folders.items():
+                structure = jax.tree.structure(self._trees[item], is_leaf=_is_type)
+                names = [name for name, _ in _named(self._trees[item], item)]
+                kept = set(names).intersection(needed)
+                if not kept:
+                    continue
+                types = [self._types[n] if n in kept else ocp.PLACEHOLDER for n in names]
+                arguments = [argument(n) for n in names]
+                with _reading(folder):
+                    read = checkpointer.restore(
+                        folder,
+                        item=jax.tree.unflatten(structure, types),
+                        restore_args=jax.tree.unflatten(structure, arguments),
+                    )
+                result.update((n, x) for n, x in zip(names, structure.flatten_up_to(read), strict=True) if n in kept)
+        return {n: x if isinstance(x, jax.Array) else np.asarray(x) for n, x in result.items()}
+
+
+def _is_placed(spec: Any) -> bool:
+    sharding = getattr(spec, "sharding", None)
+    return isinstance(sharding, jax.sharding.NamedSharding) and bool(sharding.addressable_devices)
+
+
+def _checkpointer() -> Any:
+    ocp = orbax()
+    return ocp.PyTreeCheckpointer() if current() is None else ocp.Checkpointer(checkpoint_handler())
+
+
+@contextlib.contextmanager
+def _reading(path: str) -> Iterator[None]:
+    """While another library reads; its errors become `MpmdError`."""
+    try:
+        yield
+    except Exception as error:
+        raise MpmdError(f"cannot restore from {path}: {in_words(error)}") from error
+
+
+def _folders(path: str) -> dict[str, str]:
+    """Return the folders of trees below `path` by the names of their items; that of a single tree has none."""
+    if os.path.isfile(os.path.join(path, _METADATA)):
+        return {"": path}
+    inside = sorted(name for name in os.listdir(path) if os.path.isdir(os.path.join(path, name)))
+    items = [name for name in inside if os.path.isfile(os.path.join(path, name, _METADATA))]
+    if items:
+        return {"" if len(items) == 1 else name: os.path.join(path, name) for name in items}
+    steps = {int(match[1]): name for name in inside if (match := _STEP.fullmatch(name))}
+    if not steps:
+        raise MpmdError(
+            f"{path} is no checkpoint: neither one of mpmd_trace.save, nor a tree of orbax or steps of its "
+            f"CheckpointManager, nor safetensors; it has {', '.join(sorted(os.listdir(path))[:5]) or 'nothing'}"
+        )
+    return _folders(os.path.join(path, steps[max(steps)]))
+
+
+def _tree(folder: str) -> Any:
+    """Return the tree of the types of what is stored, from orbax's metadata (whose form depends on its version)."""
+    # The handler alone: a checkpointer warns of items of a manager, which have no metadata of a whole checkpoint.
+    ocp = orbax()
+    with _reading(folder), contextlib.closing(ocp.PyTreeCheckpointHandler()) as handler:
+        metadata = handler.metadata(pathlib.Path(folder))
+    return getattr(metadata, "tree", metadata)
+
+
+def _is_type(x: Any) -> bool:
+    return hasattr(x, "dtype")
+
+
+def _named(tree: Any, item: str) -> list[tuple[str, Any]]:
+    """Return the types of a tree with their names."""
+    flat = jax.tree_util.tree_leaves_with_path(tree, is_leaf=_is_type)
+    names = [_in_dots(dotted(path)) for path, _ in flat]
+    return [(f"{item}.{n}" if item and n else item or n, one) for n, (_, one) in zip(names, flat, strict=True)]
+
+
+def is_ours(path: str) -> bool:
+    """Return whether `save` wrote this folder: a tree of arrays alone, by their paths."""
+    if not os.path.isfile(os.path.join(path, _METADATA)):
+        return False
+    tree = _tree(path)
+    return isinstance(tree, dict) and all(_is_type(one) and _OURS.fullmatch(key) for key, one in tree.items())
+
+
+def _in_dots(name: str) -> str:
+    """Return the name of an array that `save` wrote, `['layers'][0].w`, with dots; others as they are."""
+    if not (match := _OURS.fullmatch(name)):
+        return name
+    return ".".join(part or number or field for part, number, field in _KEY.findall(match[1] or ""))
+
+
+def _without_data(one: Any) -> np.ndarray[Any, Any]:
+    """Return an array of this type that takes no memory."""
+    return np.broadcast_to(np.zeros((), one.dtype), tuple(getattr(one, "shape", None) or ()))
+
+
+def is_equinox(path: str) -> bool:
+    """Return whether `eqx.tree_serialise_leaves` wrote this file: arrays of NumPy, one after the other."""
+    with open(path, "rb") as file:
+        return file.read(len(_NUMPY)) == _NUMPY
+
+
+def equinox_leaves(path: str, wanted: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the arrays of such a file, which are in the order of those that are wanted, as views of it."""
+    result: dict[str, Any] = {}
+    size = os.path.getsize(path)
+    with open(path, "rb") as file:
+        for name, spec in wanted.items():
+            if file.tell() == size:
+                raise MpmdError(
+                    f"{path} has {len(result)} arrays, and {len(wanted)} are wanted: it is of another model"
+                )
+            try:
+                version = np.lib.format.read_magic(file)
+                header = (
+                    np.lib.format.read_array_header_1_0 if version == (1, 0) else np.lib.format.read_array_header_2_0
+                )
+                shape, is_fortran, dtype = header(file)
+            except ValueError as error:
+                raise MpmdError(f"{path} is damaged: {error}") from None
+            if dtype.kind == "V" and dtype.itemsize == spec.dtype.itemsize:
+                dtype = np.dtype(spec.dtype)  # NumPy knows no bfloat16
+            start = file.tell()
+            data: Any = np.memmap(path, np.uint8, "r") if np.prod(shape) else np.zeros(size, np.uint8)
+            result[name] = np.ndarray(shape, dtype, data, start, order="F" if is_fortran else "C")
+            file.seek(start + int(np.prod(shape)) * dtype.itemsize)
+        if file.tell() != size:
+            raise MpmdError(f"{path} has more than the {len(wanted)} arrays that are wanted: it is of another model")
+    return result
+
+
+def flax_state(path: str) -> dict[str, Any]:
+    """Return the arrays of a file of `flax.serialization.to_bytes`."""
+    try:
+        from flax import serialization  # optional
+    except ImportError as error:
+        raise MpmdError(f"{path} may be a file of Flax; to read it: pip install 'mpmd_trace[flax]'") from error
+    with open(path, "rb") as file:
+        data = file.read()
+    with _reading(path):
+        state = serialization.msgpack_restore(data)
+    return {dotted(p): np.asarray(x) for p, x in jax.tree_util.tree_leaves_with_path(state)}

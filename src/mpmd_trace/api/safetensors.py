@@ -1,0 +1,213 @@
+"""`save_safetensors`: arrays on meshes as a folder that Hugging Face's libraries read."""
+
+from __future__ import annotations
+
+import dataclasses
+import math
+import os
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import jax
+import numpy as np
+
+from mpmd_trace.api.checkpoint_folders import once
+from mpmd_trace.api.filter_jit import is_dynamic
+from mpmd_trace.api.safetensors_files import Tensor, check_dtypes, is_there, write
+from mpmd_trace.api.stored_as import Names, Rule, dotted, resolved
+from mpmd_trace.backend.distribution.job import current
+from mpmd_trace.backend.stacked import Pieces, check_not_deleted
+from mpmd_trace.diagnostics.internal import explains_internal_errors
+from mpmd_trace.diagnostics.messages import Diagnostic, MpmdError
+from mpmd_trace.jax_compat.tracing import is_key
+
+__all__ = ["save_safetensors"]
+
+#: A part of an array: start and end along each axis.
+_Box = tuple[tuple[int, int], ...]
+
+
+@explains_internal_errors
+def save_safetensors(
+    path: str | os.PathLike[str],
+    tree: Any,
+    *,
+    names: Names | None = None,
+    max_file_bytes: int = 5_000_000_000,
+    metadata: Mapping[str, str] | None = None,
+    overwrite: bool = False,
+) -> None:
+    """Write the arrays of `tree`, wherever they are, as safetensors to the folder `path`.
+
+    It gets the files and the index that Hugging Face's libraries read; others in the folder, such as `config.json`,
+    stay.  In a job of several processes all of them call this, and each writes what it has.
+
+    Args:
+        path: the folder.
+        tree: a pytree of arrays; what is neither an array nor a number is not written.
+        names: what arrays are called there; see `restore`, which reads it with the same.
+        max_file_bytes: how many bytes of tensors a file has at most, if it has several.
+        metadata: what the headers say of the files; `{"format": "pt"}` by default.
+        overwrite: whether files of a model may be there already.
+
+    Raises:
+        MpmdError: when files of a model exist, names do not fit, a tensor of a file is on several processes, or
+            files cannot be written.
+    """
+    path = os.path.realpath(path)
+    check_not_deleted(tree)
+    leaves = jax.tree_util.tree_leaves_with_path(tree)
+    arrays = {
+        dotted(p): _data(x) if is_dynamic(x) else np.asarray(x)
+        for p, x in leaves
+        if is_dynamic(x) or type(x) in (int, float, complex)
+    }
+    if not arrays:
+        raise MpmdError("there is no array to save")
+    tensors = _tensors(arrays, resolved(arrays, names))
+    check_dtypes(tensors)
+    once("folder to save to", lambda: _prepare(path, overwrite))
+    job = current()
+    try:
+        finish = write(path, tensors, max_file_bytes, metadata or {"format": "pt"}, 0 if job is None else job.process)
+        once("end of the saving", finish, patient=True)
+    except OSError as error:
+        raise MpmdError(f"cannot save to {path}: {error.strerror or error}") from None
+
+
+def _prepare(path: str, overwrite: bool) -> None:
+    files = is_there(path)
+    if files and not overwrite:
+        raise MpmdError(f"{path} has {files[0]}; save to another folder, or with overwrite=True")
+    try:
+        os.makedirs(path, exist_ok=True)
+    except OSError as error:
+        raise MpmdError(f"cannot save to {path}: {error.strerror or error}") from None
+
+
+def _data(x: Any) -> Any:
+    return jax.random.key_data(x) if is_key(x) and not isinstance(x, Pieces) else x
+
+
+def _tensors(arrays: Mapping[str, Any], rules: Mapping[str, Rule]) -> list[Tensor]:
+    """Return what is to be written.  Raises `MpmdError` for names that say too much or too little."""
+    parts: dict[str, list[tuple[str, Rule, int | None]]] = {}
+    for name, rule in rules.items():
+        for number, stored in enumerate(rule.names):
+            parts.setdefault(stored, []).append((name, rule, number if rule.is_stacked else None))
+    result = []
+    problems: list[str] = []
+    for stored, sources in parts.items():
+        rows = [rule.row for _, rule, _ in sources]
+        if len(sources) > 1 and sorted(r if r is not None else -1 for r in rows) != list(range(len(rows))):
+            of = ", ".join(name for name, _, _ in sources[:3])
+            problems.append(f"{stored} is what {of} are stored as: give each a name of its own, or rows 0, 1, 2 ...")
+        elif len(sources) == 1 and rows[0]:
+            problems.append(f"{stored} has row {rows[0]} of {sources[0][0]}, and no array is row 0")
+        else:
+            result += _tensor(stored, sorted(sources, key=lambda s: s[1].row or 0), arrays, problems)
+    if problems:
+        raise MpmdError([Diagnostic("error", p) for p in problems])
+    return result
+
+
+def _tensor(
+    stored: str, sources: Sequence[tuple[str, Rule, int | None]], arrays: Mapping[str, Any], problems: list[str]
+) -> list[Tensor]:
+    """Return the tensor that is made of these arrays, or layers of one; none if no process has all of it."""
+    regions = []
+    for name, rule, number in sources:
+        full = tuple((0, size) for size in arrays[name].shape)
+        at = rule.axis or 0
+        box = full if number is None else (*full[:at], (number, number + 1), *full[at + 1 :])
+        regions.append((_boxes(arrays[name]), box))
+    owners = [_owners(boxes, region) for boxes, region in regions]
+    both = sorted(set.intersection(*owners))
+    if not both:
+        problems.append(
+            f"{stored} is in parts on several processes, of which none has all: write it with mpmd_trace.save"
+        )
+        return []
+    (_, rule, number) = sources[0]
+
+    def make() -> np.ndarray[Any, Any]:
+        those = [_read(boxes, region) for boxes, region in regions]
+        if number is not None:
+            return rule.stored(those[0])[0]
+        done = [one.stored(x)[0] for (_, one, _), x in zip(sources, those, strict=True)]
+        return done[0] if rule.row is None else np.stack(done, rule.axis or 0)
+
+    shapes = [tuple(b - a for a, b in region) for _, region in regions]
+    dummy = rule.stored(np.broadcast_to(np.zeros((), np.bool_), shapes[0]))[0]
+    shape = dummy.shape
+    if rule.row is not None:
+        shape = (*shape[: rule.axis], len(sources), *shape[rule.axis or 0 :])
+    return [Tensor(stored, shape, arrays[sources[0][0]].dtype, both[0], make)]
+
+
+@dataclasses.dataclass(frozen=True)
+class _Part:
+    """A part of an array in the memory of a process."""
+
+    process: int
+    box: _Box
+    data: Any
+
+
+def _boxes(x: Any) -> list[_Part]:
+    if isinstance(x, Pieces):
+        return [
+            _Part(
+                p.process,
+                tuple((a + start, b + start) if i == x.axis else (a, b) for i, (a, b) in enumerate(p.box)),
+                p.data,
+            )
+            for start, part in zip(x.bounds, x.parts, strict=False)
+            for p in _boxes(part)
+        ]
+    full = tuple((0, size) for size in x.shape)
+    if not isinstance(x, jax.Array):
+        return [_Part(process, full, x) for process in range(jax.process_count())]
+    local = {shard.device: shard for shard in x.addressable_shards}
+    parts: dict[tuple[int, _Box], _Part] = {}
+    for device, index in x.sharding.devices_indices_map(x.shape).items():
+        box = tuple(one.indices(size)[:2] for one, size in zip(index, x.shape, strict=True))
+        parts.setdefault((device.process_index, box), _Part(device.process_index, box, local.get(device)))
+    return list(parts.values())
+
+
+def _common(one: _Box, other: _Box) -> _Box | None:
+    result = tuple((max(a, c), min(b, d)) for (a, b), (c, d) in zip(one, other, strict=True))
+    return None if any(a >= b for a, b in result) else result
+
+
+def _volume(box: _Box) -> int:
+    return math.prod(b - a for a, b in box)
+
+
+def _owners(parts: Sequence[_Part], region: _Box) -> set[int]:
+    """Return the processes that have all of a region."""
+    volumes: dict[int, int] = {}
+    for part in parts:
+        common = _common(part.box, region)
+        volumes[part.process] = volumes.get(part.process, 0) + (0 if common is None else _volume(common))
+    return {process for process, volume in volumes.items() if volume >= _volume(region)}
+
+
+def _read(parts: Sequence[_Part], region: _Box) -> np.ndarray[Any, Any]:
+    """Return a region of an array, all of which is in this process."""
+    result: np.ndarray[Any, Any] | None = None
+    for part in parts:
+        common = _common(part.box, region)
+        if part.data is None or (common is None and _volume(region)):
+            continue
+        data = np.asarray(part.data.data if hasattr(part.data, "replica_id") else part.data)
+        if result is None:
+            result = np.empty([b - a for a, b in region], data.dtype)
+        for_result, for_part = (
+            tuple(slice(a - start, b - start) for (a, b), (start, _) in zip(common or (), box, strict=False))
+            for box in (region, part.box)
+        )
+        result[for_result] = data[for_part]
+    assert result is not None
+    return result

@@ -1,0 +1,176 @@
+"""What arrays are called in a checkpoint that others wrote, and how they are laid out there."""
+
+from __future__ import annotations
+
+import dataclasses
+import difflib
+import itertools
+import re
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Any
+
+import jax
+import numpy as np
+
+from mpmd_trace.diagnostics.messages import Diagnostic, MpmdError
+
+__all__ = ["Names", "Rule", "StoredAs", "dotted", "missing", "resolved"]
+
+#: How many arrays a message lists.
+_LISTED = 8
+
+
+@dataclasses.dataclass(frozen=True)
+class StoredAs:
+    r"""How an array, or each layer of it, is stored in a checkpoint of others.
+
+        StoredAs(r"model.layers.{}.self_attn.q_proj.weight", transpose=True)  # layers in one array here
+        StoredAs("blocks.w", row=r"\1")  # layers in one array there
+
+    Attributes:
+        name: the name there; `\1` is what the first group of the pattern matched, and `{}` the number of the layer,
+            where an array of stacked layers is stored layer by layer.
+        transpose: whether the axes are in reverse order there; or the order of the axes there that gives that here.
+        merge: the first and the last axis of the array that are one axis there, such as heads and their width.
+        row: the layer, where that of one layer is part of an array of stacked layers there; a number or a group.
+        axis: the axis of the layers, for `{}` here and for `row` there.
+    """
+
+    name: str
+    transpose: bool | Sequence[int] = False
+    merge: tuple[int, int] | None = None
+    row: int | str | None = None
+    axis: int = 0
+
+
+#: For patterns of names (regular expressions) of arrays, how those are stored.
+Names = Mapping[str, "str | StoredAs"]
+
+
+@dataclasses.dataclass(frozen=True)
+class Rule:
+    """How one array is stored: the names of its layers there, or of the whole; see `StoredAs` for the rest."""
+
+    names: tuple[str, ...]
+    axes: tuple[int, ...] | None
+    merge: tuple[int, int] | None
+    row: int | None
+    #: The axis of the layers; None where neither here nor there are any.
+    axis: int | None
+    is_stacked: bool
+
+    @property
+    def is_plain(self) -> bool:
+        """Return whether the array is stored as it is."""
+        return not self.is_stacked and self.axes is None and self.merge is None and self.row is None
+
+    def read(self, stored: Mapping[str, Any], shape: tuple[int, ...], index: tuple[slice, ...]) -> np.ndarray[Any, Any]:
+        """Return the part at `index` of the array, which has this shape; nothing else is looked at."""
+        if not self.is_stacked:
+            return np.asarray(self._of(stored[self.names[0]], shape)[index])
+        at = self.axis or 0
+        own, inner = shape[:at] + shape[at + 1 :], index[:at] + index[at + 1 :]
+        return np.stack([np.asarray(self._of(stored[name], own)[inner]) for name in self.names[index[at]]], at)
+
+    def problems(self, stored: Mapping[str, Any], spec: Any, *, cast: bool) -> list[str]:
+        """Return what is wrong with what is stored for an array like `spec`; no data is read."""
+        shape, at = tuple(spec.shape), self.axis or 0
+        own = shape[:at] + shape[at + 1 :] if self.is_stacked else shape
+        result = []
+        for name in self.names:
+            x = stored[name]
+            there = f"{name or 'the value'} is stored as {x.dtype}{list(x.shape)}"
+            try:
+                actual = self._of(x, own)
+            except (IndexError, ValueError):
+                result.append(f"{there}, which does not fit {self}")
+                continue
+            if tuple(actual.shape) != own:
+                how = "" if actual is x else f", which gives {list(actual.shape)} here"
+                result.append(f"{there}{how}, and {list(own)} is wanted")
+            elif x.dtype != spec.dtype and not cast and not _is_number(x, spec):
+                result.append(f"{there}, and {spec.dtype} is wanted; restore(..., cast=True) converts it")
+        return result
+
+    def _of(self, x: Any, shape: tuple[int, ...]) -> Any:
+        """Return the array or layer of this shape that is stored as `x`."""
+        if self.row is not None:
+            x = x[(*[slice(None)] * (self.axis or 0), self.row)]
+        if self.axes is not None:
+            x = x.transpose(self.axes)
+        if self.merge is not None:
+            first, last = self.merge
+            x = x.reshape(*x.shape[:first], *shape[first : last + 1], *x.shape[first + 1 :])
+        return x
+
+    def stored(self, x: np.ndarray[Any, Any]) -> list[np.ndarray[Any, Any]]:
+        """Return what is stored of an array, by name; of what is one layer there, that layer."""
+        layers = list(np.moveaxis(x, self.axis or 0, 0)) if self.is_stacked else [x]
+        return [self._stored(layer) for layer in layers]
+
+    def _stored(self, x: np.ndarray[Any, Any]) -> np.ndarray[Any, Any]:
+        if self.merge is not None:
+            first, last = self.merge
+            x = x.reshape(*x.shape[:first], -1, *x.shape[last + 1 :])
+        return x if self.axes is None else np.transpose(x, np.argsort(self.axes))
+
+
+def _is_number(x: Any, spec: Any) -> bool:
+    """Return whether `x` is a Python number as NumPy stores it, such as a count of steps, for an array like `spec`."""
+    return not x.shape and x.dtype in (np.int64, np.float64) and x.dtype.kind == np.dtype(spec.dtype).kind
+
+
+def dotted(path: Sequence[Any]) -> str:
+    """Return the name of an array: `layers.0.weight`."""
+    name: str = jax.tree_util.keystr(tuple(path), simple=True, separator=".")
+    return name
+
+
+def resolved(arrays: Mapping[str, Any], names: Names | None) -> dict[str, Rule]:
+    """Return how each of these arrays is stored.  Raises `MpmdError` for names that do not fit."""
+    patterns = [(re.compile(pattern), pattern, rule) for pattern, rule in (names or {}).items()]
+    unused = {pattern for _, pattern, _ in patterns}
+    result: dict[str, Rule] = {}
+    problems: list[str] = []
+    for name, array in arrays.items():
+        match, of, pattern = next(
+            ((m, rule, text) for p, text, rule in patterns if (m := p.fullmatch(name)) is not None), (None, name, "")
+        )
+        unused.discard(pattern)
+        try:
+            result[name] = _rule(of if isinstance(of, StoredAs) else StoredAs(of), match, array)
+        except (re.error, ValueError, IndexError) as error:
+            problems.append(f"names[{pattern!r}] does not fit {name} of shape {list(array.shape)}: {error}")
+    known = ", ".join(itertools.islice(arrays, _LISTED)) + (" ..." if len(arrays) > _LISTED else "")
+    problems += [f"names has {p!r}, which matches no array; they are called {known}" for p in sorted(unused)]
+    if problems:
+        raise MpmdError([Diagnostic("error", p) for p in problems])
+    return result
+
+
+def _rule(of: StoredAs, match: re.Match[str] | None, array: Any) -> Rule:
+    rank = len(array.shape)
+    name = of.name if match is None else match.expand(of.name.replace("{}", "\0")).replace("\0", "{}")
+    is_stacked = match is not None and "{}" in name
+    row = None if of.row is None else int(match.expand(of.row) if match and isinstance(of.row, str) else of.row)
+    if is_stacked and row is not None:
+        raise ValueError("{} is for layers that are one array here, and row for those that are one array there")
+    if is_stacked and not 0 <= of.axis < rank:
+        raise ValueError(f"there is no axis {of.axis} for the layers")
+    rank -= is_stacked
+    if of.merge is not None and not 0 <= of.merge[0] < of.merge[1] < rank:
+        raise ValueError(f"merge={of.merge} is not the first and the last of several axes of a layer, of {rank} axes")
+    rank -= 0 if of.merge is None else of.merge[1] - of.merge[0]
+    axes = None
+    if of.transpose is not False:
+        axes = tuple(reversed(range(rank))) if of.transpose is True else tuple(of.transpose)
+        if sorted(axes) != list(range(rank)):
+            raise ValueError(f"transpose={of.transpose} does not list each of the {rank} axes once")
+    layers = [name.replace("{}", str(i)) for i in range(array.shape[of.axis])] if is_stacked else [name]
+    return Rule(tuple(layers), axes, of.merge, row, of.axis if is_stacked or row is not None else None, is_stacked)
+
+
+def missing(name: str, known: Iterable[str], path: str) -> str:
+    """Return the message that a checkpoint has no array of this name."""
+    near = difflib.get_close_matches(name, list(known), 3, 0.6)
+    return f"{path} has no {name or 'value'}" + (f"; it has {', '.join(near)}" if near else "")

@@ -1,0 +1,254 @@
+"""Checkpoints that orbax, Flax and Equinox wrote, onto stages and onto one mesh."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import equinox as eqx
+import flax.serialization
+import jax
+import jax.numpy as jnp
+import numpy as np
+import optax
+import orbax.checkpoint as ocp
+import pytest
+from flax import nnx
+from jax.sharding import Mesh, NamedSharding, PartitionSpec
+from pipelines import topology
+
+import mpmd_trace as mt
+
+WIDTH, LAYERS = 4, 4
+OPTIMIZER = optax.chain(optax.clip_by_global_norm(1.0), optax.adamw(1e-3))
+
+
+class Both(NamedTuple):
+    params: Any
+    opt: Any
+
+
+def params() -> list[dict[str, jax.Array]]:
+    keys = jax.random.split(jax.random.key(0), LAYERS)
+    return [{"w": jax.random.normal(k, (WIDTH, WIDTH)), "b": jnp.full(WIDTH, float(i))} for i, k in enumerate(keys)]
+
+
+def trained() -> tuple[Any, Any]:
+    """Parameters and a state of an optimizer that is not that of the start."""
+    ps = params()
+    _, state = OPTIMIZER.update(jax.tree.map(jnp.ones_like, ps), OPTIMIZER.init(ps), ps)
+    return ps, state
+
+
+def layer(p: dict[str, jax.Array], x: jax.Array) -> jax.Array:
+    return jnp.tanh(x @ p["w"] + p["b"])
+
+
+def step(ps: Any, state: Any, x: jax.Array) -> Any:
+    def loss(ps: Any) -> jax.Array:
+        h = x
+        for i, p in enumerate(ps):
+            h = mt.named_computation(layer, name=f"f{i}")(p, h)
+        return jnp.mean(h**2)
+
+    updates, state = OPTIMIZER.update(jax.grad(loss)(ps), state, ps)
+    return optax.apply_updates(ps, updates), state
+
+
+def compiled() -> Any:
+    names = {f"f{i}": f"m{i // 2}" for i in range(LAYERS)}
+    return mt.jit(step, mt.make_config(topology(), names)).lower(*trained(), jnp.ones((2, WIDTH))).compile()
+
+
+def fully_sharded(tree: Any) -> Any:
+    """Types of the arrays, as plain FSDP has them on one mesh."""
+    mesh = Mesh(np.array(jax.devices()[:4]), ("x",))
+
+    def of(x: Any) -> Any:
+        spec = PartitionSpec("x") if np.ndim(x) else PartitionSpec()
+        return jax.ShapeDtypeStruct(np.shape(x), jnp.asarray(x).dtype, sharding=NamedSharding(mesh, spec))
+
+    return jax.tree.map(of, tree)
+
+
+def check(restored: Any, like: Any, wanted: Any) -> None:
+    assert jax.tree.structure(restored) == jax.tree.structure(wanted)
+    for x, spec, y in zip(*map(jax.tree.leaves, (restored, like, wanted)), strict=True):
+        np.testing.assert_array_equal(np.asarray(x), np.asarray(y))
+        if isinstance(spec, jax.ShapeDtypeStruct):
+            assert x.sharding.is_equivalent_to(spec.sharding, x.ndim)
+            assert x.dtype == spec.dtype
+
+
+def standard(path: Path, tree: Any) -> Path:
+    with ocp.StandardCheckpointer() as checkpointer:
+        checkpointer.save(path, tree)
+    return path
+
+
+def pytree(path: Path, tree: Any) -> Path:
+    ocp.PyTreeCheckpointer().save(path, tree)
+    return path
+
+
+def manager(path: Path, tree: Any) -> Path:
+    with ocp.CheckpointManager(path) as made:
+        for number in (2, 10):
+            args = jax.tree.map(lambda x, number=number: x if number == 10 else 0 * x, tree)
+            made.save(number, args=ocp.args.StandardSave(args))
+    return path
+
+
+def last_step(path: Path, tree: Any) -> Path:
+    return manager(path, tree) / "10"
+
+
+ROOTS: dict[str, Callable[[Any, Any], Any]] = {
+    "dict": lambda ps, state: {"params": ps, "opt": state},
+    "tuple": lambda ps, state: (ps, state),
+    "list": lambda ps, state: [ps, state],
+    "NamedTuple": Both,
+}
+
+
+@pytest.mark.parametrize("write", [standard, pytree, manager, last_step])
+@pytest.mark.parametrize("root", ROOTS)
+def test_orbax_onto_stages(tmp_path: Path, write: Callable[[Path, Any], Path], root: str) -> None:
+    make = ROOTS[root]
+    tree = make(*trained())
+    like = make(*mt.abstract(compiled(), (0, 1)))
+    check(mt.restore(write(tmp_path / "checkpoint", tree), like), like, tree)
+
+
+@pytest.mark.parametrize("root", ROOTS)
+def test_orbax_onto_one_mesh(tmp_path: Path, root: str) -> None:
+    tree = ROOTS[root](*trained())
+    like = fully_sharded(tree)
+    check(mt.restore(standard(tmp_path / "checkpoint", tree), like), like, tree)
+
+
+def test_what_stages_save_orbax_and_one_mesh_read(tmp_path: Path) -> None:
+    program = compiled()
+    tree = mt.place(program, *trained())
+    mt.save(tmp_path / "ours", tree)
+    like = fully_sharded(tree)
+    check(mt.restore(tmp_path / "ours", like), like, tree)
+    ocp.PyTreeCheckpointer().save(tmp_path / "theirs", tree)
+    check(mt.restore(tmp_path / "theirs", like), like, tree)
+
+
+def test_a_manager_with_several_items(tmp_path: Path) -> None:
+    ps, state = trained()
+    with ocp.CheckpointManager(tmp_path / "run") as made:
+        args = ocp.args
+        meta = args.JsonSave({"seed": 1})
+        made.save(7, args=args.Composite(params=args.StandardSave(ps), opt=args.PyTreeSave(state), meta=meta))
+    like_params, like_state = mt.abstract(compiled(), (0, 1))
+    both = {"params": like_params, "opt": like_state}
+    check(mt.restore(tmp_path / "run", both), both, {"params": ps, "opt": state})
+    with pytest.warns(mt.MpmdWarning, match=r"also has opt\.1\.0\.count"):
+        restored = mt.restore(tmp_path / "run", like_params)
+    check(restored, like_params, ps)
+    check(mt.restore(tmp_path / "run" / "7" / "opt", like_state), like_state, state)
+
+
+def test_numbers_keys_and_static_leaves(tmp_path: Path) -> None:
+    tree = {"step": 3, "rate": 0.5, "w": jnp.ones(3), "key": jax.random.key_data(jax.random.key(7))}
+    standard(tmp_path / "c", tree)
+    like = {"step": 0, "rate": jnp.zeros(()), "w": jnp.zeros(3), "key": jax.random.key(0), "name": "x"}
+    restored = mt.restore(tmp_path / "c", like)
+    assert restored["step"] == 3
+    assert type(restored["step"]) is int
+    assert restored["rate"] == 0.5
+    assert restored["name"] == "x"
+    assert jax.random.normal(restored["key"]) == jax.random.normal(jax.random.key(7))
+
+
+def test_what_is_not_there_or_does_not_fit(tmp_path: Path) -> None:
+    standard(tmp_path / "c", {"params": params()})
+    like = {"params": [{"w": x["w"], "bias": x["b"]} for x in params()]}
+    with pytest.raises(mt.MpmdError, match=r"c has no params\.0\.bias"):
+        mt.restore(tmp_path / "c", like)
+    like = {"params": [{"w": jnp.zeros((2, 2)), "b": x["b"].astype(jnp.bfloat16)} for x in params()]}
+    with pytest.raises(mt.MpmdError) as error:
+        mt.restore(tmp_path / "c", like)
+    assert "params.0.w is stored as float32[4, 4], and [2, 2] is wanted" in str(error.value)
+    assert "params.0.b is stored as float32[4], and bfloat16 is wanted; restore(..., cast=True)" in str(error.value)
+    like = {"params": [{"w": x["w"], "b": x["b"].astype(jnp.bfloat16)} for x in params()]}
+    assert mt.restore(tmp_path / "c", like, cast=True)["params"][3]["b"].dtype == jnp.bfloat16
+    (tmp_path / "empty").mkdir()
+    with pytest.raises(mt.MpmdError, match="empty is no checkpoint: neither one"):
+        mt.restore(tmp_path / "empty", like)
+
+
+STACKED = {r"(w|b)": mt.StoredAs(r"{}.\1")}
+UNROLLED = {r"(\d+)\.(w|b)": mt.StoredAs(r"\2", row=r"\1")}
+
+
+def stack(ps: Any) -> Any:
+    return jax.tree.map(lambda *xs: jnp.stack(xs), *ps)
+
+
+@pytest.mark.parametrize("write", [standard, lambda path, tree: mt.save(path, tree) or path], ids=["orbax", "ours"])
+def test_layers_in_one_array_here_and_apart_there(tmp_path: Path, write: Callable[[Path, Any], Path]) -> None:
+    def loss(ps: Any, x: jax.Array) -> jax.Array:
+        return jnp.mean(mt.scan(lambda x, p: (layer(p, x), None), x, ps, name="blocks")[0] ** 2)
+
+    apart, joined = write(tmp_path / "apart", params()), write(tmp_path / "joined", stack(params()))
+    for cut in (2, 3):  # equal parts are one array, others are pieces
+        names = {f"blocks[0:{cut}]": "m0", f"blocks[{cut}:4]": "m1"}
+        gradient = mt.jit(jax.grad(loss), mt.make_config(topology(), names))
+        like = mt.abstract(gradient.lower(stack(params()), jnp.ones((2, WIDTH))).compile())
+        restored = mt.restore(apart, like, names=STACKED)
+        for name, x in stack(params()).items():
+            np.testing.assert_array_equal(np.asarray(restored[name]), x)
+            assert type(restored[name]) is (mt.Pieces if cut == 3 else type(x))
+    like = mt.abstract(compiled())
+    check(mt.restore(joined, like, names=UNROLLED), like, params())
+
+
+def test_names_that_do_not_fit(tmp_path: Path) -> None:
+    standard(tmp_path / "c", params())
+    with pytest.raises(
+        mt.MpmdError, match=re.escape(r"names has 'blocks', which matches no array; they are called 0.b")
+    ):
+        mt.restore(tmp_path / "c", params(), names={"blocks": "x"})
+    with pytest.raises(mt.MpmdError, match=r"names\['w'\] does not fit w of shape \[4\]: transpose="):
+        mt.restore(tmp_path / "c", {"w": jnp.zeros(4)}, names={"w": mt.StoredAs("0.b", transpose=(1, 0))})
+    with pytest.raises(mt.MpmdError, match=r"0\.w is stored as float32\[4, 4\], which does not fit|0\.w is stored as"):
+        mt.restore(tmp_path / "c", {"w": jnp.zeros(4)}, names={"w": mt.StoredAs("0.w", row=7)})
+
+
+def test_variables_of_nnx(tmp_path: Path) -> None:
+    model = nnx.Sequential(nnx.Linear(3, 4, rngs=nnx.Rngs(0)), nnx.Linear(4, 3, rngs=nnx.Rngs(1)))
+    state = nnx.state(model)
+    standard(tmp_path / "state", state)
+    zeros = jax.tree.map(jnp.zeros_like, state)
+    check(mt.restore(tmp_path / "state", zeros), zeros, state)
+    standard(tmp_path / "pure", nnx.to_pure_dict(state))
+    check(mt.restore(tmp_path / "pure", zeros), zeros, state)
+
+
+def test_a_file_of_equinox(tmp_path: Path) -> None:
+    model = eqx.nn.MLP(3, 2, 4, 2, key=jax.random.key(0), dtype=jnp.bfloat16)
+    tree = (model, 5, optax.adam(1e-3).init(eqx.filter(model, eqx.is_array)))
+    eqx.tree_serialise_leaves(tmp_path / "model.eqx", tree)
+    zeros = jax.tree.map(lambda x: 0 * x if eqx.is_array(x) else x, tree)
+    restored = mt.restore(tmp_path / "model.eqx", (zeros[0], 0, zeros[2]))
+    assert eqx.tree_equal(restored, tree)
+    with pytest.raises(mt.MpmdError, match="more than the 6 arrays that are wanted: it is of another model"):
+        mt.restore(tmp_path / "model.eqx", model)
+    with pytest.raises(mt.MpmdError, match="leave out names="):
+        mt.restore(tmp_path / "model.eqx", tree, names={"0": "1"})
+
+
+def test_a_file_of_flax(tmp_path: Path) -> None:
+    ps, state = trained()
+    (tmp_path / "m.msgpack").write_bytes(flax.serialization.to_bytes({"params": ps, "opt": state}))
+    like = dict(zip(("params", "opt"), mt.abstract(compiled(), (0, 1)), strict=True))
+    check(mt.restore(tmp_path / "m.msgpack", like), like, {"params": ps, "opt": state})
+    (tmp_path / "text").write_text("hello")
+    with pytest.raises(mt.MpmdError, match=r"cannot restore from .*text"):
+        mt.restore(tmp_path / "text", like)

@@ -1,0 +1,300 @@
+"""Folders of Hugging Face's models onto stages, and back; their files are written here, byte by byte."""
+
+from __future__ import annotations
+
+import json
+import re
+from pathlib import Path
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import ml_dtypes
+import numpy as np
+import pytest
+from jax.sharding import NamedSharding, PartitionSpec
+from pipelines import topology
+
+import mpmd_trace as mt
+from mpmd_trace import StoredAs
+
+LAYERS, WIDTH, HEADS, INNER, WORDS = 4, 8, 2, 16, 32
+CODES = {"float32": "F32", "float16": "F16", "bfloat16": "BF16", "int64": "I64"}
+Tensors = dict[str, np.ndarray[Any, Any]]
+
+
+def hugging_face(folder: Path, tensors: Tensors, files: int) -> Path:
+    """Write a folder as `transformers` does: the specification of the format, not this package's writer."""
+    folder.mkdir()
+    names = list(tensors)
+    weight_map = {}
+    for number in range(files):
+        file = "model.safetensors" if files == 1 else f"model-{number + 1:05}-of-{files:05}.safetensors"
+        header: dict[str, Any] = {"__metadata__": {"format": "pt"}}
+        data = b""
+        for name in names[number::files]:
+            x = tensors[name]
+            offsets = [len(data), len(data) + x.nbytes]
+            header[name] = {"dtype": CODES[x.dtype.name], "shape": list(x.shape), "data_offsets": offsets}
+            data += x.tobytes()
+            weight_map[name] = file
+        text = json.dumps(header).encode()
+        (folder / file).write_bytes(len(text).to_bytes(8, "little") + text + data)
+    if files > 1:
+        index = {"metadata": {"total_size": sum(x.nbytes for x in tensors.values())}, "weight_map": weight_map}
+        (folder / "model.safetensors.index.json").write_text(json.dumps(index))
+    return folder
+
+
+def read(folder: Path) -> Tensors:
+    """The tensors in a folder, and a check of its index."""
+    names = {code: np.dtype(getattr(ml_dtypes, name, name)) for name, code in CODES.items()}
+    result, places = {}, {}
+    for path in sorted(folder.glob("*.safetensors")):
+        data = path.read_bytes()
+        size = int.from_bytes(data[:8], "little")
+        header = json.loads(data[8 : 8 + size])
+        assert header.pop("__metadata__") == {"format": "pt"}
+        assert size % 8 == 0
+        for name, t in header.items():
+            a, b = t["data_offsets"]
+            part = data[8 + size + a : 8 + size + b]
+            result[name] = np.frombuffer(part, names[t["dtype"]]).reshape(t["shape"])
+            places[name] = path.name
+    index = folder / "model.safetensors.index.json"
+    if index.exists():
+        assert json.loads(index.read_text())["weight_map"] == places
+    else:
+        assert set(places.values()) == {"model.safetensors"}
+    return result
+
+
+def random(shapes: dict[str, tuple[int, ...]], dtype: Any = np.float32) -> Tensors:
+    rng = np.random.default_rng(0)
+    return {name: rng.normal(size=shape).astype(dtype) for name, shape in shapes.items()}
+
+
+def llama(dtype: Any) -> Tensors:
+    shapes: dict[str, tuple[int, ...]] = {"model.embed_tokens.weight": (WORDS, WIDTH)}
+    for i in range(LAYERS):
+        at = f"model.layers.{i}"
+        shapes |= {f"{at}.self_attn.{n}_proj.weight": (WIDTH, WIDTH) for n in "qkvo"}
+        shapes |= {f"{at}.mlp.{n}_proj.weight": (INNER, WIDTH) for n in ("gate", "up")}
+        shapes |= {f"{at}.mlp.down_proj.weight": (WIDTH, INNER), f"{at}.input_layernorm.weight": (WIDTH,)}
+        shapes |= {f"{at}.post_attention_layernorm.weight": (WIDTH,)}
+    return random(shapes | {"model.norm.weight": (WIDTH,), "lm_head.weight": (WORDS, WIDTH)}, dtype)
+
+
+LLAMA = {
+    r"embed": "model.embed_tokens.weight",
+    r"blocks\.([qkv])": StoredAs(r"model.layers.{}.self_attn.\1_proj.weight", transpose=True, merge=(1, 2)),
+    r"blocks\.o": StoredAs("model.layers.{}.self_attn.o_proj.weight", transpose=True, merge=(0, 1)),
+    r"blocks\.(gate|up|down)": StoredAs(r"model.layers.{}.mlp.\1_proj.weight", transpose=True),
+    r"blocks\.norm1": StoredAs("model.layers.{}.input_layernorm.weight"),
+    r"blocks\.norm2": StoredAs("model.layers.{}.post_attention_layernorm.weight"),
+    r"norm": "model.norm.weight",
+    r"head": StoredAs("lm_head.weight", transpose=True),
+}
+
+
+def llama_here(dtype: Any) -> Any:
+    """Parameters with layers in one array each, and heads apart."""
+
+    def zeros(*shape: int) -> jax.Array:
+        return jnp.zeros(shape, dtype)
+
+    heads = WIDTH // HEADS
+    blocks = {n: zeros(LAYERS, WIDTH, HEADS, heads) for n in "qkv"} | {"o": zeros(LAYERS, HEADS, heads, WIDTH)}
+    blocks |= {"gate": zeros(LAYERS, WIDTH, INNER), "up": zeros(LAYERS, WIDTH, INNER)}
+    blocks |= {"down": zeros(LAYERS, INNER, WIDTH), "norm1": zeros(LAYERS, WIDTH), "norm2": zeros(LAYERS, WIDTH)}
+    return {"embed": zeros(WORDS, WIDTH), "blocks": blocks, "norm": zeros(WIDTH), "head": zeros(WIDTH, WORDS)}
+
+
+def llama_layer(x: jax.Array, p: Any) -> tuple[jax.Array, None]:
+    h = x * p["norm1"]
+    q, k, v = (jnp.einsum("sd,dhk->hsk", h, p[n]) for n in "qkv")
+    x = x + jnp.einsum("hsk,hkd->sd", jax.nn.softmax(q @ k.swapaxes(1, 2)) @ v, p["o"])
+    h = x * p["norm2"]
+    return x + (jax.nn.silu(h @ p["gate"]) * (h @ p["up"])) @ p["down"], None
+
+
+def llama_step(p: Any, words: jax.Array) -> Any:
+    def loss(p: Any) -> jax.Array:
+        x = mt.named_computation(lambda e, w: e[w], name="embed")(p["embed"], words)
+        x, _ = mt.scan(llama_layer, x, p["blocks"], name="blocks")
+        return mt.named_computation(lambda n, h, x: jnp.mean((x * n @ h) ** 2), name="head")(p["norm"], p["head"], x)
+
+    return jax.tree.map(lambda p, g: p - g, p, jax.grad(loss)(p))
+
+
+def llama_like(dtype: Any, cut: int = 2) -> Any:
+    names = {"embed": "m0", f"blocks[0:{cut}]": "m0", f"blocks[{cut}:{LAYERS}]": "m1", "head": "m1"}
+    step = mt.jit(llama_step, mt.make_config(topology(), names))
+    return mt.abstract(step.lower(llama_here(dtype), jnp.zeros(3, jnp.int32)).compile())
+
+
+def expected_llama(tensors: Tensors) -> Any:
+    """The same by hand."""
+
+    def of(name: str) -> np.ndarray[Any, Any]:
+        return np.stack([tensors[f"model.layers.{i}.{name}.weight"] for i in range(LAYERS)])
+
+    heads = WIDTH // HEADS
+    blocks: Any = {n: of(f"self_attn.{n}_proj").swapaxes(1, 2).reshape(LAYERS, WIDTH, HEADS, heads) for n in "qkv"}
+    blocks["o"] = of("self_attn.o_proj").swapaxes(1, 2).reshape(LAYERS, HEADS, heads, WIDTH)
+    blocks |= {n: of(f"mlp.{n}_proj").swapaxes(1, 2) for n in ("gate", "up", "down")}
+    blocks |= {"norm1": of("input_layernorm"), "norm2": of("post_attention_layernorm")}
+    head = tensors["lm_head.weight"].T
+    return {"embed": tensors["model.embed_tokens.weight"], "blocks": blocks, "norm": tensors["model.norm.weight"]} | {
+        "head": head
+    }
+
+
+def check(restored: Any, wanted: Any) -> None:
+    assert jax.tree.structure(restored) == jax.tree.structure(wanted)
+    jax.tree.map(lambda x, y: np.testing.assert_array_equal(np.asarray(x), y), restored, wanted)
+
+
+@pytest.mark.parametrize("files", [1, 3])
+@pytest.mark.parametrize("cut", [2, 3])
+@pytest.mark.parametrize("dtype", [np.float32, ml_dtypes.bfloat16])
+def test_llama_with_stacked_layers(tmp_path: Path, files: int, cut: int, dtype: Any) -> None:
+    tensors = llama(dtype)
+    like = llama_like(dtype, cut)
+    restored = mt.restore(hugging_face(tmp_path / "model", tensors, files), like, names=LLAMA)
+    check(restored, expected_llama(tensors))
+    assert restored["head"].sharding == like["head"].sharding
+    assert type(restored["blocks"]["q"]) is (mt.Pieces if cut == 3 else type(restored["head"]))
+    mt.save_safetensors(tmp_path / "back", restored, names=LLAMA, max_file_bytes=1000 if files > 1 else 10**9)
+    back = read(tmp_path / "back")
+    assert back.keys() == tensors.keys()
+    check(back, tensors)
+
+
+def gpt2() -> Tensors:
+    shapes: dict[str, tuple[int, ...]] = {"wte.weight": (WORDS, WIDTH), "wpe.weight": (6, WIDTH)}
+    for i in range(LAYERS):
+        shapes |= {f"h.{i}.{n}.{kind}": (WIDTH,) for n in ("ln_1", "ln_2") for kind in ("weight", "bias")}
+        sizes = {"attn.c_attn": (WIDTH, 3 * WIDTH), "attn.c_proj": (WIDTH, WIDTH)}
+        sizes |= {"mlp.c_fc": (WIDTH, 4 * WIDTH), "mlp.c_proj": (4 * WIDTH, WIDTH)}
+        shapes |= {f"h.{i}.{n}.weight": size for n, size in sizes.items()}
+        shapes |= {f"h.{i}.{n}.bias": size[1:] for n, size in sizes.items()}
+    return random(shapes | {"ln_f.weight": (WIDTH,), "ln_f.bias": (WIDTH,)})
+
+
+def test_gpt2_with_a_list_of_layers(tmp_path: Path) -> None:
+    """Weights are laid out as in JAX there, and queries, keys and values are one array."""
+    tensors = gpt2()
+    kinds = {"kernel": "weight", "scale": "weight", "bias": "bias"}
+    names = {rf"layers\.(\d+)\.(.*)\.{here}": rf"h.\1.\2.{there}" for here, there in kinds.items()}
+    names |= {
+        r"embed": "wte.weight",
+        r"positions": "wpe.weight",
+        r"norm\.scale": "ln_f.weight",
+        r"norm\.bias": "ln_f.bias",
+    }
+    mesh = topology()["m1"]
+    spread = NamedSharding(mesh, PartitionSpec("x"))
+
+    def like(name: str) -> jax.ShapeDtypeStruct:
+        return jax.ShapeDtypeStruct(tensors[name].shape, np.float32, sharding=spread)
+
+    tree: dict[str, Any] = {"embed": like("wte.weight"), "positions": like("wpe.weight")}
+    tree["norm"] = {"scale": like("ln_f.weight"), "bias": like("ln_f.bias")}
+    tree["layers"] = []
+    for i in range(LAYERS):
+        layer: Any = {}
+        for part in ("ln_1", "ln_2", "attn.c_attn", "attn.c_proj", "mlp.c_fc", "mlp.c_proj"):
+            kind = "scale" if part.startswith("ln") else "kernel"
+            inside = layer
+            for key in part.split("."):
+                inside = inside.setdefault(key, {})
+            inside |= {kind: like(f"h.{i}.{part}.weight"), "bias": like(f"h.{i}.{part}.bias")}
+        tree["layers"].append(layer)
+    restored = mt.restore(hugging_face(tmp_path / "model", tensors, 2), tree, names=names)
+    np.testing.assert_array_equal(restored["layers"][2]["attn"]["c_attn"]["kernel"], tensors["h.2.attn.c_attn.weight"])
+    assert all(x.sharding == spread for x in jax.tree.leaves(restored))
+    mt.save_safetensors(tmp_path / "back", restored, names=names)
+    check(read(tmp_path / "back"), tensors)
+
+
+def test_bert_without_its_pooler(tmp_path: Path) -> None:
+    """A tensor that nothing here takes is told; half precision is converted where that was asked for."""
+    attention = "encoder.layer.{}.attention.self"
+    shapes: dict[str, tuple[int, ...]] = {"pooler.dense.weight": (WIDTH, WIDTH)}
+    for i in range(LAYERS):
+        for n in ("query", "key", "value"):
+            at = f"{attention.format(i)}.{n}"
+            shapes |= {f"bert.{at}.weight": (WIDTH, WIDTH), f"bert.{at}.bias": (WIDTH,)}
+    tensors = random(shapes, np.float16)
+    names = {
+        r"(\w+)\.w": StoredAs(rf"bert.{attention}.\1.weight", transpose=True),
+        r"(\w+)\.b": StoredAs(rf"bert.{attention}.\1.bias"),
+    }
+    like = {
+        n: {"w": jnp.zeros((LAYERS, WIDTH, WIDTH)), "b": jnp.zeros((LAYERS, WIDTH))} for n in ("query", "key", "value")
+    }
+    folder = hugging_face(tmp_path / "model", tensors, 1)
+    with pytest.raises(
+        mt.MpmdError, match=r"is stored as float16\[8\], and float32 is wanted; restore\(\.\.\., cast=True\)"
+    ):
+        mt.restore(folder, like, names=names)
+    with pytest.warns(mt.MpmdWarning, match=re.escape("also has pooler.dense.weight, which nothing here takes")):
+        restored = mt.restore(folder, like, names=names, cast=True)
+    wanted = tensors[f"bert.{attention.format(1)}.key.weight"].T.astype(np.float32)
+    np.testing.assert_array_equal(restored["key"]["w"][1], wanted)
+
+
+def test_layers_that_are_one_array_there(tmp_path: Path) -> None:
+    stacked = random({"w": (3, WIDTH, WIDTH)})
+    names = {r"(\d)\.w": StoredAs("w", row=r"\1", transpose=True)}
+    like = [{"w": jnp.zeros((WIDTH, WIDTH))} for _ in range(3)]
+    restored = mt.restore(hugging_face(tmp_path / "model", stacked, 1), like, names=names)
+    np.testing.assert_array_equal(restored[2]["w"], stacked["w"][2].T)
+    mt.save_safetensors(tmp_path / "back", restored, names=names)
+    check(read(tmp_path / "back"), stacked)
+    with pytest.raises(mt.MpmdError, match=r"w is what 0.w, 1.w, 2.w are stored as: give each a name of its own"):
+        mt.save_safetensors(tmp_path / "no", restored, names={r"\d\.w": "w"})
+
+
+def test_only_what_is_wanted_is_looked_at(tmp_path: Path) -> None:
+    """Other files of the folder may be missing: those with the tensors of other processes are not opened either."""
+    tensors = random({"a": (2, 3), "b": (3,)})
+    folder = hugging_face(tmp_path / "model", tensors, 2)
+    (folder / "model-00002-of-00002.safetensors").unlink()
+    with pytest.warns(mt.MpmdWarning, match="also has b"):
+        restored = mt.restore(folder, {"a": jnp.zeros((2, 3))})
+    np.testing.assert_array_equal(restored["a"], tensors["a"])
+    with pytest.raises(mt.MpmdError, match=r"cannot read .*model-00002-of-00002.safetensors: No such file"):
+        mt.restore(folder, {"b": jnp.zeros(3)})
+
+
+def test_mistakes(tmp_path: Path) -> None:
+    folder = hugging_face(tmp_path / "model", random({"layer.0.weight": (2, 3)}), 1)
+    with pytest.raises(mt.MpmdError, match=r"model has no layer\.0\.weights; it has layer\.0\.weight"):
+        mt.restore(folder, {"layer": [{"weights": jnp.zeros((2, 3))}]})
+    with pytest.raises(
+        mt.MpmdError, match=r"is stored as float32\[2, 3\], which gives \[3, 2\] here, and \[2, 3\] is wanted"
+    ):
+        mt.restore(folder, {"w": jnp.zeros((2, 3))}, names={"w": StoredAs("layer.0.weight", transpose=True)})
+    data = (folder / "model.safetensors").read_bytes()
+    for bad in (data[:-1], b"\xff" * 100, b""):
+        (folder / "model.safetensors").write_bytes(bad)
+        with pytest.raises(mt.MpmdError, match=r"model\.safetensors is no file of safetensors, or it is damaged"):
+            mt.restore(folder, {"w": jnp.zeros((2, 3))})
+
+
+def test_saving_again(tmp_path: Path) -> None:
+    folder = tmp_path / "model"
+    folder.mkdir()
+    (folder / "config.json").write_text("{}")
+    many = {f"t{i}": jnp.full((4,), float(i)) for i in range(5)}
+    mt.save_safetensors(folder, many, max_file_bytes=32)
+    assert len(list(folder.glob("model-*-of-00003.safetensors"))) == 3
+    with pytest.raises(mt.MpmdError, match=r"overwrite=True"):
+        mt.save_safetensors(folder, many)
+    mt.save_safetensors(folder, many | {"n": 3}, overwrite=True)
+    assert sorted(p.name for p in folder.iterdir()) == ["config.json", "model.safetensors"]
+    check(read(folder), many | {"n": np.int64(3)})
+    with pytest.raises(mt.MpmdError, match="safetensors do not have the dtype of x"):
+        mt.save_safetensors(folder, {"x": np.zeros(2, np.complex128)}, overwrite=True)
