@@ -86,7 +86,7 @@ def explain_placement(file: str, target: str | None = None, *, as_json: bool) ->
         compiled = first.compile()
         lowered, report, collectives = compiled.lowered, compiled.placement_report(), compiled.collectives()
         if target is not None:
-            fits = fit_text({m: held.peak for m, held in compiled.memory_analysis().items()}, limit_of(compiled))
+            fits = fit_text({m: held.peak for m, held in compiled.memory_analysis().items()}, limit_of(program.config))
     why = reasons(report, lowered)
     if as_json:
         more = {"collectives": placement_report.collectives_data(collectives), **placement_report.remarks_data(lowered)}

@@ -36,7 +36,9 @@ Json = Annotated[bool, typer.Option("--json", help="Print JSON.")]
 Out = Annotated[str, typer.Option("--out", help="The output folder; replaced if it exists.")]
 Target = Annotated[
     str | None,
-    typer.Option(help="Compile for TPUs that are described and not attached: tpu:v5e:2x4 (needs mpmd_trace[tpu-aot])."),
+    typer.Option(
+        help="Compile for devices that are not there: tpu:v5e:2x4 (mpmd_trace[tpu-aot]), gpu:h100:8 (docs/gpus.md)."
+    ),
 ]
 Settings = Annotated[list[str] | None, typer.Option("--set", help="Override a field of the program: steps=3.")]
 

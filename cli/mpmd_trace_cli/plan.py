@@ -78,10 +78,12 @@ def plan_program(
         _ = lowered.partitioned
         shown.update(task, completed=1)
         one_more = compiling(shown)
-        compiled: Any = Estimated(lowered) if program.config.is_abstract else lowered.compile(progress=one_more)
+        # XLA's compiler for GPUs that are not there does not say what programs cost.
+        by_estimate = program.config.is_abstract or (target or "").startswith("gpu:")
+        compiled: Any = Estimated(lowered) if by_estimate else lowered.compile(progress=one_more)
         limit = None if asked.memory_limit is None else asked.memory_limit * 2**20
         if limit is None and target is not None:
-            limit = limit_of(compiled)
+            limit = limit_of(program.config)
         timelines, steps = [], []
         if measure:
             task = shown.add_task("measure", total=MEASURED_STEPS, info="steps")

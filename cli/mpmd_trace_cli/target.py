@@ -7,7 +7,8 @@ from collections.abc import Sequence
 from typing import Any
 
 from mpmd_trace.api.compiled import Compiled
-from mpmd_trace.jax_compat.targets import memory_of
+from mpmd_trace.api.meshes import device_memory
+from mpmd_trace.config import Config
 from mpmd_trace.report.files import check_folder, write_folder
 from mpmd_trace_cli import placement_report
 from mpmd_trace_cli.console import compiling, progress, say
@@ -40,15 +41,15 @@ def compile_for_target(file: str, target: str, out: str | None, settings: Sequen
     return report
 
 
-def limit_of(compiled: Compiled) -> int | None:
+def limit_of(config: Config) -> int | None:
     """Return the bytes that programs may use on each of the devices of a program, if somebody says so."""
-    given = compiled.lowered.config.options.device_memory
-    sizes = [memory_of(mesh.devices.flat[0]) for mesh in compiled.program.topology.values()]
-    return given or min((size for size in sizes if size), default=None)
+    return device_memory(config)
 
 
 def _report(compiled: Compiled, target: str) -> dict[str, Any]:
-    limit, costs = limit_of(compiled), compiled.cost_analysis()
+    limit, costs = limit_of(compiled.lowered.config), compiled.cost_analysis()
+    if not costs["flops"]:  # XLA's compiler for GPUs says nothing of its programs
+        costs = {**compiled.lowered.cost_analysis(), "estimated": True}
     memory = compiled.memory_analysis()
     return {
         "target": target,
@@ -68,7 +69,7 @@ def _report(compiled: Compiled, target: str) -> dict[str, Any]:
                 "mesh": one.mesh,
                 "runs": one.runs,
                 "compiled_as": one.compiled_as,
-                "flops": (cost := one.cost_analysis() or {}).get("flops", 0.0),
+                "flops": (cost := costs["programs"][name]).get("flops", 0.0),
                 "bytes_accessed": cost.get("bytes accessed", 0.0),
                 # XLA says less than nothing where it does not know.
                 "optimal_seconds": seconds if (seconds := cost.get("optimal_seconds", -1.0)) >= 0 else None,
@@ -76,9 +77,10 @@ def _report(compiled: Compiled, target: str) -> dict[str, Any]:
                 "arguments": bytes_of.argument_size_in_bytes,
                 "results": bytes_of.output_size_in_bytes,
             }
-            for one in compiled.executables()
+            for name, one in zip(costs["programs"], compiled.executables(), strict=True)
         ],
         "flops": costs["flops"],
+        "estimated": costs.get("estimated", False),
         "transfers": costs["transfers"],
         "bytes_transferred": costs["bytes transferred"],
         "collectives": placement_report.collectives_data(compiled.collectives()),
@@ -107,7 +109,10 @@ def as_text(report: dict[str, Any]) -> str:
             *(f"{one['temporary']:,}", "unknown" if seconds is None else f"{1e6 * seconds:,.1f}"),
         )
     text = drawn(held, programs)
-    text += "µs: XLA's own estimate (optimal_seconds), where it has one for all parts of a program\n"
+    if report["estimated"]:
+        text += "FLOPs and bytes accessed are counted from the program: XLA's compiler for GPUs does not say them\n"
+    else:
+        text += "µs: XLA's own estimate (optimal_seconds), where it has one for all parts of a program\n"
     return text + fit_text({mesh: one["peak"] for mesh, one in report["meshes"].items()}, limit)
 
 

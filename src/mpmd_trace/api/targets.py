@@ -1,4 +1,4 @@
-"""Programs for devices that are described and not attached: `tpu:v5e:2x4`."""
+"""Programs for devices that are described and not attached: `tpu:v5e:2x4`, `gpu:h100:8`."""
 
 from __future__ import annotations
 
@@ -29,7 +29,8 @@ def target_devices(target: str) -> list[jax.Device]:
 
     Args:
         target: the kind and grid of TPUs: v2, v3, v5e and v6e have two dimensions, v4, v5p and tpu7x three.  The
-            package libtpu has to be installed (`pip install 'mpmd_trace[tpu-aot]'`).
+            package libtpu has to be installed (`pip install 'mpmd_trace[tpu-aot]'`).  Or the kind and number of GPUs,
+            `gpu:h100:8`, or of hosts and of GPUs of each, `gpu:h100:2x8`: a100, h100, h200 or b200 (`docs/gpus.md`).
 
     Raises:
         MpmdError: for a target that XLA does not have.

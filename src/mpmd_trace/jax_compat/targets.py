@@ -1,6 +1,7 @@
 """Devices that are described and not attached: XLA compiles for them, and nothing can run on them.
 
 A TPU is described by the name of its kind and the shape of its grid; XLA's compiler for it is in the package `libtpu`.
+A GPU is described by what XLA has to know of it; its compiler is in the packages of JAX's CUDA plugin.
 """
 
 from __future__ import annotations
@@ -19,6 +20,7 @@ from jax.experimental import topologies
 from jaxlib import _jax
 
 from mpmd_trace.diagnostics.messages import MpmdError
+from mpmd_trace.jax_compat.gpu_targets import GPUS
 
 __all__ = ["KINDS", "devices_of", "is_described", "memory_of", "positions", "process_of"]
 
@@ -35,7 +37,7 @@ _MEMORY = {
 #: How many dimensions a grid of such TPUs has.
 KINDS = {"v2": 2, "v3": 2, "v4": 3, "v5e": 2, "v5p": 3, "v6e": 2, "tpu7x": 3}
 #: What libtpu would otherwise ask a cloud's metadata server for, or refuse because another process has loaded it.
-_NOT_ATTACHED = MappingProxyType(
+_NO_TPU = MappingProxyType(
     {
         "ALLOW_MULTIPLE_LIBTPU_LOAD": "1",
         "TPU_ACCELERATOR_TYPE": "v5litepod-8",
@@ -43,6 +45,12 @@ _NOT_ATTACHED = MappingProxyType(
         "TPU_WORKER_HOSTNAMES": "localhost",
     }
 )
+
+
+#: CUDA's own libraries, whose versions JAX looks at, are not needed to compile.
+_NO_GPU = MappingProxyType({"JAX_SKIP_CUDA_CONSTRAINTS_CHECK": "1"})
+#: The part of its memory that JAX takes of a GPU, unless a variable says otherwise.
+_PART_OF_GPU = 0.75
 
 
 def is_described(device: Any) -> bool:
@@ -59,6 +67,9 @@ def memory_of(device: Any) -> int | None:
     """Return the bytes of memory that programs may use on a device; None where nobody knows."""
     if not is_described(device):
         return (device.memory_stats() or {}).get("bytes_limit")
+    if device.platform == "gpu":
+        part = float(os.environ.get("XLA_PYTHON_CLIENT_MEM_FRACTION", _PART_OF_GPU))
+        return next((int(part * gpu.memory) for gpu in GPUS.values() if gpu.name == device.device_kind), None)
     gib = _MEMORY.get(device.device_kind)
     return None if gib is None else int(gib * 2**30)
 
@@ -68,7 +79,7 @@ def positions(devices: Sequence[Any]) -> tuple[tuple[int, ...], ...]:
 
     XLA compiles for the links between devices, so that equal programs are equal on devices placed alike.
     """
-    if not is_described(devices[0]) or not hasattr(devices[0], "coords"):
+    if not is_described(devices[0]) or devices[0].platform != "tpu":
         return ()
     first = devices[0].coords
     return tuple((*(a - b for a, b in zip(d.coords, first, strict=True)), d.core_on_chip) for d in devices)
@@ -76,12 +87,15 @@ def positions(devices: Sequence[Any]) -> tuple[tuple[int, ...], ...]:
 
 @functools.cache
 def devices_of(target: str) -> tuple[jax.Device, ...]:
-    """Return the devices of a target such as `tpu:v5e:2x4`, always the same ones.  Raises `MpmdError`."""
+    """Return the devices of a target, `tpu:v5e:2x4` or `gpu:h100:8`, always the same ones.  Raises `MpmdError`."""
     platform, _, name = target.partition(":")
     kind, _, grid = name.partition(":")
+    if platform == "gpu":
+        return _gpus(target, kind, grid)
     if platform != "tpu" or not re.fullmatch(r"\d+(x\d+)+", grid):
         raise MpmdError(
-            f"the target is {target!r}; write the kind and grid of TPUs, as in tpu:v5e:2x4 or tpu:v5p:2x2x1"
+            f"the target is {target!r}; write the kind and grid of TPUs, as in tpu:v5e:2x4 or tpu:v5p:2x2x1, or the "
+            "kind and number of GPUs, as in gpu:h100:8"
         )
     if kind not in KINDS:
         raise MpmdError(f"the target {target!r} is of an unknown kind of TPU; known are {', '.join(KINDS)}")
@@ -89,17 +103,40 @@ def devices_of(target: str) -> tuple[jax.Device, ...]:
         raise MpmdError(
             f"the target {target!r} has a grid of {grid.count('x') + 1} dimensions; {kind} has {KINDS[kind]}"
         )
-    with _environment({} if _has_tpu() else _NOT_ATTACHED):
-        try:
-            return tuple(topologies.get_topology_desc(platform="tpu", topology_name=name).devices)
-        except (ImportError, RuntimeError, ValueError) as error:
-            if "TPU support not installed" in str(error):
-                raise MpmdError(
-                    "XLA's compiler for TPUs is not installed: pip install 'mpmd_trace[tpu-aot]', which is libtpu of "
-                    "the version that this jax wants"
-                ) from error
-            reason = str(error).splitlines()[0].partition(": ")[2] or str(error)
-            raise MpmdError(f"XLA has no target {target!r}: {reason}") from error
+    missing = (
+        "XLA's compiler for TPUs is not installed: pip install 'mpmd_trace[tpu-aot]', which is libtpu of the version "
+        "that this jax wants"
+    )
+    with _environment({} if _has_tpu() else _NO_TPU):
+        return _described(target, missing, platform="tpu", topology_name=name)
+
+
+def _gpus(target: str, kind: str, grid: str) -> tuple[jax.Device, ...]:
+    """Return GPUs, of one host or, as in `2x8`, of several."""
+    if not re.fullmatch(r"\d+(x\d+)?", grid):
+        raise MpmdError(f"the target is {target!r}; write a number of GPUs, or of hosts and of GPUs of each, as in 2x8")
+    if kind not in GPUS:
+        raise MpmdError(f"the target {target!r} is of an unknown kind of GPU; known are {', '.join(GPUS)}")
+    topology = f"1x{grid}" if "x" in grid else f"1x1x{grid}"
+    missing = (
+        "XLA's compiler for GPUs is not loaded: pip install jax-cuda13-plugin jax-cuda13-pjrt, of the version of this "
+        "jax, and ask for the target before anything else in the process uses a device (without CUDA's own libraries "
+        "JAX loads the plugin only if JAX_SKIP_CUDA_CONSTRAINTS_CHECK=1 is set by then)"
+    )
+    with _environment(_NO_GPU):
+        return _described(
+            target, missing, platform="cuda", topology_name=kind, topology=topology, target_config=GPUS[kind].text
+        )
+
+
+def _described(target: str, missing: str, **description: Any) -> tuple[jax.Device, ...]:
+    try:
+        return tuple(topologies.get_topology_desc(**description).devices)
+    except (ImportError, RuntimeError, ValueError) as error:
+        if "TPU support not installed" in str(error) or "topology not implemented" in str(error):
+            raise MpmdError(missing) from error
+        reason = str(error).splitlines()[0].partition(": ")[2] or str(error)
+        raise MpmdError(f"XLA has no target {target!r}: {reason}") from error
 
 
 def _has_tpu() -> bool:

@@ -132,6 +132,8 @@ def test_a_target_with_too_few_devices() -> None:
         ("v5e:2x4", "write the kind and grid of TPUs"),
         ("tpu:v5e:8", "write the kind and grid of TPUs"),
         ("tpu:v9:2x2", "unknown kind of TPU; known are v2"),
+        ("gpu:h100:1x2x8", "write a number of GPUs"),
+        ("gpu:rtx:8", "unknown kind of GPU; known are a100"),
         ("tpu:v5p:2x2", "a grid of 2 dimensions; v5p has 3"),
     ],
 )
@@ -168,6 +170,22 @@ def test_the_command_line(tmp_path: Path) -> None:
     assert json.loads(done.stdout)["best"], done.stderr
     done = ran(*entry, "plan", tiny, "--target", "tpu:v5e:2x4", "--measure")
     assert done.returncode == 1 and "a --target has no devices" in done.stderr
+
+
+@pytest.mark.skipif(
+    importlib.util.find_spec("jax_cuda13_plugin") is None or importlib.util.find_spec("jax_plugins") is None,
+    reason="jax-cuda13-plugin and jax-cuda13-pjrt are not installed: nothing compiles for GPUs",
+)
+def test_programs_are_compiled_for_gpus() -> None:
+    tiny, entry = str(ROOT / "tests" / "programs" / "tiny.py"), ("-m", "mpmd_trace_cli.entry")
+    done = ran(*entry, "compile", tiny, "--target", "gpu:h100:4", "--json")
+    assert done.returncode == 0, done.stderr
+    report = json.loads(done.stdout)
+    assert report["device_kind"] == "NVIDIA H100 80GB HBM3" and report["fits"] is True and report["estimated"] is True
+    assert report["memory_of_a_device"] == int(0.75 * 84942979072)
+    assert len(report["programs"]) == 7 and report["flops"] > 0
+    done = ran(*entry, "plan", tiny, "--target", "gpu:a100:4", "--json")
+    assert json.loads(done.stdout)["best"], done.stderr
 
 
 #: Those that several processes run are not among them.
