@@ -60,13 +60,19 @@ def _moving(body: Region) -> set[Value]:
 
 
 @remembers
+def _can_be_divided(whole: Region) -> bool:
+    """Return whether the ops of a body may run in another order."""
+    return all(is_pure(op) and (op.results or op.is_terminator) for op in whole.block)
+
+
+@remembers
 def divided(whole: Region, part: Region) -> Division | None:
     """Return how `whole` is `part` and a rest; None when it is not, or when neither could run first.
 
     Ops of both are compared in order: those of the part are a subsequence of those of the whole.  Where the part might
     begin at many ops that are alike, the first of them are tried.
     """
-    if not all(is_pure(op) and (op.results or op.is_terminator) for op in whole.block):
+    if not _can_be_divided(whole):
         return None
     ops, wanted = moving_ops(whole), moving_ops(part)
     looks = _LOOKS * len(ops)

@@ -18,7 +18,7 @@ from mpmd_trace.ir.shardings import fully_closed, mesh_symbols
 from mpmd_trace.ir.types import mesh_tensor
 from mpmd_trace.passes.base import FunctionPass, option
 from mpmd_trace.passes.hoisting.cost import HoistCost
-from mpmd_trace.passes.hoisting.gathered_params import Timeline
+from mpmd_trace.passes.hoisting.gathered_params import Places, Timeline
 from mpmd_trace.passes.hoisting.prefetch import Gathered, gathered, tie
 from mpmd_trace.passes.hoisting.select_hoists import Gather, HoistChoice, Limits, choose
 from mpmd_trace.passes.hoisting.selection import HoistedExpr
@@ -127,14 +127,18 @@ class HoistInvariants(FunctionPass):
         for fragment in numbering.fragments:
             if is_plain_fragment(fragment):
                 on_mesh.setdefault(fragment.mesh, []).append(fragment)
+        places = Places(function)
         for mesh, fragments in on_mesh.items():
-            timeline = Timeline(function, mesh, meshes, fragments)
+            timeline = Timeline(function, mesh, meshes, fragments, places)
             limits = Limits(room_on(mesh, self.limit, self.reserved), self.launch, self.least, self.gather)
             choice = choose(fragments, numbering, worth, limits, timeline)
             room = limits.bytes - max(timeline.base) if self.limit else math.inf
             _tell(choice, mesh, room, function, diagnostics)
             left = {one.expression for one in (*choice.too_large, *choice.each_time)}
-            changed |= _Mesh(function, mesh, fragments, numbering, choice.kept, left).run()
+            if (choice.kept or left) and _Mesh(
+                function, mesh, fragments, numbering, choice.kept, places.time, left
+            ).run():
+                changed, places = True, Places(function)
         return changed
 
 
@@ -170,6 +174,7 @@ class _Mesh:
         fragments: Sequence[FragmentOp],
         numbering: ValueNumbering,
         kept: Sequence[HoistedExpr],
+        place: Mapping[Op, int],
         left: Container[Expression] = (),
     ) -> None:
         self.block = function.body
@@ -182,7 +187,7 @@ class _Mesh:
         self.left = left
         #: The copies that are there in front of a fragment.
         self.value: dict[Expression, Value] = {}
-        self._place = {op: i for i, op in enumerate(function.body)}
+        self._place = place
         #: What can be computed before it is read, by when that is, the latest first.
         when = self._when_ready()
         early = [(when[one], one) for one, k in self.kept.items() if not k.is_late]

@@ -6,11 +6,13 @@ import dataclasses
 from collections.abc import Iterator
 from typing import ClassVar
 
+from mpmd_trace.ir.attributes import DictAttr
 from mpmd_trace.ir.core import Block, Region
 from mpmd_trace.ir.diagnostics import Diagnostics
-from mpmd_trace.ir.ops import FragmentOp, FuncOp, Module
+from mpmd_trace.ir.ops import FragmentOp, FuncOp, Module, make_return
 from mpmd_trace.passes.base import Pass
 from mpmd_trace.passes.dedup_bodies import share_equal_bodies
+from mpmd_trace.passes.sharding.agreement import agrees
 from mpmd_trace.passes.sharding.bodies_alone import (
     drop_unused_transfers,
     drop_whole_shardings,
@@ -18,8 +20,9 @@ from mpmd_trace.passes.sharding.bodies_alone import (
     propagate_in_bodies,
 )
 from mpmd_trace.passes.sharding.chlo_rules import with_rules
-from mpmd_trace.passes.sharding.kinds import Kinds
-from mpmd_trace.passes.sharding.reduction import Reduction, reducible
+from mpmd_trace.passes.sharding.edges import SHARDING
+from mpmd_trace.passes.sharding.kinds import Kinds, shardings_of
+from mpmd_trace.passes.sharding.reduction import Reduction, numbered, reducible, with_body
 from mpmd_trace.passes.sharding.shardy import run_shardy, run_shardy_with_rules
 
 __all__ = ["ShardyPropagation"]
@@ -66,7 +69,7 @@ class ShardyPropagation(Pass):
     summary: ClassVar[str] = "run Shardy's sharding propagation through fragments and transfers"
 
     #: Programs with at most so many ops, bodies of fragments counted for each fragment, are not reduced.
-    whole_up_to: int = 5_000
+    whole_up_to: int = 1_000
     #: Whether Shardy is given rules for CHLO, of which it knows nothing.
     chlo: bool = False
     #: Whether readers of a constant expression get copies of it where there are no shardings, too, as from Shardy.
@@ -93,6 +96,8 @@ class ShardyPropagation(Pass):
             reduction = Reduction(module, function, kinds)
             if kinds.body and 2 * _size(reduction.body) > size:
                 continue  # not worth it
+            if kinds.alike and not _first_agrees(module, function):
+                continue  # what stands for several stages would be refused
             if kinds.alike:
                 propagated = run_shardy_with_rules(reduction.module, diagnostics)
                 after, rules = propagated if propagated is not None else (None, {})
@@ -116,6 +121,28 @@ def _choices(function: FuncOp, *, reduced: bool) -> Iterator[Kinds]:
             if kinds.stable:
                 yield kinds
     yield Kinds.apart(function)
+
+
+def _first_agrees(module: Module, function: FuncOp) -> bool:
+    """Return whether all ops agree with their operands and results in the first fragment that reads what is sharded."""
+    given = {arg: shardings_of(d) for arg, d in zip(function.args, function.arg_attrs, strict=True)}
+    sharded = {arg for arg, attributes in given.items() if SHARDING in attributes.entries}
+    fragments = (op for op in function.body if isinstance(op, FragmentOp))
+    first = next((op for op in fragments if not sharded.isdisjoint(op.operands)), None)
+    if first is None or function.topology is None:
+        return True
+    block = Block()
+    copy = block.append(numbered(first, [block.add_arg(v.type) for v in first.operands], 0))
+    block.append(make_return(copy.results, "func.return"))
+    small, alone = with_body(module, function, block)
+    alone.set_all_arg_attrs([given.get(v, DictAttr.get({})) for v in first.operands])
+    propagated = run_shardy_with_rules(small, Diagnostics())
+    if propagated is None:
+        return True
+    after, rules = propagated
+    done = after.lookup(function.sym_name)
+    left = [op for op in done.body if isinstance(op, FragmentOp)] if done is not None else []
+    return agrees(left, rules, function.topology)
 
 
 def _size(block: Block) -> int:
