@@ -91,6 +91,20 @@ def test_imports_are_those_of_the_table() -> None:
     assert not wrong, "\n".join(wrong)
 
 
+#: Where passes of the reference are, and what it does not have.
+REFERENCE = ("import_", "common", "optimize", "sharding", "export")
+OURS = ("placement", "microbatches", "programs", "propagation", "hoisting", "memory", "variants", "pipelines")
+
+
+def test_passes_of_the_reference_import_nothing_of_ours() -> None:
+    wrong = []
+    for _, name, file in _modules():
+        for imported, line in _imports(name, file) if name.startswith(f"{PACKAGE}.passes.") else ():
+            if name.split(".")[2] in REFERENCE and imported.removeprefix(f"{PACKAGE}.passes.").split(".")[0] in OURS:
+                wrong.append(f"{name}:{line}: {imported}")
+    assert not wrong, "\n".join(wrong)
+
+
 def test_schedules_stand_alone() -> None:
     wrong = []
     for part, name, file in _modules():

@@ -33,8 +33,8 @@ from mpmd_trace.jax_compat.mlir import prettify
 from mpmd_trace.passes.common.verify_stage_merging import VerifyStageMerging
 from mpmd_trace.passes.cpp_engine import partition_with_cpp
 from mpmd_trace.passes.manager import Hook
-from mpmd_trace.passes.optimize.pipeline_scheduler import INEXACT
-from mpmd_trace.passes.optimize.rule_orders import UserRules
+from mpmd_trace.passes.microbatches.follow_schedule import INEXACT
+from mpmd_trace.passes.microbatches.rule_orders import UserRules
 from mpmd_trace.passes.partition import Partitioned, partition_as
 from mpmd_trace.passes.placement.single_mesh_loops import WHOLE
 from mpmd_trace.passes.request import PartitionRequest

@@ -7,13 +7,9 @@ __all__ = ["PASSES", "PIPELINES"]
 #: Names without `mpmd-`, by folder.  The pass `mpmd-call-inline` of `common` is `common.call_inline:CallInline`.
 _FOLDERS = {
     "import_": (
-        "accumulate-in-calls",
         "clean-up",
         "copy-topology-from-main",
-        "cut-in-calls",
         "enforce-input-output-equisharding",
-        "find-stages",
-        "gather-indices",
         "generate-sdy-meshes-from-topology",
         "infer-mesh-assign-mesh-func-leaves",
         "infer-mesh-assign-using-input-output-constraints",
@@ -32,7 +28,17 @@ _FOLDERS = {
         "simplify-named-computations",
         "validate-named-ops-in-mpmd-func",
     ),
-    "placement": ("split-loops", "open-conditionals", "split-concatenations", "regroup-sums", "place"),
+    "microbatches": ("accumulate-in-calls", "cut-in-calls", "gather-indices"),
+    "programs": (
+        "merge-parts-of-stages",
+        "merge-backward-with-forward",
+        "share-programs",
+        "reuse-programs",
+        "merge-paired-programs",
+        "delay-constants",
+    ),
+    "propagation": ("use-own-meshes", "prefer-rows"),
+    "placement": ("find-stages", "split-loops", "open-conditionals", "split-concatenations", "regroup-sums", "place"),
     "hoisting": ("hoist-invariants", "reduce-once"),
     "memory": ("shard-optimizer-state", "fit-memory"),
     "common": (
@@ -53,8 +59,6 @@ _FOLDERS = {
         "absorb-inferred-fragments",
         "merge-inferred-fragments",
         "merge-forward-with-backward",
-        "merge-backward-with-forward",
-        "merge-parts-of-stages",
         "merge-user-fragments-into-scheduling-units",
         "verify-stage-merging",
         "rule-based-merge",
@@ -62,8 +66,6 @@ _FOLDERS = {
     ),
     "optimize": ("pipeline-scheduler", "rule-based-schedule", "remat-fragment"),
     "sharding": (
-        "use-own-meshes",
-        "prefer-rows",
         "shardy-propagation",
         "populate-unreduced-out-sharding",
         "enforce-user-shardings",
@@ -77,10 +79,6 @@ _FOLDERS = {
         "mark-input-output-with-layouts",
         "delay-inferred-fragments",
         "delay-transfers-from-cpu",
-        "share-programs",
-        "reuse-programs",
-        "merge-paired-programs",
-        "delay-constants",
         "sink-create-token-into-fragments",
         "mark-aliasing-and-donation",
         "mark-fragment-reserved-memory",
@@ -118,9 +116,9 @@ PASSES = {
 }
 #: The same for pipelines.
 PIPELINES = {
-    "mpmd-infer-mesh-pipeline": "pipelines:InferMeshPipeline",
-    "mpmd-import-pipeline": "pipelines:ImportPipeline",
-    "mpmd-optimize-pipeline": "pipelines:OptimizePipeline",
-    "mpmd-sharding-propagation-pipeline": "pipelines:ShardingPropagationPipeline",
-    "mpmd-export-pipeline": "pipelines:ExportPipeline",
+    "mpmd-infer-mesh-pipeline": "text_pipelines:InferMeshPipeline",
+    "mpmd-import-pipeline": "text_pipelines:ImportPipeline",
+    "mpmd-optimize-pipeline": "text_pipelines:OptimizePipeline",
+    "mpmd-sharding-propagation-pipeline": "text_pipelines:ShardingPropagationPipeline",
+    "mpmd-export-pipeline": "text_pipelines:ExportPipeline",
 }

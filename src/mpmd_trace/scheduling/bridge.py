@@ -16,7 +16,6 @@ from mpmd_trace.frontend.errors import problem
 from mpmd_trace.ir.diagnostics import Diagnostics
 from mpmd_trace.ir.ops import Module
 from mpmd_trace.passes.compile_options import CompileOptions
-from mpmd_trace.passes.import_.find_stages import FindStages
 from mpmd_trace.passes.mesh_order import is_cpu_mesh
 from mpmd_trace.passes.optimize.schedules import (
     SCHEDULES,
@@ -29,6 +28,7 @@ from mpmd_trace.passes.optimize.schedules import (
     Unit,
     find_schedule,
 )
+from mpmd_trace.passes.placement.find_stages import FindStages
 from mpmd_trace.schedules import Schedule, find_entry, get_schedule
 from mpmd_trace.schedules import ScheduleError as LibraryError
 from mpmd_trace.scheduling.auto import AutoSchedule, best_schedule, forward_schedule, program_costs

@@ -3,6 +3,7 @@
 # ruff: noqa: E501 (MLIR text)
 from __future__ import annotations
 
+from mpmd_trace.passes.variants import CopyScalars
 from util import check, run
 
 BEFORE = """
@@ -127,7 +128,7 @@ def test_scalars_for_inferred_fragments() -> None:
           return %1#0, %1#1, %2 : !A, !mpmd.mesh_tensor<"alpha", tensor<f32>>, !mpmd.mesh_tensor<"alpha", tensor<f32>>
         }
         """
-    last = run(text, "mpmd-copy-constants{apart}").main.body.ops[-3:-1]
+    last = run(text, [CopyScalars()]).main.body.ops[-3:-1]
     copied = [[op.result.type.text for op in one.regions[0].block if op.name == "stablehlo.constant"] for one in last]
     assert copied == [["tensor<f32>"], []]
 

@@ -3,6 +3,7 @@
 # ruff: noqa: E501 (MLIR text)
 from __future__ import annotations
 
+from mpmd_trace.passes.variants import EraseUnusedArgumentsOfAllCalls
 from util import check, run
 
 BEFORE = """
@@ -147,4 +148,4 @@ def test_functions_that_are_called_for_nothing() -> None:
     before = text.replace("ARGUMENT", "%a: tensor<f32>")
     check(before, PASS, before)
     after = text.replace("ARGUMENT", "").replace("@f(%p) : (tensor<f32>)", "@f() : ()")
-    check(before, PASS + "{unused-calls=true}", after)
+    check(before, [EraseUnusedArgumentsOfAllCalls()], after)

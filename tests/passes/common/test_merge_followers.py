@@ -13,11 +13,11 @@ from tests.passes.optimize.pipeline_programs import pipeline
 from mpmd_trace.ir.ops import FragmentOp, Module
 from mpmd_trace.ir.text import parse
 from mpmd_trace.ir.verifier import verify
-from mpmd_trace.passes.common.merge_followers import MergeFollowers
 from mpmd_trace.passes.fragment_info import call_counter
 from mpmd_trace.passes.manager import run_passes
 from mpmd_trace.passes.optimize.pipeline_scheduler import PipelineScheduler
 from mpmd_trace.passes.optimize.schedules import SCHEDULES
+from mpmd_trace.passes.programs.merge_followers import MergeFollowers
 
 
 def labels(module: Module, mesh: str) -> list[str]:

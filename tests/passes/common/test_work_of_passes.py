@@ -11,6 +11,7 @@ from mpmd_trace.passes.common import call_inline, fragment_dce, fragment_dedup
 from mpmd_trace.passes.common.fragment_groups import Groups
 from mpmd_trace.passes.common.merge_user_fragments_into_scheduling_units import MergeUserFragmentsIntoSchedulingUnits
 from mpmd_trace.passes.manager import run_passes
+from mpmd_trace.passes.variants import MergeUnitsInCallees
 from util import run
 
 
@@ -109,6 +110,6 @@ def test_layers_of_a_stage_merge_once_for_all_microbatches(monkeypatch: pytest.M
     later = run(text, last)
     assert len(merges) == 8
     merges.clear()
-    sooner = run(text, [MergeUserFragmentsIntoSchedulingUnits(in_callees=True), *last])
+    sooner = run(text, [MergeUnitsInCallees(), *last])
     assert len(merges) == 1
     assert str(sooner) == str(later)

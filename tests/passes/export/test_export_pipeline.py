@@ -15,8 +15,9 @@ from mpmd_trace.ir.types import MeshTensorType
 from mpmd_trace.passes.base import Pass
 from mpmd_trace.passes.compile_options import CompileOptions
 from mpmd_trace.passes.manager import PassManager, run_passes
-from mpmd_trace.passes.pipelines import ExportPipeline, ShardingPropagationPipeline, reference_pipeline
+from mpmd_trace.passes.pipelines import reference_pipeline
 from mpmd_trace.passes.request import PartitionRequest
+from mpmd_trace.passes.text_pipelines import ExportPipeline, ShardingPropagationPipeline
 from oracle import assert_same_meaning
 
 sys.path.insert(0, str(Path(__file__).parent.parent / "sharding"))

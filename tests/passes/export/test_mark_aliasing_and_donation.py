@@ -16,7 +16,7 @@ import mpmd_trace
 from mpmd_trace.ir.ops import FragmentOp
 from mpmd_trace.passes.base import Pass
 from mpmd_trace.passes.export.mark_aliasing_and_donation import MarkAliasingAndDonation
-from mpmd_trace.passes.export.share_programs import SharePrograms
+from mpmd_trace.passes.programs.share_programs import SharePrograms
 from util import check, diagnostics, run
 
 PASS = "mpmd-mark-aliasing-and-donation"

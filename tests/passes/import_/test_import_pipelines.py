@@ -20,8 +20,9 @@ from mpmd_trace.passes.compile_options import CompileOptions
 from mpmd_trace.passes.import_.assignments import NameAssignment, SameMesh
 from mpmd_trace.passes.import_.clean_up import CleanUp
 from mpmd_trace.passes.manager import run_passes
-from mpmd_trace.passes.pipelines import ImportPipeline, InferMeshPipeline, reference_pipeline
+from mpmd_trace.passes.pipelines import reference_pipeline
 from mpmd_trace.passes.request import PartitionRequest
+from mpmd_trace.passes.text_pipelines import ImportPipeline, InferMeshPipeline
 from oracle import assert_same_meaning
 from util import check as check_with
 from util import diagnostics

@@ -22,6 +22,7 @@ from mpmd_trace.passes.import_ import absorb_meshless, infer_mesh_finalize
 from mpmd_trace.passes.import_ import insert_nameless_clone_of_negligible_ops as clones
 from mpmd_trace.passes.import_.infer_mesh_rewrite_using_analysis import InferMeshRewriteUsingAnalysis
 from mpmd_trace.passes.manager import run_passes
+from mpmd_trace.passes.variants import RewriteDirectly
 from oracle import assert_same_meaning
 
 #: What to put in the place of each shortcut, so that the long way is taken.
@@ -228,7 +229,8 @@ def test_calls_take_and_give_what_is_on_their_mesh() -> None:
         """
     found = {}
     for direct in (False, True):
-        first = run(text, ["mpmd-infer-mesh-populate-use-set", InferMeshRewriteUsingAnalysis(direct=direct)])
+        rewrite = RewriteDirectly() if direct else InferMeshRewriteUsingAnalysis()
+        first = run(text, ["mpmd-infer-mesh-populate-use-set", rewrite])
         pairs = sum(op.name in ("mpmd.assign", "mpmd.unassign") for op in first.main.body)
         found[direct] = pairs, str(run_passes(first, ["mpmd-infer-mesh-finalize"]))
     assert found[True][1] == found[False][1]

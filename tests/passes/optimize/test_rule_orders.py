@@ -17,8 +17,8 @@ from mpmd_trace.ir.text import parse
 from mpmd_trace.passes.base import Pass
 from mpmd_trace.passes.fragment_rules import FragmentInfo, MergeRule, ScheduleRule
 from mpmd_trace.passes.manager import PassManager, run_passes
-from mpmd_trace.passes.optimize.pipeline_scheduler import PipelineScheduler
-from mpmd_trace.passes.optimize.rule_orders import UserRules
+from mpmd_trace.passes.microbatches.follow_schedule import FollowSchedule
+from mpmd_trace.passes.microbatches.rule_orders import UserRules
 from mpmd_trace.passes.optimize.schedules import SCHEDULES, Comparator, Constraints, ExplicitOrder, Order, Unit
 from mpmd_trace.passes.pipelines import pipeline as passes_of_jit
 from mpmd_trace.passes.request import PartitionRequest, StepFacts
@@ -34,7 +34,7 @@ def scheduled(
         order = Comparator(schedule, order.before)
     if sparse:
         order = ExplicitOrder(schedule, order.constraints)
-    run_passes(module, [PipelineScheduler(schedule=order, rules=tuple(rules))])
+    run_passes(module, [FollowSchedule(schedule=order, rules=tuple(rules))])
     return module
 
 
@@ -158,7 +158,7 @@ def test_a_schedule_that_cannot_be_followed_gives_way() -> None:
 
     module = parse(pipeline(2, 3))
     one = rule(info(0, 2), info(0, 0, 1))
-    manager = PassManager([PipelineScheduler(schedule=ExplicitOrder("it", constraints), rules=(one,))])
+    manager = PassManager([FollowSchedule(schedule=ExplicitOrder("it", constraints), rules=(one,))])
     manager.run(module)
     (found,) = manager.diagnostics
     assert found.severity == "warning" and "cannot be followed exactly: it wants" in found.message

@@ -8,8 +8,8 @@ from mpmd_trace.ir.attributes import TensorShardingAttr, parse_attribute
 from mpmd_trace.ir.diagnostics import Diagnostics
 from mpmd_trace.ir.ops import FragmentOp
 from mpmd_trace.ir.text import parse
-from mpmd_trace.passes.hoisting.axes import axes_of
 from mpmd_trace.passes.sharding.agreement import agrees
+from mpmd_trace.passes.sharding.axes import axes_of
 from mpmd_trace.passes.sharding.shardy import run_shardy_with_rules
 
 T = "tensor<8x8xf32>"

@@ -12,7 +12,7 @@ from mpmd_trace.ir.diagnostics import Diagnostics
 from mpmd_trace.ir.freezing import freeze
 from mpmd_trace.ir.ops import FragmentOp, FuncOp, Module, before_transfers
 from mpmd_trace.ir.semantics import is_constant_like
-from mpmd_trace.passes.base import FunctionPass, option
+from mpmd_trace.passes.base import FunctionPass
 
 __all__ = ["CopyConstants"]
 
@@ -58,17 +58,19 @@ class CopyConstants(FunctionPass):
     name: ClassVar[str] = "mpmd-copy-constants"
     summary: ClassVar[str] = "copy constants into the fragments that use them"
 
-    apart: bool = option(False, "copy only scalars, and only into inferred fragments")
+    def copies(self, constant: Op, fragment: FragmentOp) -> bool:
+        """Return whether the fragment gets a copy of the constant."""
+        return True
 
     def run_on_function(self, function: FuncOp, module: Module, diagnostics: Diagnostics) -> bool:
         changed = False
         for fragment in reversed(function.body):
-            if isinstance(fragment, FragmentOp) and not (self.apart and fragment.is_user):
+            if isinstance(fragment, FragmentOp):
                 count = len(fragment.body.block.args)
                 constants = [
                     (i, op)
                     for i, value in enumerate(fragment.operands[:count])
-                    if (op := _constant_behind(value)) is not None and (not self.apart or op.result.type.is_scalar)
+                    if (op := _constant_behind(value)) is not None and self.copies(op, fragment)
                 ]
                 if constants:
                     fragment.body = _with_constants(fragment.body, constants)

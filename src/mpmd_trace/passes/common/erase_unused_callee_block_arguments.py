@@ -7,7 +7,7 @@ from typing import ClassVar
 
 from mpmd_trace.ir.diagnostics import Diagnostics
 from mpmd_trace.ir.ops import CallOp, FuncOp, Module
-from mpmd_trace.passes.base import Pass, option
+from mpmd_trace.passes.base import Pass
 from mpmd_trace.passes.common.body_rewrites import replace_op
 from mpmd_trace.passes.common.walks import calls_by_callee, enclosing_function
 
@@ -21,9 +21,6 @@ class EraseUnusedCalleeBlockArguments(Pass):
     For each callee that is called (calls of which no result is used do not count), in the order of the module: the
     uses of a result that is such an argument use the operand of the call instead, and result and argument go from the
     function and from its calls.  A function that only returns arguments vanishes with its calls.
-
-    With `unused_calls`, calls of which no result is used count, too: an argument that its function does not compute
-    with has no mesh, there either.
 
     Before:
 
@@ -51,7 +48,9 @@ class EraseUnusedCalleeBlockArguments(Pass):
     name: ClassVar[str] = "mpmd-erase-unused-callee-block-arguments"
     summary: ClassVar[str] = "remove arguments of called functions that are unused or only returned"
 
-    unused_calls: bool = option(False, "also of functions when no result of a call is used")
+    def counts(self, call: CallOp) -> bool:
+        """Return whether the call makes its function one that is called."""
+        return call.has_uses
 
     def run(self, module: Module, diagnostics: Diagnostics) -> bool:
         calls = calls_by_callee(module)
@@ -60,7 +59,7 @@ class EraseUnusedCalleeBlockArguments(Pass):
             if not function.is_mpmd or function.is_entry_point or function.is_declaration:
                 continue
             to_it = calls.get(function.sym_name, [])
-            if any((c.has_uses or self.unused_calls) and enclosing_function(c).is_mpmd for c in to_it):
+            if any(self.counts(c) and enclosing_function(c).is_mpmd for c in to_it):
                 changed = _erase(function, to_it) or changed
         return changed
 

@@ -48,12 +48,7 @@ class MergeUserFragmentsIntoSchedulingUnits(FunctionPass):
     name: ClassVar[str] = "mpmd-merge-user-fragments-into-scheduling-units"
     summary: ClassVar[str] = "merge user fragments of one phase and microbatch"
 
-    #: Whether only to merge what a callee does, once for all of its calls, and not in each of them.
-    in_callees: bool = False
-
     def run_on_function(self, function: FuncOp, module: Module, diagnostics: Diagnostics) -> bool:
-        if self.in_callees and (not function.is_mpmd or function.is_entry_point):
-            return False
         return merge_neighbours(function, _allowed, prospects=_Alike())
 
 

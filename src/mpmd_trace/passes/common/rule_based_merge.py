@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import dataclasses
 import logging
+from collections.abc import Callable
 from typing import ClassVar
 
-from mpmd_trace.diagnostics.messages import Diagnostic, MpmdError
 from mpmd_trace.ir.core import Op
 from mpmd_trace.ir.diagnostics import Diagnostics, error_at
 from mpmd_trace.ir.ops import FragmentOp, FuncOp, Module
@@ -63,8 +63,10 @@ class RuleBasedMerge(FunctionPass):
     mpmd_only: ClassVar[bool] = True
     rules: tuple[MergeRule, ...] = option((), "merge rules: FragmentMergeRule(sources=[INFO,...],target=INFO)")
     remove_control_dependencies: bool = option(True, "take out the control operands that a scheduling pass left behind")
-    #: Whether a group that cannot be merged is an error; otherwise it is logged, and stays as it is.
-    strict: bool = False
+
+    def refuse(self, rule: MergeRule, last: Op) -> None:
+        """Tell that the fragments of a rule depend on each other in a cycle, so that they stay as they are."""
+        _log.error("the fragments of the rule %s depend on each other in a cycle", rule)
 
     def run_on_function(self, function: FuncOp, module: Module, diagnostics: Diagnostics) -> bool:
         rule_of: dict[FragmentInfo, MergeRule] = {}
@@ -76,7 +78,7 @@ class RuleBasedMerge(FunctionPass):
                         f"{info} is already part of another merge rule; a fragment can be merged by one rule only",
                     )
                 rule_of[info] = rule
-        result = apply_greedily(function, [_MergeGroup(function, rule_of, self.strict)])
+        result = apply_greedily(function, [_MergeGroup(function, rule_of, self.refuse)])
         if not result.converged:
             raise diagnostics.fatal(
                 function,
@@ -100,8 +102,10 @@ class _MergeGroup:
 
     op_name: str | None = "mpmd.fragment"
 
-    def __init__(self, function: FuncOp, rule_of: dict[FragmentInfo, MergeRule], strict: bool) -> None:
-        self.strict = strict
+    def __init__(
+        self, function: FuncOp, rule_of: dict[FragmentInfo, MergeRule], refuse: Callable[[MergeRule, Op], None]
+    ) -> None:
+        self.refuse = refuse
         self.block = function.body
         self.rule_of = rule_of
         #: The fragments of each rule and mesh at the top level; erased ones are dropped when met.
@@ -126,10 +130,7 @@ class _MergeGroup:
             return False
         group = _in_list_order([*in_block_order(others), op])
         if group is None:
-            if self.strict:
-                message = f"the fragments that a merge rule makes one depend on each other in a cycle: {rule}"
-                raise MpmdError([Diagnostic("error", message, op.loc)])
-            _log.error("the fragments of the rule %s depend on each other in a cycle", rule)
+            self.refuse(rule, op)
             return False
         if rule.target.mesh_name != op.mesh:
             mesh_text = f"mesh '{rule.target.mesh_name}'" if rule.target.mesh_name else "no mesh"

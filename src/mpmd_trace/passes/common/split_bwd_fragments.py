@@ -60,8 +60,11 @@ class SplitBwdFragments(FunctionPass):
     split_first_stage: bool = option(
         False, "also split backward fragments without transferred results, at the parameter gradients"
     )
-    #: Whether a fragment of which every op stays is not split (ours), instead of what the reference does.
-    own_size: bool = False
+
+    def stays_whole(self, fragment: FragmentOp, stay: tuple[Op, ...], sizes: BlockSizes) -> bool:
+        """Return whether all ops stay; the reference compares with the size of the wrong block here."""
+        assert fragment.block is not None
+        return len(stay) + 1 == sizes.of(fragment.block)
 
     def run_on_function(self, function: FuncOp, module: Module, diagnostics: Diagnostics) -> bool:
         sizes = BlockSizes()
@@ -85,8 +88,7 @@ class SplitBwdFragments(FunctionPass):
                     continue
             else:
                 stay = _needed(fragment.body, pulled)
-                # The reference compares with the size of the wrong block here.
-                if len(stay) + 1 == (sum(1 for _ in fragment.body.block) if self.own_size else sizes.of(block)):
+                if self.stays_whole(fragment, stay, sizes):
                     continue
             if split_fragment(fragment, pulled, stay, diagnostics):
                 sizes.grow(block)

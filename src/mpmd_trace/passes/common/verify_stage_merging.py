@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Hashable
+from collections.abc import Callable, Hashable
 from typing import ClassVar
 
 from mpmd_trace.diagnostics.messages import Note
@@ -18,7 +18,6 @@ from mpmd_trace.passes.fragment_info import (
     split_type,
 )
 from mpmd_trace.passes.greedy import walk_mutable
-from mpmd_trace.passes.loop_numbers import LoopNumbers
 
 __all__ = ["VerifyStageMerging"]
 
@@ -60,12 +59,14 @@ class VerifyStageMerging(FunctionPass):
 
     name: ClassVar[str] = "mpmd-verify-stage-merging"
     summary: ClassVar[str] = "reject two fragments for the same stage, phase and microbatch"
-    #: Whether each loop over microbatches may run a stage.
-    in_each_loop: bool = False
+
+    def loop_of(self) -> Callable[[FragmentOp, int | None, int | None], int]:
+        """Return a function from fragments, their phase and their microbatch to the loop that may run a stage."""
+        return lambda fragment, count, counter: 0
 
     def run_on_function(self, function: FuncOp, module: Module, diagnostics: Diagnostics) -> bool:
         recorded: dict[Hashable, dict[int | None, FragmentOp]] = {}
-        loops = LoopNumbers()
+        loop_of = self.loop_of()
         twice: set[tuple[str, int]] = set()  # forwards
         for fragment in walk_mutable(function.regions[0]):
             if not isinstance(fragment, FragmentOp) or (stage := fragment.stage) is None:
@@ -79,7 +80,7 @@ class VerifyStageMerging(FunctionPass):
                 )
             mesh, split, remat = fragment.mesh, split_type(fragment), has_remat(fragment)
             counter = call_counter(fragment)
-            loop = loops.of(mesh, None if count else stage, counter) if self.in_each_loop else 0
+            loop = loop_of(fragment, count, counter)
             recorded_here = recorded.setdefault((mesh, stage, count, split, remat, loop), {})
             other = next(iter(recorded_here.values()), None) if counter is None else None
             other = other or recorded_here.get(counter) or recorded_here.get(None)

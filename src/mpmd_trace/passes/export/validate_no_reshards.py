@@ -20,8 +20,7 @@ class ValidateNoReshards(FunctionPass):
     """Warns about (or fails for) fragment calls whose function only returns its arguments.
 
     The warning tells shapes and shardings of what goes in and out, and which outputs of the program these are.
-    One that is named ends the compilation, unless `named`: a computation of which nothing is left but another sharding
-    of its result, as an update by a gradient that is zero, is as good as any.  Changes nothing.
+    One that is named ends the compilation.  Changes nothing.
 
     Refused:
 
@@ -40,8 +39,14 @@ class ValidateNoReshards(FunctionPass):
     summary: ClassVar[str] = "find fragments that do nothing but reshard"
 
     fail_on_reshard_only_fragments: bool = option(False, "make it an error")
-    #: Whether named fragments may do nothing else, too, which the textual pass refuses.
-    named: bool = False
+
+    def named(self, op: FragmentCallOp, diagnostics: Diagnostics) -> None:
+        """Refuse a call that has a name."""
+        diagnostics.refuse(
+            op,
+            f"internal error: the call of @{op.callee} has an origin, but the function only returns its "
+            "arguments; such a fragment should have been removed",
+        )
 
     def run_on_function(self, function: FuncOp, module: Module, diagnostics: Diagnostics) -> bool:
         calls = [op for op in function.body if isinstance(op, FragmentCallOp)]
@@ -57,12 +62,8 @@ class ValidateNoReshards(FunctionPass):
                     "Give the values the same sharding where they are made and where they are used\n"
                     + "\n".join(_lines(op, function)),
                 )
-            elif not self.named:
-                diagnostics.refuse(
-                    op,
-                    f"internal error: the call of @{op.callee} has an origin, but the function only returns its "
-                    "arguments; such a fragment should have been removed",
-                )
+            else:
+                self.named(op, diagnostics)
         return False
 
 

@@ -9,10 +9,10 @@ from mpmd_trace.ir.attributes import TensorShardingAttr
 from mpmd_trace.ir.bodies import BodyBuilder, free_values, without_dead_ops
 from mpmd_trace.ir.core import Op, Region, Value
 from mpmd_trace.ir.types import TensorType
-from mpmd_trace.passes.hoisting.axes import axes_of
 from mpmd_trace.passes.hoisting.partial_forms import ZERO, Form, Forms, is_zero, parts_of
 from mpmd_trace.passes.hoisting.partial_ops import PartialOps, partial_sharding, partial_type
 from mpmd_trace.passes.reachable import reachable
+from mpmd_trace.passes.sharding.axes import axes_of
 from mpmd_trace.passes.sharding.edges import rank_of
 
 __all__ = ["Growth", "growth", "with_parts"]

@@ -18,7 +18,7 @@ from collections.abc import Mapping, Sequence
 from mpmd_trace.ir.core import Op, Value
 from mpmd_trace.ir.semantics import region_reduction_kind
 from mpmd_trace.ir.types import TensorType
-from mpmd_trace.passes.hoisting.axes import (
+from mpmd_trace.passes.sharding.axes import (
     ShardingOf,
     axes_of_value,
     convolution_dimensions,

@@ -18,7 +18,9 @@ from mpmd_trace.ir.bodies import BodyBuilder
 from mpmd_trace.ir.core import Block, Op, Region, Value, make_op
 from mpmd_trace.ir.ops import tensor_of
 from mpmd_trace.ir.types import TensorType, tensor
-from mpmd_trace.passes.hoisting.axes import (
+from mpmd_trace.passes.hoisting.partial_forms import Base, Form
+from mpmd_trace.passes.placement.zeros import make_zero
+from mpmd_trace.passes.sharding.axes import (
     Axes,
     axes_of,
     convolution_dimensions,
@@ -26,8 +28,6 @@ from mpmd_trace.passes.hoisting.axes import (
     scatter_dimensions,
     with_axes,
 )
-from mpmd_trace.passes.hoisting.partial_forms import Base, Form
-from mpmd_trace.passes.placement.zeros import make_zero
 from mpmd_trace.passes.sharding.edges import CONSTRAINT, constrained, rank_of, sharding_list
 from mpmd_trace.passes.stablehlo.reading import integers, shape_of
 

@@ -18,7 +18,7 @@ from mpmd_trace.ir.postorder import postorder
 from mpmd_trace.ir.semantics import is_pure
 from mpmd_trace.ir.types import TensorType
 from mpmd_trace.passes.fragment_info import merged_call_counters
-from mpmd_trace.passes.hoisting.axes import ShardingOf, same_axes, wanted_sharding
+from mpmd_trace.passes.sharding.axes import ShardingOf, same_axes, wanted_sharding
 from mpmd_trace.passes.sharding.edges import CONSTRAINT, UNSET, ValueShardings, body_sharding, in_sharding, per_value
 
 __all__ = ["SLICES", "Expression", "KnownExpressions", "ValueNumbering", "are_of_several", "parts_of"]

@@ -9,17 +9,7 @@ from typing import ClassVar, cast
 from mpmd_trace.ir.attributes import DenseArrayAttr, DictAttr
 from mpmd_trace.ir.core import Block, Op, OpResult, Use, Value, op_like
 from mpmd_trace.ir.diagnostics import Diagnostics
-from mpmd_trace.ir.ops import (
-    AssignOp,
-    CallOp,
-    ForOp,
-    FragmentOp,
-    FuncOp,
-    Module,
-    UnassignOp,
-    make_assign,
-    make_unassign,
-)
+from mpmd_trace.ir.ops import AssignOp, CallOp, ForOp, FragmentOp, FuncOp, Module, make_assign, make_unassign
 from mpmd_trace.ir.semantics import is_pure
 from mpmd_trace.ir.types import MeshTensorType, TensorType, Type
 from mpmd_trace.passes.base import Pass, option
@@ -30,7 +20,7 @@ from mpmd_trace.passes.import_.mesh_flow import function_name, op_line
 from mpmd_trace.passes.import_.mesh_sets import MeshSets, clear_sets, is_meshless, names, pick, src_of_op
 from mpmd_trace.passes.mesh_order import in_topology_order, sort_by_mesh_order
 
-__all__ = ["InferMeshRewriteUsingAnalysis"]
+__all__ = ["InferMeshRewriteUsingAnalysis", "Rewrite"]
 
 COPIES = "mpmd.copies"
 
@@ -80,15 +70,16 @@ class InferMeshRewriteUsingAnalysis(Pass):
     name: ClassVar[str] = "mpmd-infer-mesh-rewrite-using-analysis"
     summary: ClassVar[str] = "put meshless ops into fragments and type callees"
     max_clones: int = option(1, "copy an op into at most this many fragments, else give it its own")
-    #: Whether calls take what is on their mesh, and give what is needed there, without an unassign and an assign, as
-    #: `mpmd-infer-mesh-finalize` leaves it: where orders of uses are free.
-    direct: bool = False
+
+    def rewriter(self, function: FuncOp, sets: MeshSets, diagnostics: Diagnostics) -> Rewrite:
+        """Return what rewrites one function."""
+        return Rewrite(function, sets, self.max_clones, diagnostics)
 
     def run(self, module: Module, diagnostics: Diagnostics) -> bool:
         functions = [f for f in module.mpmd_functions if not f.is_declaration]
         sets = MeshSets(module)
         for function in sorted(functions, key=lambda f: f.is_entry_point):  # callees first
-            rewrite = _Rewrite(function, sets, self.max_clones, self.direct, diagnostics)
+            rewrite = self.rewriter(function, sets, diagnostics)
             if not function.is_entry_point:
                 rewrite.callee_results()
             rewrite.body(function.body)
@@ -100,18 +91,15 @@ class InferMeshRewriteUsingAnalysis(Pass):
         return bool(functions)
 
 
-class _Rewrite:
+class Rewrite:
     """Rewrites one function."""
 
-    def __init__(
-        self, function: FuncOp, sets: MeshSets, max_clones: int, direct: bool, diagnostics: Diagnostics
-    ) -> None:
+    def __init__(self, function: FuncOp, sets: MeshSets, max_clones: int, diagnostics: Diagnostics) -> None:
         assert function.topology is not None
         self.function = function
         self.topology = function.topology
         self.sets = sets
         self.max_clones = max_clones
-        self.direct = direct
         self.diagnostics = diagnostics
         self.absorber = Absorber()
         self.signatures: dict[FuncOp, _Signature] = {}
@@ -290,13 +278,10 @@ class _Rewrite:
                     raise self._still_used(use.owner, f"result {result.index} of the {op_line(call)}")
                 for position in signature.returned[result.index]:
                     if signature.results[position] is target:
-                        if self.direct and isinstance(use.owner, AssignOp):
-                            use.owner.result.replace_all_uses_with(new.results[position])
-                            use.owner.erase()
-                            break
-                        unassign = make_unassign(new.results[position])
-                        around.append(unassign)
-                        use.set(unassign.results[0])
+                        if not self.takes(use, new.results[position]):
+                            unassign = make_unassign(new.results[position])
+                            around.append(unassign)
+                            use.set(unassign.results[0])
                         break
                 else:
                     self.absorber.settle(result)
@@ -305,11 +290,12 @@ class _Rewrite:
         call.erase()
 
     def on_its_mesh(self, value: Value, type: Type) -> Value | None:
-        """Return the value that was unassigned, where it may be used as it is and is of that type."""
-        maker = value.defining_op
-        if not self.direct or not isinstance(maker, UnassignOp) or maker.operand(0).type is not type:
-            return None
-        return maker.operand(0)
+        """Return what a call may take instead of the value that it is unassigned from; nothing here."""
+        return None
+
+    def takes(self, use: Use, result: Value) -> bool:
+        """Let the use of a call's result have the result on its mesh, if it may; nothing may here."""
+        return False
 
     def _not_returned(self, assign: AssignOp, index: int, callee: FuncOp) -> Exception:
         target, name = assign.mesh_type, function_name(callee)

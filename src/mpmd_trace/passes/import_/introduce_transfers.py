@@ -19,7 +19,7 @@ from mpmd_trace.ir.ops import (
     make_transfer,
     make_unassign,
 )
-from mpmd_trace.passes.base import Pass, option
+from mpmd_trace.passes.base import Pass
 from mpmd_trace.passes.greedy import Pattern, Rewriter, apply_greedily
 from mpmd_trace.passes.import_.building_blocks import (
     calls_of,
@@ -29,7 +29,7 @@ from mpmd_trace.passes.import_.building_blocks import (
     wrap_in_fragment,
 )
 
-__all__ = ["IntroduceTransfers", "existing_transfer"]
+__all__ = ["AssignOfUnassign", "IntroduceTransfers", "existing_transfer"]
 
 
 @dataclasses.dataclass(frozen=True)
@@ -69,17 +69,14 @@ class IntroduceTransfers(Pass):
 
     name: ClassVar[str] = "mpmd-introduce-transfers"
     summary: ClassVar[str] = "turn assignments of a value to another mesh into transfers"
-    direct_only: bool = option(False, "leave sums and the arguments of callees as they are")
 
     def run(self, module: Module, diagnostics: Diagnostics) -> bool:
         functions = {f.sym_name: f for f in module.functions}
         changed = False
-        for callee in [] if self.direct_only else module.mpmd_functions:
+        for callee in module.mpmd_functions:
             if not callee.is_entry_point and not callee.is_declaration:
                 changed = _push_unassigns(callee, module, functions) or changed
-        patterns: list[Pattern] = [_AssignOfUnassign()]
-        if not self.direct_only:
-            patterns.append(_AssignOfSum(diagnostics))
+        patterns: list[Pattern] = [AssignOfUnassign(), _AssignOfSum(diagnostics)]
         return apply_greedily(module, patterns).changed or changed
 
 
@@ -129,7 +126,9 @@ def existing_transfer(value: Value, assign: AssignOp) -> TransferOp | None:
     return None
 
 
-class _AssignOfUnassign:
+class AssignOfUnassign:
+    """An assign of a value that another mesh unassigns is the value, or a transfer of it."""
+
     op_name: str | None = "mpmd.assign"
 
     def match_and_rewrite(self, op: Op, rewriter: Rewriter) -> bool:

@@ -23,9 +23,9 @@ from mpmd_trace.ir.postorder import postorder
 from mpmd_trace.ir.shardings import fully_closed, mesh_ref, mesh_symbols
 from mpmd_trace.ir.types import MeshTensorType, TensorType
 from mpmd_trace.passes.base import FunctionPass, option
-from mpmd_trace.passes.hoisting.axes import axes_of, with_axes
 from mpmd_trace.passes.memory.remarks import MEMORY
 from mpmd_trace.passes.reachable import reachable
+from mpmd_trace.passes.sharding.axes import axes_of, with_axes
 from mpmd_trace.passes.sharding.constants_apart import EXPRESSIONS
 from mpmd_trace.passes.sharding.edges import SHARDING, constrained, rank_of, set_fragment_sharding, user_sharding
 from mpmd_trace.passes.sharding.reduction import is_plain_fragment

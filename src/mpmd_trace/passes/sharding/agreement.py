@@ -16,7 +16,7 @@ from typing import cast
 from mpmd_trace.ir.attributes import Attribute, MeshAttr, TopologyAttr
 from mpmd_trace.ir.core import BlockArg, Op, OpResult, Value
 from mpmd_trace.ir.ops import FragmentOp
-from mpmd_trace.passes.hoisting.axes import Axes, axes_of
+from mpmd_trace.passes.sharding.axes import Axes, axes_of
 from mpmd_trace.passes.sharding.edges import CONSTRAINT, SHARDING, in_sharding, per_value, rank_of
 
 __all__ = ["agrees"]

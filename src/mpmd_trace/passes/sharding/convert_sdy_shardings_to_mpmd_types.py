@@ -57,9 +57,8 @@ class ConvertSdyShardingsToMpmdTypes(FunctionPass):
     name: ClassVar[str] = "mpmd-convert-sdy-shardings-to-mpmd-types"
     summary: ClassVar[str] = "move shardings from attributes into mesh tensor types"
 
-    #: `mpmd_trace.jit` sets this: whole on each device has one spelling, no sharding, so that what a fragment only
-    #: hands on has the type of what it gets, and the fragment goes.
-    whole_is_unset: bool = False
+    def finish(self, function: FuncOp) -> None:
+        """Do what is left, once all types have their shardings."""
 
     def run_on_function(self, function: FuncOp, module: Module, diagnostics: Diagnostics) -> bool:
         _convert(function, ValueShardings(function))
@@ -69,8 +68,7 @@ class ConvertSdyShardingsToMpmdTypes(FunctionPass):
         function.set_all_arg_attrs([d.without(SHARDING) for d in arg_attrs])
         function.set_all_res_attrs([d.without(SHARDING) for d in function.res_attrs])
         function.attrs.pop(SHARDING, None)
-        if self.whole_is_unset:
-            _unset(function)
+        self.finish(function)
         function.refresh_type()
         _check_transfers(function, diagnostics)
         return True
@@ -83,7 +81,8 @@ def _type(value: Value, sharding: TensorShardingAttr | None) -> None:
         value.type = type.with_sharding(sharding)
 
 
-def _unset(function: FuncOp) -> None:
+def unset_whole(function: FuncOp) -> None:
+    """Give whole on each device one spelling, no sharding."""
     values = function.args
     for op in function_ops(function):
         values += op.results

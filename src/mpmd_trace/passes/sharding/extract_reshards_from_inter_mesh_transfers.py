@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import math
+from collections.abc import Callable
 from typing import ClassVar, cast
 
 from mpmd_trace.ir.attributes import ArrayAttr, Attribute, MeshAttr, StringAttr, TensorShardingAttr
@@ -13,7 +14,7 @@ from mpmd_trace.ir.diagnostics import Diagnostics
 from mpmd_trace.ir.ops import FragmentOp, FuncOp, Module, TransferOp, make_fragment, make_transfer
 from mpmd_trace.ir.shardings import equivalent_shardings, local_shape
 from mpmd_trace.ir.types import MeshTensorType, TensorType, mesh_tensor
-from mpmd_trace.passes.base import FunctionPass, option
+from mpmd_trace.passes.base import FunctionPass
 from mpmd_trace.passes.fragment_info import is_homogeneous
 from mpmd_trace.passes.sharding.edges import (
     SHARDING,
@@ -69,9 +70,9 @@ class ExtractReshardsFromInterMeshTransfers(FunctionPass):
     name: ClassVar[str] = "mpmd-extract-reshards-from-inter-mesh-transfers"
     summary: ClassVar[str] = "move resharding from transfers into fragments"
 
-    copies_between_hosts: bool = option(
-        False, "leave transfers from host memory to host memory that only copy, instead of refusing all of them"
-    )
+    def copies_between_hosts(self, source: TensorShardingAttr | None, target: TensorShardingAttr | None) -> bool:
+        """Return whether a transfer from host memory to host memory is left as it is; all are refused here."""
+        return False
 
     def run_on_function(self, function: FuncOp, module: Module, diagnostics: Diagnostics) -> bool:
         topology = function.topology
@@ -87,9 +88,13 @@ class ExtractReshardsFromInterMeshTransfers(FunctionPass):
         return _Extraction(function, mesh, diagnostics, self.copies_between_hosts).run()
 
 
+#: Whether a transfer between host memories may stay, by the shardings that it comes from and goes to.
+_Allows = Callable[[TensorShardingAttr | None, TensorShardingAttr | None], bool]
+
+
 class _Extraction:
-    def __init__(self, function: FuncOp, mesh: MeshAttr, diagnostics: Diagnostics, copies_between_hosts: bool) -> None:
-        self.copies_between_hosts = copies_between_hosts
+    def __init__(self, function: FuncOp, mesh: MeshAttr, diagnostics: Diagnostics, may_copy: _Allows) -> None:
+        self.may_copy = may_copy
         self.function = function
         self.mesh = mesh
         self.diagnostics = diagnostics
@@ -103,7 +108,7 @@ class _Extraction:
                 continue
             source, target = self.shardings.of(op.operand(0)), self.shardings.of(op.results[0])
             between_hosts = op.source_type.on_host and op.target_type.on_host
-            if between_hosts and not (self.copies_between_hosts and equivalent_shardings(source, target)):
+            if between_hosts and not self.may_copy(source, target):
                 self.diagnostics.error(
                     op,
                     f"the transfer goes from host memory of mesh '{op.source_type.mesh}' to host memory of mesh "

@@ -22,8 +22,8 @@ from mpmd_trace.ir.attributes import Attribute, DictAttr, IntegerAttr, TensorSha
 from mpmd_trace.ir.bodies import fingerprint
 from mpmd_trace.ir.core import Block, BlockArg, Op, Region, Value, op_like
 from mpmd_trace.ir.ops import FragmentOp, FuncOp, Module, TransferOp, make_return
-from mpmd_trace.passes.hoisting.axes import same_axes
 from mpmd_trace.passes.sharding.agreement import agrees
+from mpmd_trace.passes.sharding.axes import same_axes
 from mpmd_trace.passes.sharding.edges import SHARDING, user_sharding
 from mpmd_trace.passes.sharding.kinds import Kinds, is_scalar, shardings_of
 

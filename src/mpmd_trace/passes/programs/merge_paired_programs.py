@@ -12,9 +12,9 @@ from mpmd_trace.ir.ops import FragmentOp, FuncOp, Module, TransferOp, before_tra
 from mpmd_trace.ir.semantics import is_pure
 from mpmd_trace.ir.types import MeshTensorType
 from mpmd_trace.passes.base import FunctionPass
-from mpmd_trace.passes.common.merge_followers import merge_in_place
 from mpmd_trace.passes.dedup_bodies import first_equal
 from mpmd_trace.passes.fragment_info import call_counter, is_backward, is_forward, set_call_counter, stages_consistent
+from mpmd_trace.passes.programs.merge_followers import merge_in_place
 
 __all__ = ["MergePairedPrograms"]
 

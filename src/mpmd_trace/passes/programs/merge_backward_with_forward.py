@@ -8,7 +8,6 @@ from mpmd_trace.ir.core import Op
 from mpmd_trace.ir.diagnostics import Diagnostics
 from mpmd_trace.ir.ops import FragmentOp, FuncOp, Module
 from mpmd_trace.passes.base import FunctionPass
-from mpmd_trace.passes.common.merge_followers import merge_in_place
 from mpmd_trace.passes.fragment_info import (
     call_counter,
     has_remat,
@@ -18,6 +17,7 @@ from mpmd_trace.passes.fragment_info import (
     split_type,
     stages_consistent,
 )
+from mpmd_trace.passes.programs.merge_followers import merge_in_place
 
 __all__ = ["MergeBackwardWithForward"]
 

@@ -15,8 +15,8 @@ from mpmd_trace.ir.shardings import sharding_class
 from mpmd_trace.ir.types import MeshTensorType, Type
 from mpmd_trace.passes.base import FunctionPass, option
 from mpmd_trace.passes.dedup_bodies import first_equal
-from mpmd_trace.passes.export.contained_bodies import Division, divided, moving_ops
 from mpmd_trace.passes.import_.building_blocks import INFERRED_BY
+from mpmd_trace.passes.programs.contained_bodies import Division, divided, moving_ops
 
 __all__ = ["OPS_OF_A_LAUNCH", "OPS_OF_A_TRANSFER", "ReusePrograms"]
 

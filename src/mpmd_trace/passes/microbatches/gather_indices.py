@@ -12,7 +12,7 @@ from mpmd_trace.ir.diagnostics import Diagnostics
 from mpmd_trace.ir.ops import FragmentOp, FuncOp, Module, make_fragment
 from mpmd_trace.passes.base import FunctionPass
 from mpmd_trace.passes.common.merge_neighbours import STAYS
-from mpmd_trace.passes.import_.cut_in_calls import INDEX
+from mpmd_trace.passes.microbatches.cut_in_calls import INDEX
 
 __all__ = ["GatherIndices"]
 

@@ -1,0 +1,250 @@
+"""`FollowSchedule`: the scheduler of `mpmd_trace.jit`."""
+
+from __future__ import annotations
+
+import dataclasses
+import itertools
+from collections.abc import Hashable, Iterator, Mapping, Sequence
+
+from mpmd_trace.ir.core import Op
+from mpmd_trace.ir.diagnostics import Diagnostics
+from mpmd_trace.ir.ops import FragmentOp, FuncOp, Module
+from mpmd_trace.passes.block_order import Join, apply_order, block_dependencies, ranked_order, scan_order, sort_block
+from mpmd_trace.passes.control_dependencies import add_control_dependency, remove_control_dependencies
+from mpmd_trace.passes.fragment_rules import ScheduleRule
+from mpmd_trace.passes.loop_numbers import LoopNumbers
+from mpmd_trace.passes.microbatches.rule_orders import contradictions, obstacle, ordered_pairs
+from mpmd_trace.passes.optimize.pipeline_scheduler import PipelineScheduler, as_graph, by_mesh, scheduling_units
+from mpmd_trace.passes.optimize.schedules import Comparator, Constraints, ExplicitOrder, Schedule, ScheduleError, Unit
+
+__all__ = ["INEXACT", "FollowSchedule"]
+
+#: How the warning begins.
+INEXACT = "the schedule cannot be followed exactly"
+_INSTEAD = (
+    "Such fragments keep the program's order. Gradients that are added up from the first microbatch to the last one, "
+    "for example, do not allow backwards from the last to the first, nor the other way round; choose a schedule of the "
+    "other order, or take the gradient inside of the loop over microbatches, or around it (docs/schedules.md)"
+)
+
+
+def _by_loop(units: Mapping[FragmentOp, Unit], repeats: bool) -> Iterator[list[list[Unit]]]:
+    """The units of each mesh and loop over microbatches, in two ways where one runs something more than once for one.
+
+    What it runs again, with something of other meshes in between, has another `time` (if the schedule `repeats`); the
+    second way has it apart.
+    """
+    by_loop: dict[tuple[str, int], list[Unit]] = {}
+    loops = LoopNumbers()
+    times: dict[tuple[Hashable, ...], int] = {}
+    last: dict[int, int] = {}
+    for op, unit in units.items():
+        origin = op.props.get("origin")
+        loop = loops.of(unit.mesh, None if unit.transpose else origin, unit.counter)
+        key = loop, unit.mesh, origin, unit.transpose, unit.drops_transferred, unit.counter
+        time = times[key] = times.get(key, -1) + 1
+        last[loop] = max(last.get(loop, 0), time)
+        by_loop.setdefault((unit.mesh, loop), []).append(dataclasses.replace(unit, time=time))
+    if repeats and any(last.values()):
+        yield [[dataclasses.replace(u, times=last[loop] + 1) for u in group] for (_, loop), group in by_loop.items()]
+    yield [
+        [u for u in group if u.time == time] for group in by_loop.values() for time in sorted({u.time for u in group})
+    ]
+
+
+def _moved(
+    wanted: Sequence[int],
+    uses: Sequence[Sequence[int]],
+    edges: Sequence[tuple[int, int]],
+    joins: Sequence[Join],
+    pairs: Sequence[tuple[int, int]],
+) -> list[int] | None:
+    """Return the order nearest to the wanted one that has the pairs, too; None when there is a cycle."""
+    rank = [0] * len(wanted)
+    for place, index in enumerate(wanted):
+        rank[index] = place
+    if all(rank[a] < rank[b] for a, b in pairs):
+        return list(wanted)
+    waits = [list(p) for p in uses] + [list(join.sources) for join in joins]
+    for a, b in (*edges, *pairs):
+        waits[b].append(a)
+    for node, join in enumerate(joins, len(wanted)):
+        for b in join.targets:
+            waits[b].append(node)
+    order = ranked_order(waits, rank + [-1] * len(joins))
+    return [i for i in order if i < len(wanted)] if len(order) == len(waits) else None
+
+
+def _chains(order: Sequence[int], ops: Sequence[Op]) -> list[tuple[int, int]]:
+    """Return each of the fragments and the next one on its mesh."""
+    rows: dict[str, list[int]] = {}
+    for index in order:
+        op = ops[index]
+        assert isinstance(op, FragmentOp)
+        rows.setdefault(op.mesh, []).append(index)
+    return [pair for row in rows.values() for pair in itertools.pairwise(row)]
+
+
+@dataclasses.dataclass(frozen=True)
+class FollowSchedule(PipelineScheduler):
+    """`mpmd-pipeline-scheduler` with orders of the user's on top, explicit orders, and several loops over microbatches.
+
+    Where the data flow does not allow the schedule, each loop follows it by itself; where that is impossible, too, the
+    order is the nearest one, and a warning says why.
+    """
+
+    #: Orders on top of the schedule, which may not contradict it; None for none.
+    rules: tuple[ScheduleRule, ...] | None = None
+    #: Whether to warn of schedules of the reference that the data flow does not allow, of which it says nothing.
+    warns: bool = False
+
+    def run_on_function(self, function: FuncOp, module: Module, diagnostics: Diagnostics) -> bool:
+        ops = function.body.ops[:-1]
+        if self.rules is not None:
+            return self._with_rules(function, ops, scheduling_units(function, ops), self.rules, diagnostics)
+        if isinstance(self.schedule, ExplicitOrder):
+            return self._explicit_order(function, ops, scheduling_units(function, ops), diagnostics)
+        return super().run_on_function(function, module, diagnostics)
+
+    def _order(self, ops: Sequence[Op], units: dict[FragmentOp, Unit], diagnostics: Diagnostics) -> list[Op] | None:
+        order = super()._order(ops, units, diagnostics)
+        if order is None and self.warns:
+            order = self._in_loops(ops, units)
+            if order is None:
+                self._warn(ops, units, diagnostics)
+        return order
+
+    def _warn(self, ops: Sequence[Op], units: dict[FragmentOp, Unit], diagnostics: Diagnostics) -> None:
+        """Say why the schedule cannot be followed, unless only asking about pairs would tell."""
+        constraints = self._constraints(by_mesh(units))
+        if constraints is not None:
+            edges, joins = as_graph(constraints)
+            reason = obstacle(ops, block_dependencies(ops), edges, joins, f"the schedule '{self.schedule}'")
+            diagnostics.warning(None, f"{INEXACT}: {reason}\n{self._several_stages(units) or _INSTEAD}")
+
+    def _several_stages(self, units: dict[FragmentOp, Unit]) -> str | None:
+        """What to do where the flow comes back to a mesh with other layers, for which the schedule has no order."""
+        if not isinstance(self.schedule, Schedule) or self.schedule.by_stage:
+            return None
+        first: dict[tuple[str, int], str] = {}
+        for op, unit in units.items():
+            names = ", ".join(f'"{origin.name}"' for origin in op.origin)
+            before = first.setdefault((unit.mesh, unit.counter), names) if unit.transpose == 0 else names
+            if before != names:
+                return (
+                    f"Such fragments keep the program's order. Mesh '{unit.mesh}' computes {before}, and later "
+                    f"{names}, which '{self.schedule}' takes for one stage. A schedule that has several stages on a "
+                    "mesh, such as 'interleaved-1f1b', orders them (docs/schedules.md)"
+                )
+        return None
+
+    def _with_rules(
+        self,
+        function: FuncOp,
+        ops: Sequence[Op],
+        units: dict[FragmentOp, Unit],
+        rules: Sequence[ScheduleRule],
+        diagnostics: Diagnostics,
+    ) -> bool:
+        """The schedule, from which the rules move only what they must; if it cannot be followed, rules come first."""
+        if isinstance(self.schedule, Schedule) and self.schedule.by_stage:
+            self._check_stages(units)
+        uses = block_dependencies(ops)
+        pairs = ordered_pairs(rules, ops)
+        try:
+            graphs = itertools.chain([self._schedule_graph(function, ops, units)], map(as_graph, self._of_loops(units)))
+            orders = ((graph, order) for graph in graphs if (order := scan_order(uses, *graph)) is not None)
+            exact = next(orders, None)
+            if exact is not None:
+                (edges, joins), wanted = exact
+            else:
+                self._warn(ops, units, diagnostics)
+                edges, joins, wanted = [], [], self._nearest(function, ops, units)
+        except ScheduleError as error:
+            remove_control_dependencies(function)
+            raise diagnostics.fatal(function.loc, str(error)) from None
+        order = _moved(wanted, uses, edges, joins, pairs)
+        if order is None:
+            what = "comparator" if isinstance(self.schedule, Comparator) else "schedule"
+            for text in contradictions(ops, uses, edges, joins, pairs, f"the {what} '{self.schedule}'"):
+                diagnostics.error(None, text)
+            diagnostics.fail()
+            return False
+        changed = apply_order(function.body, [ops[i] for i in order])
+        if not self.remove_control_dependencies:
+            if exact is not None:
+                edges += [(a, b) for join in joins for a in join.sources for b in join.targets]
+            else:
+                edges = _chains([i for i in order if ops[i] in units], ops)
+            for a, b in dict.fromkeys([*edges, *pairs]):
+                first, second = ops[a], ops[b]
+                if isinstance(first, FragmentOp) and isinstance(second, FragmentOp) and first.results:
+                    add_control_dependency(first, second)
+        return changed
+
+    def _schedule_graph(
+        self, function: FuncOp, ops: Sequence[Op], units: dict[FragmentOp, Unit]
+    ) -> tuple[list[tuple[int, int]], list[Join]]:
+        """Return what the schedule orders, as edges between the places of the ops, and joins."""
+        constraints = self._constraints(by_mesh(units))
+        if constraints is not None:
+            return as_graph(constraints)
+        before = [set(p) for p in block_dependencies(ops)]
+        self._add_pair_by_pair(units)
+        edges = [(p, i) for i, ps in enumerate(block_dependencies(ops)) for p in ps if p not in before[i]]
+        remove_control_dependencies(function)
+        return edges, []
+
+    def _nearest(self, function: FuncOp, ops: Sequence[Op], units: dict[FragmentOp, Unit]) -> list[int]:
+        """Return the order that a schedule has which cannot be followed exactly."""
+        if isinstance(self.schedule, ExplicitOrder):
+            wanted = self._nearest_order(ops, units)
+        else:
+            self._add_pair_by_pair(units)
+            sort_block(function.body)
+            remove_control_dependencies(function)
+            wanted = function.body.ops[:-1]
+        place = {op: i for i, op in enumerate(ops)}
+        return [place[op] for op in wanted]
+
+    def _of_loops(self, units: dict[FragmentOp, Unit]) -> Iterator[list[Constraints]]:
+        """Constraints with which each loop over microbatches follows the schedule by itself, if there are several."""
+        whole = len(by_mesh(units))
+        for groups in _by_loop(units, repeats=isinstance(self.schedule, Schedule) and self.schedule.repeats):
+            if len(groups) == whole and groups[0][0].times == 1:
+                continue
+            try:
+                constraints = self._constraints(groups)
+            except ScheduleError:  # a loop has not all stages, say
+                continue
+            if constraints is not None:
+                yield constraints
+
+    def _in_loops(self, ops: Sequence[Op], units: dict[FragmentOp, Unit]) -> list[Op] | None:
+        orders = (self._sorted(ops, constraints) for constraints in self._of_loops(units))
+        return next((order for order in orders if order is not None), None)
+
+    def _explicit_order(
+        self, function: FuncOp, ops: Sequence[Op], units: dict[FragmentOp, Unit], diagnostics: Diagnostics
+    ) -> bool:
+        try:
+            order = self._sorted(ops, self._constraints(by_mesh(units)))
+        except ScheduleError as error:
+            raise diagnostics.fatal(function.loc, str(error)) from None
+        if order is None:
+            order = self._in_loops(ops, units)
+        if order is None:
+            self._warn(ops, units, diagnostics)
+            order = self._nearest_order(ops, units)
+        return apply_order(function.body, order)
+
+    def _nearest_order(self, ops: Sequence[Op], units: dict[FragmentOp, Unit]) -> list[Op]:
+        """Return the order of the schedule as far as the uses allow; other ops come as soon as they can."""
+        rank = [-1] * len(ops)
+        for group in by_mesh(units):
+            constraints = self.schedule.constraints(group)
+            for chain in constraints.chains if constraints is not None else ():
+                for place, members in enumerate(chain):
+                    for unit in members:
+                        rank[unit.index] = place
+        return [ops[i] for i in ranked_order(block_dependencies(ops), rank)]

@@ -1,0 +1,70 @@
+"""`MergeInferredApart`: inferred fragments are merged with what belongs to the same microbatch, or to none."""
+
+from __future__ import annotations
+
+import dataclasses
+
+from mpmd_trace.ir.ops import FragmentOp, FuncOp, TransferOp
+from mpmd_trace.passes.common.merge_inferred_fragments import Inferred, MergeInferredFragments, allowed
+from mpmd_trace.passes.common.merge_neighbours import Mode, merge_neighbours
+from mpmd_trace.passes.fragment_info import is_of_microbatch
+
+__all__ = ["MergeInferredApart"]
+
+
+@dataclasses.dataclass(frozen=True)
+class MergeInferredApart(MergeInferredFragments):
+    """`mpmd-merge-inferred-fragments`, in which programs of microbatches stay equal."""
+
+    #: Whether inferred fragments stay that send what they make of gradients, which the reference merges.
+    keep_sends_separate: bool = False
+    #: Whether fragments of microbatches stay apart from what belongs to none, where there are several microbatches.
+    uniform: bool = True
+
+    def merge(self, function: FuncOp, mode: Mode) -> bool:
+        stays = _sends if self.keep_sends_separate else None
+        if self.uniform and _has_microbatches(function):
+            return merge_neighbours(function, _allowed_apart, mode, _InferredApart(), stays)
+        return merge_neighbours(function, allowed, mode, Inferred(), stays)
+
+
+class _InferredApart(Inferred):
+    """Besides, an inferred fragment that belongs to a microbatch goes with one that does, too."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.of_microbatches: dict[str, int] = {}
+
+    def note(self, fragment: FragmentOp, change: int) -> None:
+        super().note(fragment, change)
+        if not fragment.is_user and is_of_microbatch(fragment):
+            self.of_microbatches[fragment.mesh] = self.of_microbatches.get(fragment.mesh, 0) + change
+
+    def possible(self, producer: FragmentOp) -> bool:
+        # One that belongs to none may be merged with what was merged of several microbatches.
+        if self.on_mesh and producer.is_user and is_of_microbatch(producer):
+            return self.of_microbatches.get(producer.mesh, 0) > 0
+        return super().possible(producer)
+
+
+def _sends(fragment: FragmentOp) -> bool:
+    """Return whether it is inferred and makes something of gradients for another mesh, such as a part of their norm.
+
+    In the last backward fragment, of which `mpmd-split-bwd-fragments` puts what is sent in the first part, it would
+    take all weight gradients there with it, and the gradients of activations would wait for them.
+    """
+    return (
+        not fragment.is_user
+        and any(isinstance(user, TransferOp) for result in fragment.results for user in result.users)
+        and any(isinstance(op := value.defining_op, FragmentOp) and op.is_user for value in fragment.operands)
+    )
+
+
+def _has_microbatches(function: FuncOp) -> bool:
+    counters = {op.call_counter for op in function.body if isinstance(op, FragmentOp)}
+    return len(counters - {None}) > 1
+
+
+def _allowed_apart(producer: FragmentOp, consumer: FragmentOp, is_next: bool) -> bool:
+    """With what comes before the first or after the last microbatch in it, that one would be a program of its own."""
+    return is_of_microbatch(producer) == is_of_microbatch(consumer) and allowed(producer, consumer, is_next)

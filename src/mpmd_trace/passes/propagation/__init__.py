@@ -1,0 +1,1 @@
+"""Passes of `mpmd_trace.jit` around Shardy's propagation."""

@@ -1,0 +1,160 @@
+"""Passes of the reference as `mpmd_trace.jit` runs them: each differs from the one that it replaces in one thing."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Callable
+
+from mpmd_trace.diagnostics.messages import Diagnostic, MpmdError
+from mpmd_trace.ir.attributes import TensorShardingAttr
+from mpmd_trace.ir.core import Op, OpResult, Use, Value
+from mpmd_trace.ir.diagnostics import Diagnostics
+from mpmd_trace.ir.ops import AssignOp, CallOp, FragmentCallOp, FragmentOp, FuncOp, Module, UnassignOp
+from mpmd_trace.ir.shardings import equivalent_shardings
+from mpmd_trace.ir.types import Type
+from mpmd_trace.passes.common.copy_constants import CopyConstants
+from mpmd_trace.passes.common.erase_unused_callee_block_arguments import EraseUnusedCalleeBlockArguments
+from mpmd_trace.passes.common.merge_user_fragments_into_scheduling_units import MergeUserFragmentsIntoSchedulingUnits
+from mpmd_trace.passes.common.rule_based_merge import RuleBasedMerge
+from mpmd_trace.passes.common.split_bwd_fragments import SplitBwdFragments
+from mpmd_trace.passes.common.splitting import BlockSizes
+from mpmd_trace.passes.common.verify_stage_merging import VerifyStageMerging
+from mpmd_trace.passes.export.validate_no_reshards import ValidateNoReshards
+from mpmd_trace.passes.fragment_rules import MergeRule
+from mpmd_trace.passes.greedy import apply_greedily
+from mpmd_trace.passes.import_.infer_mesh_rewrite_using_analysis import InferMeshRewriteUsingAnalysis, Rewrite
+from mpmd_trace.passes.import_.introduce_transfers import AssignOfUnassign, IntroduceTransfers
+from mpmd_trace.passes.import_.mesh_sets import MeshSets
+from mpmd_trace.passes.loop_numbers import LoopNumbers
+from mpmd_trace.passes.sharding.convert_sdy_shardings_to_mpmd_types import ConvertSdyShardingsToMpmdTypes, unset_whole
+from mpmd_trace.passes.sharding.extract_reshards_from_inter_mesh_transfers import ExtractReshardsFromInterMeshTransfers
+
+__all__ = [
+    "ConvertShardingsUnsettingWhole",
+    "CopyScalars",
+    "EraseUnusedArgumentsOfAllCalls",
+    "ExtractReshardsKeepingHostCopies",
+    "IntroduceDirectTransfers",
+    "MergeByRulesStrictly",
+    "MergeUnitsInCallees",
+    "RewriteDirectly",
+    "SplitBwdFragmentsByOwnSize",
+    "ValidateNoUnnamedReshards",
+    "VerifyStagesOfLoops",
+]
+
+
+@dataclasses.dataclass(frozen=True)
+class IntroduceDirectTransfers(IntroduceTransfers):
+    """Leaves sums and the arguments of callees as they are, for `mpmd-place`."""
+
+    def run(self, module: Module, diagnostics: Diagnostics) -> bool:
+        return apply_greedily(module, [AssignOfUnassign()]).changed
+
+
+@dataclasses.dataclass(frozen=True)
+class EraseUnusedArgumentsOfAllCalls(EraseUnusedCalleeBlockArguments):
+    """Counts calls of which no result is used: what their functions do not compute with has no mesh, there either."""
+
+    def counts(self, call: CallOp) -> bool:
+        return True
+
+
+@dataclasses.dataclass(frozen=True)
+class RewriteDirectly(InferMeshRewriteUsingAnalysis):
+    """Calls take what is on their mesh, and give what is needed there, without an unassign and an assign.
+
+    `mpmd-infer-mesh-finalize` leaves it so; the order of uses is another one.
+    """
+
+    def rewriter(self, function: FuncOp, sets: MeshSets, diagnostics: Diagnostics) -> Rewrite:
+        return _DirectRewrite(function, sets, self.max_clones, diagnostics)
+
+
+class _DirectRewrite(Rewrite):
+    def on_its_mesh(self, value: Value, type: Type) -> Value | None:
+        maker = value.defining_op
+        if not isinstance(maker, UnassignOp) or maker.operand(0).type is not type:
+            return None
+        return maker.operand(0)
+
+    def takes(self, use: Use, result: Value) -> bool:
+        if not isinstance(use.owner, AssignOp):
+            return False
+        use.owner.result.replace_all_uses_with(result)
+        use.owner.erase()
+        return True
+
+
+@dataclasses.dataclass(frozen=True)
+class MergeUnitsInCallees(MergeUserFragmentsIntoSchedulingUnits):
+    """Merges what a callee does, once for all of its calls; what is around them is merged later."""
+
+    def run_on_function(self, function: FuncOp, module: Module, diagnostics: Diagnostics) -> bool:
+        if not function.is_mpmd or function.is_entry_point:
+            return False
+        return super().run_on_function(function, module, diagnostics)
+
+
+@dataclasses.dataclass(frozen=True)
+class SplitBwdFragmentsByOwnSize(SplitBwdFragments):
+    """A fragment of which every op stays is not split."""
+
+    def stays_whole(self, fragment: FragmentOp, stay: tuple[Op, ...], sizes: BlockSizes) -> bool:
+        return len(stay) + 1 == sum(1 for _ in fragment.body.block)
+
+
+@dataclasses.dataclass(frozen=True)
+class MergeByRulesStrictly(RuleBasedMerge):
+    """A group that cannot be merged is an error."""
+
+    def refuse(self, rule: MergeRule, last: Op) -> None:
+        message = f"the fragments that a merge rule makes one depend on each other in a cycle: {rule}"
+        raise MpmdError([Diagnostic("error", message, last.loc)])
+
+
+@dataclasses.dataclass(frozen=True)
+class VerifyStagesOfLoops(VerifyStageMerging):
+    """Each loop over microbatches may run a stage."""
+
+    def loop_of(self) -> Callable[[FragmentOp, int | None, int | None], int]:
+        loops = LoopNumbers()
+        return lambda fragment, count, counter: loops.of(fragment.mesh, None if count else fragment.stage, counter)
+
+
+@dataclasses.dataclass(frozen=True)
+class ExtractReshardsKeepingHostCopies(ExtractReshardsFromInterMeshTransfers):
+    """Transfers from host memory to host memory stay where they only copy."""
+
+    def copies_between_hosts(self, source: TensorShardingAttr | None, target: TensorShardingAttr | None) -> bool:
+        return equivalent_shardings(source, target)
+
+
+@dataclasses.dataclass(frozen=True)
+class ConvertShardingsUnsettingWhole(ConvertSdyShardingsToMpmdTypes):
+    """Whole on each device has one spelling, no sharding.
+
+    So what a fragment only hands on has the type of what it gets, and the fragment goes.
+    """
+
+    def finish(self, function: FuncOp) -> None:
+        unset_whole(function)
+
+
+@dataclasses.dataclass(frozen=True)
+class CopyScalars(CopyConstants):
+    """Copies scalars alone, and only into inferred fragments."""
+
+    def copies(self, constant: Op, fragment: FragmentOp) -> bool:
+        return not fragment.is_user and isinstance(constant.result, OpResult) and constant.result.type.is_scalar
+
+
+@dataclasses.dataclass(frozen=True)
+class ValidateNoUnnamedReshards(ValidateNoReshards):
+    """A computation of which nothing is left but another sharding of its result is as good as any.
+
+    An update by a gradient that is zero is one.
+    """
+
+    def named(self, op: FragmentCallOp, diagnostics: Diagnostics) -> None:
+        pass
