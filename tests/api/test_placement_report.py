@@ -13,7 +13,7 @@ import pytest
 from jax.sharding import AbstractMesh, Mesh
 
 import mpmd_trace as mt
-from mpmd_trace.api.placement_warnings import placement_warnings
+from mpmd_trace.api.lowered import placement_warnings
 from mpmd_trace.backend.placement_report import MeshMemory, PlacementReport, ReplacedOnOtherMesh, Traffic
 
 NAMES = {"layer0": "first", "layer1": "first", "layer2": "second", "layer3": "second"}

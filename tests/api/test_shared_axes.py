@@ -15,7 +15,7 @@ from pipelines import accumulate, assert_same
 
 import mpmd_trace
 from mpmd_trace import MpmdError, named_computation
-from mpmd_trace.api.placement_warnings import placement_warnings
+from mpmd_trace.api.lowered import placement_warnings
 
 WIDTH, ROWS = 8, 16
 

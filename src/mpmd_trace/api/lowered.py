@@ -7,19 +7,18 @@ import dataclasses
 import pickle
 import time
 import warnings
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Collection, Iterator, Mapping
 from typing import Any
 
 import jax
 
-from mpmd_trace.api import compilation_cache, memory_fit
+from mpmd_trace.api import compilation_cache
 from mpmd_trace.api.compiled import Compiled
 from mpmd_trace.api.options import compiler_options as chosen_options
 from mpmd_trace.api.partitioned import PartitionedProgram, loud
-from mpmd_trace.api.placement_warnings import placement_warnings
 from mpmd_trace.backend.executables import CompilerOptions, Known
 from mpmd_trace.backend.load import LoadedProgram, load
-from mpmd_trace.backend.placement_report import placement_report
+from mpmd_trace.backend.placement_report import PlacementReport, Traffic, placement_report
 from mpmd_trace.config import Config
 from mpmd_trace.diagnostics.internal import explains_internal_errors
 from mpmd_trace.diagnostics.messages import MpmdError, shortened
@@ -120,7 +119,7 @@ class Lowered(PartitionedProgram):
 
     def _smaller(self, program: LoadedProgram) -> Lowered | None:
         """The program with less activations and copies, where XLA's programs take more besides them than was known."""
-        more = None if self.attempts > 2 else memory_fit.reserved(program, self.asked.limit, self.reserved)
+        more = None if self.attempts > 2 else reserved(program, self.asked.limit, self.reserved)
         if more is None:
             return None
         other = dataclasses.replace(self, reserved=more, attempts=self.attempts + 1, warned=[])
@@ -137,7 +136,7 @@ class Lowered(PartitionedProgram):
             _warn_of_donations(program, self.traced)
         options = self.config.options
         if options.remat is not None or options.offload is not None:
-            for text in memory_fit.missing(program, self.asked.limit):
+            for text in missing(program, self.asked.limit):
                 warn(text, self.config.where)
         given = [{i for i, place in enumerate(places) if place is not None} for places in self.asked.assignments]
         own = {self.traced.inputs[i].name for i in given[0]}
@@ -187,3 +186,121 @@ def _check_devices(config: Config) -> None:
                 f"in jax.devices(); there are {len(jax.devices())}."
             )
     raise_problems(problems, config.where)
+
+
+# Whether compiled programs fit into memory, as XLA says.
+
+
+def reserved(program: LoadedProgram, limit: int, known: Mapping[str, int]) -> dict[str, int] | None:
+    """Return the bytes on a device of each mesh that programs take besides values; None where a step fits into `limit`.
+
+    `known`: those that were reserved when the program was made, and were too few where it does not fit.
+    """
+    if not limit:
+        return None
+    peaks = program.peaks
+    if max(peaks.values()) <= limit:
+        return None
+    values = program.plan.live_bytes()
+    result = {}
+    for mesh, peak in peaks.items():
+        before = known.get(mesh, 0)
+        result[mesh] = max(before, peak - values[mesh], before + peak - limit if known else 0)
+    return result
+
+
+def missing(program: LoadedProgram, limit: int) -> Iterator[str]:
+    """Yield what to say where a step does not fit, or where nobody knows whether it does."""
+    if not limit:
+        yield (
+            "remat and offload have no effect, because the devices do not say how much memory they have: give "
+            "make_config(device_memory=...) in bytes"
+        )
+        return
+    peaks = program.peaks.items()
+    above = [f"{peak - limit:,} bytes too many on mesh {mesh!r}" for mesh, peak in peaks if peak > limit]
+    if above:
+        yield (
+            f"a step does not fit into {limit:,} bytes of a device, whatever is done with activations: "
+            f"{', '.join(above)}. Take smaller microbatches, more stages, or shard parameters and the optimizer's "
+            "state (optimizer_sharding)"
+        )
+
+
+# What a person would not have drawn in the placement of a step, with the way out.
+
+
+#: Warnings are about at least so many bytes of a step; `Lowered.placement_report` has everything.
+COSTLY = 2**20
+#: Unnamed code may send so much of what a step sends.
+_UNNAMED = 0.25
+_MOST = 3
+
+
+def placement_warnings(
+    report: PlacementReport, assigned: Collection[str] = (), results: Collection[int] = (), costly: int = COSTLY
+) -> Iterator[str]:
+    """Yield what costs at least `costly` bytes in a step, each kind in one text, the largest values first.
+
+    `assigned`: the arguments whose mesh the user chose, and `results` the results; who knows what that costs.
+    """
+    misplaced = [one for one in report.misplaced if one.name not in assigned]
+    if misplaced and sum(one.bytes for one in misplaced) >= costly:
+        lines = [
+            f"{a.name} ({a.bytes:,} bytes) is on {a.mesh} and "
+            + (f"belongs to {a.of} on {a.used_on[0]}" if a.of else f"used on {' and '.join(a.used_on)}")
+            for a in misplaced
+        ]
+        yield (
+            "misplaced parameters, or states of them: they are not on the mesh whose named code uses the parameter, so "
+            f"they, gradients or updates move in every step: {_listed(lines)}. The cause is unnamed code that needs "
+            "large values of several meshes (mpmd-trace explain says which): let it take a scalar through "
+            "mpmd_trace.broadcast, or put them where the parameter is used with input_mesh_assignment and "
+            "mpmd_trace.MeshOfInput (docs/steps.md)"
+        )
+    returning = [one for one in report.returning if one.name not in assigned and one.result not in results]
+    if returning and sum(one.bytes for one in returning) >= costly:
+        lines = [f"{one.name} ({one.bytes:,} bytes) from {one.leaves} to {one.mesh}" for one in returning]
+        yield (
+            "results of a step are on another mesh than the arguments that they replace, so every step of a loop "
+            f"moves them back: {_listed(lines)}. output_mesh_assignment with mpmd_trace.MeshOfInput keeps both on one "
+            "mesh (docs/steps.md)"
+        )
+    if sum(one.bytes for one in report.gathered) >= costly:
+        lines = [
+            f"{one.what} ({one.bytes:,} bytes on each device in a step) from {one.source} to {one.target}, split over "
+            f"{' and '.join(map(repr, one.axes))} on {one.source}"
+            for one in report.gathered
+        ]
+        yield (
+            "values that are sharded over axes of their mesh arrive unsharded on a mesh of another shape that has such "
+            f"axes: {_listed(lines)}. Shardings do not propagate between meshes of different shapes: state them in the "
+            "computation that takes the value, with jax.lax.with_sharding_constraint over its own mesh"
+        )
+    sent = [one for one in report.sent if one.cause not in ("small", "host memory")]
+    repeated = [one for one in sent if one.times > 1 and _again(one)]
+    if sum(map(_again, repeated)) >= costly:
+        lines = [f"{one.what}, {one.times} times from {one.source} to {one.target}" for one in repeated]
+        yield (
+            f"{sum(map(_again, repeated)):,} bytes of a step are values that are sent to the same mesh again, though "
+            f"they do not change: {_listed(lines)}. Compute what needs them in a named computation on that mesh, once "
+            "for all microbatches"
+        )
+    unnamed = [one for one in report.sent if one.cause == "unnamed code"]
+    size = sum(one.bytes for one in unnamed)
+    if size >= costly and size >= _UNNAMED * report.bytes:
+        lines = [f"{one.what} ({one.bytes:,} bytes) from {one.source} to {one.target}" for one in unnamed]
+        yield (
+            f"{size:,} of the {report.bytes:,} bytes that a step sends are for unnamed code: {_listed(lines)}. "
+            "Name the computation that computes or reads them (mpmd_trace.named_computation) and assign it to the mesh "
+            "of its largest values"
+        )
+
+
+def _again(sent: Traffic) -> int:
+    """Return the bytes of all times but the first."""
+    return sent.bytes * (sent.times - 1) // sent.times
+
+
+def _listed(lines: list[str]) -> str:
+    return "; ".join(line.strip() for line in shortened(lines, _MOST))

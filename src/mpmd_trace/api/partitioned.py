@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import collections
 import dataclasses
 import functools
 import warnings
@@ -12,7 +13,6 @@ import jax
 
 from mpmd_trace.api import annotate_io
 from mpmd_trace.api.estimates import EstimatedProgram
-from mpmd_trace.api.microbatches import waiting_meshes, without_microbatches
 from mpmd_trace.api.request import Asked
 from mpmd_trace.api.stage_info import PLAIN, Adapter, StageInfo
 from mpmd_trace.backend.load import LoadedProgram, MemoryAnalysis
@@ -25,7 +25,7 @@ from mpmd_trace.diagnostics.progress import LOG, stage
 from mpmd_trace.frontend.errors import at_users_place, problem, recorded_warnings, users_place, warn
 from mpmd_trace.frontend.memory_kinds import HOST
 from mpmd_trace.frontend.trace import Traced
-from mpmd_trace.ir.ops import Module, TransferOp
+from mpmd_trace.ir.ops import FragmentOp, Module, TransferOp
 from mpmd_trace.ir.parser import parse_generic
 from mpmd_trace.ir.text import parse
 from mpmd_trace.ir.types import MeshTensorType
@@ -290,3 +290,43 @@ def _tell_once(text: str) -> None:
 def loud() -> bool:
     """Return whether `jax_log_compiles` asks for log lines without any setting of a logger."""
     return bool(jax.config.jax_log_compiles)
+
+
+# What a pipeline schedule would order in a step: microbatches, if it has some.
+
+
+def waiting_meshes(module: Module) -> int:
+    """Return how many meshes of a training step with microbatches wait for each other in program order; 0 for none.
+
+    The module is that after the import phase.  Meshes that share devices are one.
+    """
+    counted = [op for op in module.main.body if isinstance(op, FragmentOp) and op.is_user and op.call_counter]
+    owners = module.main.device_owners
+    meshes = len({owners[op.mesh] for op in counted})
+    trains = any(origin.transpose_count for op in counted for origin in op.origin)
+    return meshes if trains and meshes > 1 else 0
+
+
+def without_microbatches(module: Module, schedule: str) -> str | None:
+    """Return what to say of a training step over several meshes, after the import phase, that has no microbatch."""
+    named = [op for op in module.main.body if isinstance(op, FragmentOp) and op.is_user]
+    meshes = len({op.mesh for op in named})
+    trains = any(origin.transpose_count for op in named for origin in op.origin)
+    if not trains or meshes < 2 or any(op.call_counter is not None for op in named):
+        return None
+    runs = collections.Counter(origin.name for op in named for origin in op.origin if origin.transpose_count == 0)
+    most = max(runs, key=lambda name: runs[name], default=None)
+    if most is not None and runs[most] > 1:
+        return (
+            f"the schedule '{schedule}' orders microbatches, but nothing says which computation is of which one: "
+            f"'{most}' runs {runs[most]} times in the step. If these are microbatches, write "
+            "mpmd_trace.call(fn, i)(...) in the loop instead of fn(...), or use mpmd_trace.enumerated_for; else leave "
+            "pipeline_schedule out"
+        )
+    return (
+        f"the schedule '{schedule}' orders microbatches, but the step has none: one mesh works at a time while the "
+        f"others wait, {(meshes - 1) / meshes:.0%} of a step each if all have as much to do (with 8 microbatches and "
+        f"1F1B {(meshes - 1) / (meshes + 7):.0%}). Take the gradients with "
+        "mpmd_trace.value_and_grad(loss, microbatches=...), or in "
+        "mpmd_trace.enumerated_for, or leave pipeline_schedule out"
+    )

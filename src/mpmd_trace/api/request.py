@@ -4,19 +4,25 @@ from __future__ import annotations
 
 import dataclasses
 import functools
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Literal
 
-from mpmd_trace.api import meshes
+import jax
+from jax.sharding import Mesh
+
 from mpmd_trace.backend.placement import device_owners
 from mpmd_trace.backend.replacements import alike, replacements
 from mpmd_trace.config import Config
-from mpmd_trace.frontend.arg_shardings import Spec
+from mpmd_trace.frontend.arg_shardings import Spec, same_devices
+from mpmd_trace.frontend.arguments import Leaf
 from mpmd_trace.frontend.errors import raise_problems
 from mpmd_trace.frontend.memory_kinds import HOST
 from mpmd_trace.frontend.trace import Traced
 from mpmd_trace.ir.assignment import Assignment
 from mpmd_trace.ir.attributes import MeshAttr, TopologyAttr
+from mpmd_trace.jax_compat.lowering import named_tensor_p
+from mpmd_trace.jax_compat.targets import is_described, memory_of
+from mpmd_trace.jax_compat.tracing import is_literal, opened
 from mpmd_trace.passes.import_.assignments import SameMesh
 from mpmd_trace.passes.memory.reserved import Reserved
 from mpmd_trace.passes.memory.shard_optimizer_state import Replaced
@@ -49,7 +55,7 @@ class Asked:
 
     @functools.cached_property
     def _assigned(self) -> dict[int, Assignment]:
-        assigned = meshes.of_named_inputs(self.traced, self.config)
+        assigned = of_named_inputs(self.traced, self.config)
         specs = self.traced.in_shardings
         inferred = {i: a for i, a in assigned.items() if (spec := specs[i]) is None or spec.mesh is None}
         return {**inferred, **self.config.input_meshes(self.traced.in_tree)}
@@ -58,8 +64,8 @@ class Asked:
     def assignments(self) -> tuple[list[Assignment | None], list[Assignment | None]]:
         """The mesh of each argument and result that is assigned to one, or has a sharding over one."""
         config, traced = self.config, self.traced
-        inputs, bad = meshes.assigned(config, self._assigned, traced.in_shardings, traced.inputs, "input")
-        outputs, worse = meshes.assigned(
+        inputs, bad = assigned(config, self._assigned, traced.in_shardings, traced.inputs, "input")
+        outputs, worse = assigned(
             config, config.output_meshes(traced.out_tree), traced.out_shardings, traced.outputs, "output"
         )
         raise_problems([*bad, *worse], config.where)
@@ -107,7 +113,7 @@ class Asked:
     @functools.cached_property
     def limit(self) -> int:
         """The bytes of a device that a step may take; 0 where nobody knows."""
-        return meshes.device_memory(self.config) or 0
+        return device_memory(self.config) or 0
 
     @property
     def _replaced(self) -> tuple[Replaced, ...]:
@@ -123,3 +129,78 @@ class Asked:
 def _on_device(assignment: Assignment | None) -> Assignment | None:
     """The mesh alone: results go to the memory of the host in the end, since those of calls cannot be made there."""
     return None if assignment is None else dataclasses.replace(assignment, memory_kind=None)
+
+
+# The meshes of arguments and results, from assignments and from shardings.
+
+
+def device_memory(config: Config) -> int | None:
+    """The bytes of memory that a step may take of a device: as configured, or as the smallest device has; or None."""
+    if config.options.device_memory is not None or config.is_abstract:
+        return config.options.device_memory
+    sizes = [
+        memory_of(device) for mesh in config.topology.values() if isinstance(mesh, Mesh) for device in _one_of(mesh)
+    ]
+    return min((size for size in sizes if size), default=None)
+
+
+def _one_of(mesh: Mesh) -> list[jax.Device]:
+    """Return a device of a mesh that says how much memory it has."""
+    first = mesh.devices.flat[0]
+    # One of this process is of the same kind, where others have the mesh.
+    return [first] if is_described(first) else (mesh.local_devices or jax.local_devices())[:1]
+
+
+def of_named_inputs(traced: Traced, config: Config) -> dict[int, Assignment]:
+    """Return the assignments of arguments that are named tensors in host memory.
+
+    Such an argument is in host memory if nothing but these names uses it, and in device memory otherwise; mesh
+    inference alone would refuse it when its users differ.
+    """
+    program = opened(traced.rewritten.program.jaxpr)
+    inputs = {v: i for i, v in enumerate(program.invars[len(traced.constants) :])}
+    users: dict[int, list[Assignment | None]] = {}
+    for eqn in program.eqns:
+        name = eqn.params["name"] if eqn.primitive is named_tensor_p else None
+        for atom in eqn.invars:
+            if not is_literal(atom) and atom in inputs:
+                users.setdefault(inputs[atom], []).append(config.assignments.get(name) if name else None)
+    result: dict[int, Assignment] = {}
+    for i, all_of_them in sorted(users.items()):
+        named = sorted((a for a in all_of_them if a is not None), key=lambda a: a.mesh)
+        if any(a.memory_kind == HOST for a in named):
+            alike = None not in all_of_them and len(set(named)) == 1 and i not in traced.returned.values()
+            result[i] = named[0] if alike else dataclasses.replace(named[0], memory_kind=None)
+    return result
+
+
+def assigned(
+    config: Config,
+    assignments: Mapping[int, Assignment],
+    specs: Sequence[Spec | None],
+    leaves: Sequence[Leaf],
+    what: str,
+) -> tuple[list[Assignment | None], list[str]]:
+    """For each argument (`what` is "input") or result ("output") its mesh or None, and the contradictions.
+
+    A sharding over a mesh of the topology names that mesh, unless the topology has these devices twice.  The host
+    memory of an argument is left out: `finishing.put_on_host` cares for it.
+    """
+    per_argument: list[Assignment | None] = []
+    problems: list[str] = []
+    for i, (leaf, spec) in enumerate(zip(leaves, specs, strict=True)):
+        assignment = assignments.get(i)
+        named: list[str] = []
+        if spec is not None and spec.mesh is not None:
+            named = [name for name, mesh in config.topology.items() if same_devices(spec.mesh, mesh)]
+        if assignment is None:
+            per_argument.append(Assignment(named[0]) if len(named) == 1 else None)
+            continue
+        if named and assignment.mesh not in named:
+            problems.append(
+                f"{leaf.name} is on mesh {assignment.mesh!r} in {what}_mesh_assignment, and its sharding is over "
+                f"the devices of mesh {named[0]!r}. Give both the same mesh, or leave one of them out."
+            )
+        on_host = what == "input" and assignment.memory_kind == HOST
+        per_argument.append(dataclasses.replace(assignment, memory_kind=None) if on_host else assignment)
+    return per_argument, problems

@@ -8,7 +8,7 @@ import numpy as np
 from hypothesis import given
 from hypothesis import strategies as st
 
-from mpmd_trace.passes.memory.choice import choose
+from mpmd_trace.passes.memory.fit_memory import choose
 
 Problem = tuple[list[list[float]], list[list[np.ndarray]], np.ndarray, int]
 

@@ -2,18 +2,18 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import ClassVar, cast
 
-from mpmd_trace.ir.attributes import UNIT
+from mpmd_trace.ir.attributes import UNIT, Attribute, DenseArrayAttr, IntegerAttr
 from mpmd_trace.ir.bodies import remembers
-from mpmd_trace.ir.core import Region, Value
+from mpmd_trace.ir.core import Op, Region, Value, make_op
 from mpmd_trace.ir.diagnostics import Diagnostics
 from mpmd_trace.ir.freezing import freeze
 from mpmd_trace.ir.ops import FragmentOp, FuncOp, Module, TransferOp, make_transfer
-from mpmd_trace.ir.types import MeshTensorType, TensorType, Type, mesh_tensor
+from mpmd_trace.ir.types import MeshTensorType, TensorType, Type, mesh_tensor, tensor
 from mpmd_trace.passes.base import FunctionPass
 from mpmd_trace.passes.common.body_rewrites import cover_transferred_results, replace_op
-from mpmd_trace.passes.common.rows import of_rows, row_of, rows_type
 
 __all__ = ["MergeTransfers"]
 
@@ -172,3 +172,33 @@ def _slicing(body: Region, rows: tuple[tuple[int, int], ...], stacked: TensorTyp
         block.insert_all_before(first, ops)
         old.replace_all_uses_with(ops[-1].result)
     return freeze(copy)
+
+
+# Arrays of one type as the rows of one array.
+
+
+def rows_type(row: TensorType, count: int) -> TensorType:
+    """Return the type of an array of so many rows, each of type `row`."""
+    assert row.shape is not None
+    return tensor((count, *row.shape), row.element, row.encoding)
+
+
+def of_rows(values: Sequence[Value]) -> list[Op]:
+    """Ops, the last of which gives the array with these values of one type as its rows."""
+    type = cast(TensorType, values[0].type)
+    rows = [make_op("stablehlo.reshape", [value], [rows_type(type, 1)]) for value in values]
+    whole = rows_type(type, len(values))
+    props: dict[str, Attribute] = {"dimension": IntegerAttr.get(0, "i64")}
+    return [*rows, make_op("stablehlo.concatenate", [row.result for row in rows], [whole], props=props)]
+
+
+def row_of(whole: Value, number: int, type: TensorType) -> list[Op]:
+    """Ops, the last of which gives row `number`, of type `type`."""
+    assert type.shape is not None
+    props: dict[str, Attribute] = {
+        "start_indices": DenseArrayAttr.get((number, *[0] * len(type.shape))),
+        "limit_indices": DenseArrayAttr.get((number + 1, *type.shape)),
+        "strides": DenseArrayAttr.get([1] * (1 + len(type.shape))),
+    }
+    piece = make_op("stablehlo.slice", [whole], [rows_type(type, 1)], props=props)
+    return [piece, make_op("stablehlo.reshape", [piece.result], [type])]

@@ -6,7 +6,7 @@ import dataclasses
 import functools
 import logging
 import sys
-from collections.abc import Hashable
+from collections.abc import Hashable, Iterator
 from typing import ClassVar, cast
 
 from mpmd_trace.ir.attributes import (
@@ -18,20 +18,20 @@ from mpmd_trace.ir.attributes import (
     MeshAttr,
     StringAttr,
     SymbolRefAttr,
+    TensorShardingAttr,
 )
 from mpmd_trace.ir.bodies import remembers
-from mpmd_trace.ir.core import Region, Value
+from mpmd_trace.ir.core import Op, Region, Value, make_op
 from mpmd_trace.ir.diagnostics import Diagnostics
 from mpmd_trace.ir.fast_ops import take_over
 from mpmd_trace.ir.freezing import freeze
 from mpmd_trace.ir.functions import make_function
 from mpmd_trace.ir.ops import FragmentCallOp, FragmentOp, FuncOp, Module, make_return
-from mpmd_trace.ir.shardings import sharding_class
+from mpmd_trace.ir.shardings import map_shardings, sharding_class
 from mpmd_trace.ir.types import MeshTensorType, Type
 from mpmd_trace.passes.base import Pass, option
 from mpmd_trace.passes.dedup_bodies import first_equal
 from mpmd_trace.passes.export.function_names import function_name, is_forward_only, module_suffix
-from mpmd_trace.passes.export.manual_computations import has_manual_ops, rename_meshes
 from mpmd_trace.passes.export.value_attrs import EMPTY, value_dicts
 from mpmd_trace.passes.greedy import walk_mutable
 
@@ -243,3 +243,45 @@ def _say(text: str) -> None:
         _log.info("%s", text)
     else:
         print(text, file=sys.stderr)
+
+
+# Manual computations of a lowered function speak of the mesh by the name that it has in the topology.
+
+
+def _manual_ops(body: Region) -> Iterator[Op]:
+    """Yield the manual computations of a function's body, and everything nested in them."""
+
+    def visit(region: Region, inside: bool) -> Iterator[Op]:
+        for block in region.blocks:
+            for op in block:
+                here = inside or op.name == "sdy.manual_computation"
+                if here:
+                    yield op
+                for nested in op.regions:
+                    yield from visit(nested, here)
+
+    return visit(body, False)
+
+
+def has_manual_ops(body: Region) -> bool:
+    return next(_manual_ops(body), None) is not None
+
+
+def rename_meshes(module: Module, function: FuncOp, mesh_name: str, mesh: MeshAttr) -> None:
+    """Make the manual computations of `function` refer to `@mesh_name`, which is added where it is missing."""
+    renamed = False
+
+    def rename(sharding: TensorShardingAttr) -> TensorShardingAttr:
+        nonlocal renamed
+        if not sharding.mesh.startswith("@") or sharding.mesh_name == mesh_name:
+            return sharding
+        renamed = True
+        return sharding.with_mesh(mesh_name)
+
+    for op in _manual_ops(function.regions[0]):
+        for held in (op.props, op.attrs):
+            for key, attribute in held.items():
+                held[key] = map_shardings(attribute, rename)
+    name = StringAttr.get(mesh_name)
+    if renamed and not any(op.attr("sym_name") is name for op in module.body):
+        module.body.insert_front(make_op("sdy.mesh", props={"sym_name": name, "mesh": mesh}))
