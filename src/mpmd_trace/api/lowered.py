@@ -78,7 +78,29 @@ class Lowered(PartitionedProgram):
         _check_devices(self.config)
         _check_platform(self.config, self.traced)
         started = time.monotonic()
-        ready = {} if self.stored is None or more else self.stored.ready
+        lowered, program = self, self._load(options, progress, stored=not more)
+        if self.stored is not None:
+            for text, place in self.stored.warnings:
+                warn(text, place)
+            return Compiled(self, program)
+        while (smaller := lowered._smaller(program)) is not None:
+            lowered, program = smaller, smaller._load(options, progress)
+        with recorded_warnings(lowered.warned):
+            lowered._warn_of(program)
+        if self.key is not None and not more:
+            seconds = time.monotonic() - started
+            compilation_cache.keep(self.key, lowered.stored_form(program), self.config, seconds)
+        return Compiled(lowered, program)
+
+    def _load(
+        self,
+        options: Mapping[str, Mapping[str, Any]],
+        progress: Callable[[int, int, str], None] | None,
+        *,
+        stored: bool = True,
+    ) -> LoadedProgram:
+        """Return the executables of the program as it is: those that are stored, if they may be used, or new ones."""
+        ready = {} if self.stored is None or not stored else self.stored.ready
         name = self.traced.name
         plan = None if self.stored is None or not ready else pickle.loads(self.stored.plan)
         with contextlib.ExitStack() as around:
@@ -93,7 +115,7 @@ class Lowered(PartitionedProgram):
                 if progress is not None:
                     progress(done, total, program)
 
-            program = load(
+            return load(
                 (lambda: self.partitioned.module) if plan is not None else self.partitioned.module,
                 dict(self.config.topology),
                 progress=count,
@@ -104,18 +126,6 @@ class Lowered(PartitionedProgram):
                 plan=plan,
                 known=self.known,
             )
-        if self.stored is not None:
-            for text, place in self.stored.warnings:
-                warn(text, place)
-            return Compiled(self, program)
-        if (smaller := self._smaller(program)) is not None:
-            return smaller.compile(compiler_options, progress=progress)
-        with recorded_warnings(self.warned):
-            self._warn_of(program)
-        if self.key is not None and not more:
-            seconds = time.monotonic() - started
-            compilation_cache.keep(self.key, self.stored_form(program), self.config, seconds)
-        return Compiled(self, program)
 
     def _smaller(self, program: LoadedProgram) -> Lowered | None:
         """The program with less activations and copies, where XLA's programs take more besides them than was known."""
