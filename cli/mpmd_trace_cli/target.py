@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from typing import Any
 
 from mpmd_trace.api.compiled import Compiled
-from mpmd_trace.api.meshes import device_memory
+from mpmd_trace.api.request import device_memory
 from mpmd_trace.config import Config
 from mpmd_trace.report.files import check_folder, write_folder
 from mpmd_trace_cli import placement_report
