@@ -93,7 +93,17 @@ def test_imports_are_those_of_the_table() -> None:
 
 #: Where passes of the reference are, and what it does not have.
 REFERENCE = ("import_", "common", "optimize", "sharding", "export")
-OURS = ("placement", "microbatches", "programs", "propagation", "hoisting", "memory", "variants", "pipelines")
+OURS = (
+    "placement",
+    "fission",
+    "microbatches",
+    "programs",
+    "propagation",
+    "hoisting",
+    "memory",
+    "variants",
+    "pipelines",
+)
 
 
 def test_passes_of_the_reference_import_nothing_of_ours() -> None:

@@ -32,6 +32,7 @@ from mpmd_trace.ir.types import MeshTensorType
 from mpmd_trace.jax_compat.mlir import prettify
 from mpmd_trace.passes.common.verify_stage_merging import VerifyStageMerging
 from mpmd_trace.passes.cpp_engine import partition_with_cpp
+from mpmd_trace.passes.fission.split_divided import UNDIVIDED
 from mpmd_trace.passes.manager import Hook
 from mpmd_trace.passes.microbatches.follow_schedule import INEXACT
 from mpmd_trace.passes.microbatches.rule_orders import UserRules
@@ -167,7 +168,7 @@ class PartitionedProgram(StageInfo):
                 continue
             if one.message.startswith(INEXACT):
                 warn(one.message, self.config.where)
-            elif one.message.startswith(WHOLE):
+            elif one.message.startswith((WHOLE, UNDIVIDED)):
                 place = users_place(one.location).file
                 warn(one.message, self.config.where if place is None else f"{place[0]}:{place[1]}")
 

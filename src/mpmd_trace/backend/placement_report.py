@@ -21,7 +21,9 @@ from typing import Literal
 
 from mpmd_trace.backend.plan import Plan, Run, Slot, Transfer, parse_mesh
 from mpmd_trace.backend.replacements import alike, ends, path_in, replacements
+from mpmd_trace.ir.attributes import MeshAttr
 from mpmd_trace.ir.ops import HOISTED
+from mpmd_trace.ir.shardings import local_shape
 from mpmd_trace.ir.types import MeshTensorType, TensorType, tensor
 
 __all__ = [
@@ -204,6 +206,7 @@ class _Reader:
         self.replaced = _replaced(plan, trains=any(_phases(run) >= {"B"} for run in plan.runs))
         self._follow()
         self.roles = self._roles()
+        self.meshes = {name: parse_mesh(mesh) for name, mesh in plan.meshes.items()}
         self.weights = {plan.slots[s].type.tensor for s, role in self.roles.items() if role == "parameters"}
 
     def _follow(self) -> None:
@@ -402,7 +405,7 @@ class _Reader:
     def _is_gradient(self, slot: Slot) -> bool:
         """Return whether backwards made it, or add to it: the zeros that a sum of gradients starts from."""
         root, maker = self.root.get(slot.number, slot.number), self._maker(slot)
-        alike = slot.type.tensor in self.weights or _parts_of(slot.type) in self.weights
+        alike = slot.type.tensor in self.weights or _parts_of(slot.type, self.meshes[slot.mesh]) in self.weights
         if not alike or not maker:
             return False
         return "B" in self.phases[root] or (not maker.origins and root in self.donated_to_backwards)
@@ -440,10 +443,10 @@ def _lost_axes(sent: Slot, here: Slot, sizes: Mapping[str, int]) -> tuple[str, .
     return tuple(result)
 
 
-def _parts_of(type: MeshTensorType) -> TensorType | None:
-    """What an array is a sum of that has a part for each device: all but its first dimension, which is sharded."""
+def _parts_of(type: MeshTensorType, mesh: MeshAttr) -> TensorType | None:
+    """What an array is a sum of that has a part for each device: all but its first dimension, of which each has one."""
     shape, sharding = type.tensor.shape, type.sharding
-    if not shape or sharding is None or not sharding.dim_axes(0):
+    if not shape or sharding is None or not sharding.dim_axes(0) or local_shape(type.tensor, sharding, mesh)[0] != 1:
         return None
     return tensor(shape[1:], type.tensor.element)
 

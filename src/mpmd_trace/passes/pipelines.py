@@ -42,6 +42,7 @@ from mpmd_trace.passes.export.validate_no_backward_deps import ValidateNoBackwar
 from mpmd_trace.passes.export.validate_no_inferred_fragments import ValidateNoInferredFragments
 from mpmd_trace.passes.export.validate_no_param_transfers import ValidateNoParamTransfers
 from mpmd_trace.passes.export.validate_no_reshards import ValidateNoReshards
+from mpmd_trace.passes.fission.split_divided import SplitDividedBwdFragments
 from mpmd_trace.passes.hoisting.hoist_invariants import HoistInvariants
 from mpmd_trace.passes.hoisting.reduce_once import ReduceOnce
 from mpmd_trace.passes.import_.assignments import SameMesh
@@ -116,7 +117,6 @@ from mpmd_trace.passes.variants import (
     MergeByRulesStrictly,
     MergeUnitsInCallees,
     RewriteDirectly,
-    SplitBwdFragmentsByOwnSize,
     ValidateNoUnnamedReshards,
     VerifyStagesOfLoops,
 )
@@ -268,7 +268,7 @@ def pipeline(
     uniform = bool(options.mpmd_equal_microbatches)
     late = options.mpmd_merge_inferred_after_scheduling
     split = bool(options.mpmd_split_bwd_fragments)
-    splits = SplitBwdFragmentsByOwnSize() if uniform else SplitBwdFragments()
+    splits = SplitDividedBwdFragments() if uniform else SplitBwdFragments()
 
     def merge_inferred(uniform: bool) -> list[Pass]:
         return [

@@ -16,8 +16,6 @@ from mpmd_trace.passes.common.copy_constants import CopyConstants
 from mpmd_trace.passes.common.erase_unused_callee_block_arguments import EraseUnusedCalleeBlockArguments
 from mpmd_trace.passes.common.merge_user_fragments_into_scheduling_units import MergeUserFragmentsIntoSchedulingUnits
 from mpmd_trace.passes.common.rule_based_merge import RuleBasedMerge
-from mpmd_trace.passes.common.split_bwd_fragments import SplitBwdFragments
-from mpmd_trace.passes.common.splitting import BlockSizes
 from mpmd_trace.passes.common.verify_stage_merging import VerifyStageMerging
 from mpmd_trace.passes.export.validate_no_reshards import ValidateNoReshards
 from mpmd_trace.passes.fragment_rules import MergeRule
@@ -38,7 +36,6 @@ __all__ = [
     "MergeByRulesStrictly",
     "MergeUnitsInCallees",
     "RewriteDirectly",
-    "SplitBwdFragmentsByOwnSize",
     "ValidateNoUnnamedReshards",
     "VerifyStagesOfLoops",
 ]
@@ -94,14 +91,6 @@ class MergeUnitsInCallees(MergeUserFragmentsIntoSchedulingUnits):
         if not function.is_mpmd or function.is_entry_point:
             return False
         return super().run_on_function(function, module, diagnostics)
-
-
-@dataclasses.dataclass(frozen=True)
-class SplitBwdFragmentsByOwnSize(SplitBwdFragments):
-    """A fragment of which every op stays is not split."""
-
-    def stays_whole(self, fragment: FragmentOp, stay: tuple[Op, ...], sizes: BlockSizes) -> bool:
-        return len(stay) + 1 == sum(1 for _ in fragment.body.block)
 
 
 @dataclasses.dataclass(frozen=True)

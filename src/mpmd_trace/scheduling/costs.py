@@ -15,6 +15,7 @@ from mpmd_trace.ir.bodies import remembered
 from mpmd_trace.ir.core import Op, Region, Value
 from mpmd_trace.ir.ops import FuncOp, Module
 from mpmd_trace.ir.outlined import outlined_callee, outlined_work
+from mpmd_trace.ir.sharding_attributes import TensorShardingPerValueAttr
 from mpmd_trace.ir.types import TensorType
 from mpmd_trace.ir.work import RAGGED_DOT, products_of_ragged_dot
 
@@ -100,9 +101,7 @@ def _op(op: Op) -> _Count:
     if name in ("func.call", "mpmd.call"):
         return 0.0, ((_callee(op), 1.0),)
     if name == "sdy.manual_computation":
-        inner = op.regions[0].blocks[0].terminator
-        local = _elements(inner.operands) if inner is not None else 0
-        return _times(_region(op.regions[0]), _elements(op.results) / local if local else 1.0)
+        return _times(_region(op.regions[0]), _devices(op))
     if outlined_callee(op) is not None:
         return float(outlined_work(op)), ()
     if name == RAGGED_DOT:
@@ -117,6 +116,32 @@ def _op(op: Op) -> _Count:
     if op.regions:
         return _sum(o for r in op.regions for b in r.blocks for o in b)
     return float(_elements(op.results)), ()
+
+
+def _devices(op: Op) -> float:
+    """Return on how many devices a manual computation computes something else: over the axes that shard a value of it.
+
+    The sizes of axes are those of dimensions outside of it over those inside.
+    """
+    block = op.regions[0].block
+    sizes: dict[tuple[str, ...], float] = {}
+    for name, outside, inside in (
+        ("in_shardings", op.operands, block.args),
+        ("out_shardings", op.results, block.terminator.operands),
+    ):
+        attribute = op.props.get(name)
+        shardings = attribute.shardings if isinstance(attribute, TensorShardingPerValueAttr) else ()
+        for sharding, whole, part in zip(shardings, outside, inside, strict=False):
+            for dim, (many, few) in enumerate(zip(_shape(whole), _shape(part), strict=False)):
+                if few and many != few:
+                    sizes[tuple(sorted(axis.name for axis in sharding.dim_axes(dim)))] = many / few
+    counted: set[str] = set()
+    factor = 1.0
+    for axes in sorted(sizes, key=lambda axes: (len(axes), axes)):
+        if not counted.issuperset(axes):
+            factor *= sizes[axes] / math.prod(sizes.get((a,), 1.0) for a in axes if a in counted)
+            counted.update(axes)
+    return factor
 
 
 def _elements(values: Iterable[Value]) -> int:

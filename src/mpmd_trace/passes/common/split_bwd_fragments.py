@@ -15,7 +15,7 @@ from mpmd_trace.passes.common.splitting import BlockSizes, backward_closure, spl
 from mpmd_trace.passes.common.walks import function_fragments
 from mpmd_trace.passes.fragment_info import is_backward, split_type
 
-__all__ = ["SplitBwdFragments"]
+__all__ = ["SplitBwdFragments", "needed_ops"]
 
 
 @dataclasses.dataclass(frozen=True)
@@ -61,10 +61,19 @@ class SplitBwdFragments(FunctionPass):
         False, "also split backward fragments without transferred results, at the parameter gradients"
     )
 
-    def stays_whole(self, fragment: FragmentOp, stay: tuple[Op, ...], sizes: BlockSizes) -> bool:
-        """Return whether all ops stay; the reference compares with the size of the wrong block here."""
+    def ops_that_stay(
+        self,
+        fragment: FragmentOp,
+        pulled: tuple[bool, ...],
+        function: FuncOp,
+        sizes: BlockSizes,
+        diagnostics: Diagnostics,
+    ) -> tuple[Op, ...] | None:
+        """Return the ops of the first part, None to keep the fragment; `pulled` results are those of the second."""
+        stay = needed_ops(fragment.body, pulled)
         assert fragment.block is not None
-        return len(stay) + 1 == sizes.of(fragment.block)
+        # The reference compares with the size of the wrong block here.
+        return None if len(stay) + 1 == sizes.of(fragment.block) else stay
 
     def run_on_function(self, function: FuncOp, module: Module, diagnostics: Diagnostics) -> bool:
         sizes = BlockSizes()
@@ -87,9 +96,10 @@ class SplitBwdFragments(FunctionPass):
                 if not stay or not any(pulled):
                     continue
             else:
-                stay = _needed(fragment.body, pulled)
-                if self.stays_whole(fragment, stay, sizes):
+                needed = self.ops_that_stay(fragment, pulled, function, sizes, diagnostics)
+                if needed is None:
                     continue
+                stay = needed
             if split_fragment(fragment, pulled, stay, diagnostics):
                 sizes.grow(block)
                 changed = True
@@ -97,7 +107,7 @@ class SplitBwdFragments(FunctionPass):
 
 
 @remembers
-def _needed(body: Region, pulled: tuple[bool, ...]) -> tuple[Op, ...]:
+def needed_ops(body: Region, pulled: tuple[bool, ...]) -> tuple[Op, ...]:
     """Return the ops that compute the results that are not pulled."""
     return backward_closure(body, [v for v, p in zip(body.returned, pulled, strict=True) if not p])
 

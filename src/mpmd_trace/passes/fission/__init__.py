@@ -1,0 +1,1 @@
+"""One op that computes values that are needed early and others that are not becomes two ops."""
