@@ -12,6 +12,7 @@ import jax
 
 from mpmd_trace.api import compilation_cache
 from mpmd_trace.api.calling_convention import CallingConvention
+from mpmd_trace.api.equinox_errors import checks_of, errors_of_equinox
 from mpmd_trace.api.partitioned import Dialect, PartitionedProgram
 from mpmd_trace.api.stage_info import InOut, StageInfo
 from mpmd_trace.backend.collectives import Collectives
@@ -50,6 +51,8 @@ class Compiled(StageInfo):
         self._constants = [put(c, spec) if is_attached else c for c, spec in zip(traced.constants, specs, strict=False)]
         self._in_specs = list(specs[count:])
         self._caller = CallingConvention(traced, self.adapter, self._in_specs, list(program.output_specs))
+        #: Checks of Equinox by which it may fail, so that each call waits for the step, as in `equinox.filter_jit`.
+        self._checks = checks_of(traced)
 
     def __repr__(self) -> str:
         programs, runs = len(self.program.plan.programs), len(self.program.plan.runs)
@@ -66,7 +69,12 @@ class Compiled(StageInfo):
         """Return the result for the leaves of the arguments (static ones left out)."""
         check_not_forked()
         self.program.check_attached()
-        results = self.program(*self._constants, *self._caller.physical(flat))
+        physical = self._caller.physical(flat)
+        if self._checks:
+            with errors_of_equinox(self._checks, self.lowered.config):
+                results = jax.block_until_ready(self.program(*self._constants, *physical))
+        else:
+            results = self.program(*self._constants, *physical)
         self._caller.delete_donated(flat)
         return self._caller.result(results)
 

@@ -122,6 +122,12 @@ class Order:
         return results
 
 
+_NOT_FUNCTIONAL = (
+    "checkify.check raises nothing inside of a compiled step. Compile the step that returns its errors, "
+    "mpmd_trace.jit(checkify.checkify(step), config), whose first result has them: error.throw() raises."
+)
+
+
 def once(results: Sequence[Any]) -> list[Any]:
     """Return what has effects happens once: its results are sent to the meshes that use them, and not made on each."""
     return [lowering.broadcast_p.bind(r)[0] for r in results]
@@ -138,7 +144,9 @@ def effect_problems(closed: Any) -> list[Diagnostic]:
             if alive and eqn.effects and not inner and not tracing.calls_out(eqn):
                 problems.append(
                     problem(
-                        f"{eqn.primitive.name} has a side effect ({kinds}), "
+                        _NOT_FUNCTIONAL
+                        if eqn.primitive.name == "check"
+                        else f"{eqn.primitive.name} has a side effect ({kinds}), "
                         "which a program split over meshes cannot have. Return the value instead, "
                         "or use a callback (jax.debug.callback, jax.experimental.io_callback).",
                         tracing.location(eqn),

@@ -432,6 +432,11 @@ def calls_out(eqn: Equation) -> bool:
     return eqn.primitive.name in _CALLBACKS or (eqn.primitive.name == "ffi_call" and bool(eqn.effects))
 
 
+def callback_of(eqn: Equation) -> Any:
+    """Return the Python function that `eqn` calls for a value, None where it calls none."""
+    return getattr(eqn.params.get("callback"), "callback_func", None)
+
+
 def is_ordered(part: Closed | Equation) -> bool:
     """Return whether a jaxpr or an equation has effects that must happen in the order of the program."""
     return any(map(effects_lib.ordered_effects.contains, part.effects))
