@@ -16,6 +16,7 @@ from mpmd_trace.config import Config
 from mpmd_trace.frontend import mutation, tags
 from mpmd_trace.frontend.errors import mistake
 from mpmd_trace.frontend.statics import StaticLeaf, is_hashable, without_statics
+from mpmd_trace.jax_compat.refs import is_ref
 
 __all__ = ["StaticLeaves", "filter_jit", "is_dynamic", "plain_jit"]
 
@@ -69,6 +70,11 @@ def _whole(where: str, argument: Any) -> StaticLeaf:
 def _static(path: Sequence[Any], leaf: Any) -> Any:
     if is_dynamic(leaf):
         return leaf
+    if is_ref(leaf):
+        raise mistake(
+            f"the leaf {jax.tree_util.keystr(tuple(path))} is a Ref (jax.new_ref), which filter_jit does not take. "
+            "Give it to mpmd_trace.jit, with the arrays of modules split from the rest (eqx.partition)"
+        )
     if not is_hashable(leaf):
         raise mistake(
             f"the leaf {jax.tree_util.keystr(tuple(path))} of type {type(leaf).__name__} is neither an "

@@ -18,6 +18,7 @@ from mpmd_trace.api.compiled import Compiled
 from mpmd_trace.api.lowered import Lowered
 from mpmd_trace.api.options import Donation, JitOptions, statics
 from mpmd_trace.api.options import compiler_options as options_of_meshes
+from mpmd_trace.api.refs import Outcome, Refs, has_refs, on_arrays, with_refs_first
 from mpmd_trace.api.stage_info import PLAIN, Adapter
 from mpmd_trace.api.traced import TracedStep
 from mpmd_trace.backend.arguments import TracedArgument, WrongSharding
@@ -129,6 +130,8 @@ class Jitted:
                 known = None if self.config.assigns_names else traced
                 return self._lower(args, kwargs, hooks, known, platform)
 
+        if self._takes_refs(args, kwargs):
+            return self._of_refs.trace(*args, **kwargs)
         with self.adapter.calling():
             args, kwargs = self.adapter.wrap((args, kwargs))
             traced = self._trace(args, kwargs)
@@ -147,6 +150,8 @@ class Jitted:
     @explains_internal_errors
     def lower_lazily(self, *args: Any, hooks: Sequence[Hook] = (), **kwargs: Any) -> Lowered:
         """Like `lower`, but partition only when the result is first needed; for tools."""
+        if self._takes_refs(args, kwargs):
+            return self._of_refs.lower_lazily(*args, hooks=hooks, **kwargs)
         with self.adapter.calling():
             args, kwargs = self.adapter.wrap((args, kwargs))
             return self._lower(args, kwargs, hooks)
@@ -158,6 +163,27 @@ class Jitted:
 
     def __repr__(self) -> str:
         return f"<mpmd_trace.jit of {name_of(self.fn)} over {', '.join(self.config.topology)}>"
+
+    def _takes_refs(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> bool:
+        return self.adapter is PLAIN and has_refs((args, kwargs))
+
+    @functools.cached_property
+    def _of_refs(self) -> Jitted:
+        """The same function for arguments of which some are Refs."""
+        donation = self.donation.behind_first()
+        return Jitted(
+            on_arrays(self.fn),
+            with_refs_first(self.config),
+            in_shardings=None if self.in_shardings is None else (None, *self.in_shardings),
+            out_shardings=None if self.out_shardings is None else Outcome(None, self.out_shardings),
+            donation=dataclasses.replace(donation, numbers=(0, *donation.numbers)),
+            static_argnums=tuple(n + 1 if n >= 0 else n for n in self.static_argnums),
+            static_argnames=self.static_argnames,
+            keep_unused=self.keep_unused,
+            compiler_options=self.compiler_options or None,
+            engine=self.engine,
+            adapter=Refs(),
+        )
 
     def _trace(
         self, args: tuple[Any, ...], kwargs: dict[str, Any], config: Config | None = None, rewrites: bool = True
@@ -280,6 +306,8 @@ class Jitted:
             return result
         if any(isinstance(leaf, jax.core.Tracer) for leaf in flat) or jax.config.jax_disable_jit:
             return self._inline(args, kwargs)
+        if self._takes_refs(args, kwargs):
+            return self._of_refs(*args, **kwargs)
         with _COMPILING:
             programs = self._compiled.get(kind.key, kind.programs)
             is_first = programs is kind.programs and len(programs) == len(candidates)

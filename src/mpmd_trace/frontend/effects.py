@@ -122,15 +122,28 @@ class Order:
         return results
 
 
-_NOT_FUNCTIONAL = (
-    "checkify.check raises nothing inside of a compiled step. Compile the step that returns its errors, "
-    "mpmd_trace.jit(checkify.checkify(step), config), whose first result has them: error.throw() raises."
-)
-
-
 def once(results: Sequence[Any]) -> list[Any]:
     """Return what has effects happens once: its results are sent to the meshes that use them, and not made on each."""
     return [lowering.broadcast_p.bind(r)[0] for r in results]
+
+
+def _side_effect(eqn: Equation) -> str:
+    """Return why a program over several meshes cannot have the side effect of `eqn`, and what to do."""
+    if eqn.primitive.name == "check":
+        return (
+            "checkify.check raises nothing inside of a compiled step. Compile the step that returns its errors, "
+            "mpmd_trace.jit(checkify.checkify(step), config), whose first result has them: error.throw() raises."
+        )
+    if tracing.uses_ref(eqn):
+        return (
+            "the step uses a Ref (jax.new_ref) that is not among its arguments, so where it lives cannot be chosen. "
+            "Give it to the step as an argument: its array is then on the mesh of what uses it, and changed in place."
+        )
+    kinds = ", ".join(sorted(map(str, eqn.effects)))
+    return (
+        f"{eqn.primitive.name} has a side effect ({kinds}), which a program split over meshes cannot have. Return the "
+        "value instead, or use a callback (jax.debug.callback, jax.experimental.io_callback)."
+    )
 
 
 def effect_problems(closed: Any) -> list[Diagnostic]:
@@ -140,18 +153,8 @@ def effect_problems(closed: Any) -> list[Diagnostic]:
     def visit(jaxpr: Any) -> None:
         for eqn, alive in zip(opened(jaxpr).eqns, live_equations(jaxpr), strict=True):
             inner = list(tracing.subjaxprs(eqn))
-            kinds = ", ".join(sorted(map(str, eqn.effects)))
             if alive and eqn.effects and not inner and not tracing.calls_out(eqn):
-                problems.append(
-                    problem(
-                        _NOT_FUNCTIONAL
-                        if eqn.primitive.name == "check"
-                        else f"{eqn.primitive.name} has a side effect ({kinds}), "
-                        "which a program split over meshes cannot have. Return the value instead, "
-                        "or use a callback (jax.debug.callback, jax.experimental.io_callback).",
-                        tracing.location(eqn),
-                    )
-                )
+                problems.append(problem(_side_effect(eqn), tracing.location(eqn)))
             for sub in inner:
                 visit(sub)
 

@@ -432,6 +432,11 @@ def calls_out(eqn: Equation) -> bool:
     return eqn.primitive.name in _CALLBACKS or (eqn.primitive.name == "ffi_call" and bool(eqn.effects))
 
 
+def uses_ref(eqn: Equation) -> bool:
+    """Return whether `eqn` reads or writes a Ref."""
+    return any(isinstance(effect, _STATE) for effect in eqn.effects)
+
+
 def callback_of(eqn: Equation) -> Any:
     """Return the Python function that `eqn` calls for a value, None where it calls none."""
     return getattr(eqn.params.get("callback"), "callback_func", None)
