@@ -92,8 +92,10 @@ class Refs(Adapter):
 
 
 def _filled(tree: Any, refs: list[Any]) -> Any:
-    is_place = lambda x: isinstance(x, _Place)  # noqa: E731
-    return jax.tree.map(lambda x: refs[x.number] if is_place(x) else x, tree, is_leaf=is_place)
+    def fill(x: Any) -> Any:
+        return refs[x.number] if isinstance(x, _Place) else x
+
+    return jax.tree.map(fill, tree, is_leaf=lambda x: isinstance(x, _Place))
 
 
 def on_arrays(fn: Callable[..., Any]) -> Callable[..., Any]:

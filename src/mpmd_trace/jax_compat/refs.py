@@ -5,7 +5,8 @@ from __future__ import annotations
 from typing import Any
 
 import jax
-from jax._src import core
+from jax._src import array, core
+from jax.sharding import SingleDeviceSharding
 
 __all__ = ["array_in", "is_ref", "replace_array"]
 
@@ -16,11 +17,17 @@ def is_ref(x: object) -> bool:
 
 
 def array_in(ref: Any) -> jax.Array:
-    """Return the array that a Ref has now, without a copy."""
-    array: jax.Array = ref._refs._buf
-    return array
+    """Return the array that a Ref has now, without a copy.
+
+    On one device it is as one that nobody has put there: JAX has made it when the Ref was.
+    """
+    buffer: jax.Array = ref._refs._buf
+    if not isinstance(buffer.sharding, SingleDeviceSharding):
+        return buffer
+    arrays = [shard.data for shard in buffer.addressable_shards]
+    return array.ArrayImpl(buffer.aval, buffer.sharding, arrays, committed=False, _skip_checks=True)
 
 
-def replace_array(ref: Any, array: jax.Array) -> None:
+def replace_array(ref: Any, new: jax.Array) -> None:
     """Let a Ref have another array, wherever that is."""
-    ref._refs._buf = array
+    ref._refs._buf = new
