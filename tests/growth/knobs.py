@@ -167,6 +167,8 @@ def fanned(n: int) -> Callable[[Array], Array]:
 
 TIGHT = (("pipeline_schedule", "1F1B"), ("device_memory", 1000))
 AMPLE = (("pipeline_schedule", "1F1B"), ("device_memory", 10**9))
+#: So little that some of the activations are recomputed.
+RECOMPUTED = (*TIGHT, ("remat", "auto"))
 
 
 def pair(x: Array, y: Array) -> tuple[Array, Array]:
@@ -227,8 +229,12 @@ KNOBS: dict[str, Callable[[int], Setup]] = {
     "layers, much memory": lambda n: Setup(layers=2 * n, layer=cast, options=AMPLE),
     "layers that are alike": lambda n: Setup(layers=2 * n, options=schedule("GPipe")),
     "meshes": lambda n: Setup(layers=n, meshes=n, microbatches=1),
+    "meshes, little memory": lambda n: Setup(layers=n, meshes=n, microbatches=1, layer=cast, options=TIGHT),
+    "layers, recomputed": lambda n: Setup(layers=2 * n, options=RECOMPUTED),
+    "meshes, recomputed": lambda n: Setup(layers=n, meshes=n, microbatches=2, options=RECOMPUTED),
     "microbatches": lambda n: Setup(microbatches=n),
     "microbatches, little memory": lambda n: Setup(microbatches=n, layer=cast, options=TIGHT),
+    "microbatches, recomputed": lambda n: Setup(microbatches=n, options=RECOMPUTED),
     "microbatches without a schedule": lambda n: Setup(microbatches=n, options=()),
     "leaves": lambda n: Setup(leaves=several(n), layer=all_leaves),
     "arguments": lambda n: Setup(

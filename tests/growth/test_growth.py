@@ -22,6 +22,7 @@ from mpmd_trace.jax_compat.tracing import subjaxprs
 SMALLEST = 4
 #: Other sizes for knobs that cost much by themselves, or little.
 SIZES = {
+    **dict.fromkeys(("meshes, little memory", "meshes, recomputed"), 16),
     "metrics": 16,
     "leaves": 12,
     "arguments that nothing reads": 32,
@@ -54,6 +55,7 @@ def warm() -> None:
 SLOW = frozenset(
     {
         *("leaves", "metrics", "layers that are alike", "layers, little memory", "layers, much memory"),
+        *("meshes, little memory", "layers, recomputed", "meshes, recomputed"),
         *("depth of weights in a layer", "depth of weights in a microbatch"),
         *("depth of activations in a layer", "depth of activations between layers"),
         *("nested cond", "nested cond between layers"),

@@ -6,14 +6,13 @@ import bisect
 import dataclasses
 import functools
 import itertools
-from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 
 from mpmd_trace.ir.attributes import MeshAttr
 from mpmd_trace.ir.ops import FragmentOp, FuncOp
-from mpmd_trace.passes.memory.liveness import Liveness
+from mpmd_trace.passes.memory.liveness import Liveness, Places
 
-__all__ = ["Copy", "Places", "Timeline"]
+__all__ = ["Copy", "Timeline"]
 
 #: The gap between the first fragment of the mesh and the first one that reads a copy.
 _BEFORE = -1
@@ -73,20 +72,6 @@ class Copy:
         yield begin, self.times[-1]
 
 
-class Places:
-    """Where the ops of a function are."""
-
-    def __init__(self, function: FuncOp) -> None:
-        self.time = {op: 2 * i + 2 for i, op in enumerate(function.body)}  # as in `Liveness`
-        #: The places of the fragments among those of their mesh.
-        self.on_mesh: dict[FragmentOp, int] = {}
-        counts: Counter[str] = Counter()
-        for op in function.body:
-            if isinstance(op, FragmentOp):
-                self.on_mesh[op] = counts[op.mesh]
-                counts[op.mesh] += 1
-
-
 class Timeline:
     """The bytes that a device of a mesh holds, and the order of the fragments that may share copies."""
 
@@ -98,8 +83,8 @@ class Timeline:
         fragments: Sequence[FragmentOp],
         places: Places | None = None,
     ) -> None:
-        self._of = function, mesh, meshes
         places = places or Places(function)
+        self._of = function, mesh, meshes, places
         self.time, self._place = places.time, places.on_mesh
         self._first = fragments[0] if fragments else None
 

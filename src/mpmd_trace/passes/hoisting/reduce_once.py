@@ -18,7 +18,7 @@ from mpmd_trace.passes.hoisting.partial_body import Growth, with_parts
 from mpmd_trace.passes.hoisting.partial_forms import ZERO, Form
 from mpmd_trace.passes.hoisting.partial_ops import partial_sharding, partial_type
 from mpmd_trace.passes.hoisting.partial_sums import FragmentForms, PartialSumAnalysis
-from mpmd_trace.passes.memory.liveness import Liveness
+from mpmd_trace.passes.memory.liveness import Liveness, Places
 from mpmd_trace.passes.memory.reserved import Reserved, room_on
 from mpmd_trace.passes.sharding.edges import in_sharding, per_value, set_fragment_shardings, sharding_list
 from mpmd_trace.passes.sharding.reduction import reducible
@@ -113,7 +113,8 @@ class ReduceOnce(FunctionPass):
         analysis.solve()
         if self.limit:
             owners = dict.fromkeys(function.device_owners[mesh] for mesh in analysis.meshes())
-            held = {mesh: max(Liveness(function, mesh, meshes).profile()) for mesh in owners}
+            places = Places(function)
+            held = {mesh: Liveness(function, mesh, meshes, places).peak() for mesh in owners}
             analysis.spill({mesh: room_on(mesh, self.limit, self.reserved) - used for mesh, used in held.items()})
         for mesh, (count, given_up) in analysis.counts().items():
             text = f"on mesh '{mesh}' {count} sums over devices are finished once per step"

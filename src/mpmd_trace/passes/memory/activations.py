@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import dataclasses
 import math
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping
 from typing import Literal
 
 from mpmd_trace.ir.attributes import MeshAttr
-from mpmd_trace.ir.core import Op, Value
-from mpmd_trace.ir.ops import FragmentOp, FuncOp
-from mpmd_trace.passes.fragment_info import call_counter, is_backward, is_executed_immediately_after, is_forward
+from mpmd_trace.ir.core import Value
+from mpmd_trace.ir.ops import FragmentOp
+from mpmd_trace.passes.fragment_info import call_counter, is_backward, is_forward
 from mpmd_trace.passes.memory.liveness import Change, Liveness
 from mpmd_trace.passes.memory.recompute import Recomputed, cheap_results, has_checkpoint, recomputed, work_of
 from mpmd_trace.passes.sharding.reduction import is_plain_fragment
@@ -91,18 +91,18 @@ class Stage:
     bytes: float
 
 
-def stages_of(
-    function: FuncOp, mesh: str, shape: MeshAttr, held: Liveness, *, remat: bool, offload: bool
-) -> list[Stage]:
+def stages_of(mesh: str, shape: MeshAttr, held: Liveness, *, remat: bool, offload: bool) -> list[Stage]:
     """The stages of a mesh, whose devices are laid out as `shape`, whose forwards leave something, with options."""
     groups: dict[object, list[Forward]] = {}
-    for fragment in function.body:
-        if not is_plain_fragment(fragment) or fragment.mesh != mesh:
+    fragments = [op for op in held.ops if isinstance(op, FragmentOp)]
+    place = {fragment: i for i, fragment in enumerate(fragments)}
+    for fragment in fragments:
+        if fragment.mesh != mesh or not is_plain_fragment(fragment):
             continue
         if is_forward(fragment) and call_counter(fragment) is not None:
-            backwards = tuple(_backwards(fragment))
+            backwards = tuple(sorted(_backwards(fragment), key=place.__getitem__))
             # What is read directly afterwards is gone before anything else is made.
-            if backwards and not is_executed_immediately_after(fragment, backwards[0], held.sharing):
+            if backwards and place[backwards[0]] > place[fragment] + 1:
                 key = fragment.stage if fragment.stage is not None else fragment.origin
                 groups.setdefault(key, []).append(Forward(fragment, backwards))
     devices = math.prod(size for _, size in shape.axes)
@@ -113,7 +113,8 @@ def stages_of(
         if remat and not checkpointed:
             options += _recomputing(forwards, held, devices)
         if offload:
-            early = {one: op for one in forwards if (op := _fragment_before(one, held.sharing)) is not None}
+            before = {one: fragments[place[one.backwards[0]] - 1] for one in forwards}
+            early = {one: op for one, op in before.items() if op is not one.fragment}
             for option in [one for one in options if one.how != "recompute"]:
                 for fetched in [early, {}] if early else [{}]:
                     options.append(_offloading(option, forwards, held, fetched, devices))
@@ -125,32 +126,15 @@ def stages_of(
 
 
 def _backwards(forward: FragmentOp) -> Iterator[FragmentOp]:
-    """In the order of the program."""
-    users = [
-        user
-        for user in forward.distinct_users
-        if is_plain_fragment(user)
-        and user.mesh == forward.mesh
-        and is_backward(user)
-        and call_counter(user) == call_counter(forward)
-        and user.stage == forward.stage
-    ]
-    op: Op | None = forward.next_op
-    while op is not None and users:
-        if op in users:
-            yield op
-            users.remove(op)
-        op = op.next_op
-
-
-def _fragment_before(forward: Forward, sharing: Sequence[str]) -> FragmentOp | None:
-    """Return the fragment on these meshes behind which the first backward runs, unless that is the forward itself."""
-    op = forward.backwards[0].prev_op
-    while op is not None and op is not forward.fragment:
-        if isinstance(op, FragmentOp) and op.mesh in sharing:
-            return op
-        op = op.prev_op
-    return None
+    for user in forward.distinct_users:
+        if (
+            is_plain_fragment(user)
+            and user.mesh == forward.mesh
+            and is_backward(user)
+            and call_counter(user) == call_counter(forward)
+            and user.stage == forward.stage
+        ):
+            yield user
 
 
 def _recomputing(forwards: list[Forward], held: Liveness, devices: int) -> Iterator[Option]:

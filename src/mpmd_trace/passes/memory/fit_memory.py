@@ -17,7 +17,7 @@ from mpmd_trace.ir.types import MeshTensorType, mesh_tensor
 from mpmd_trace.passes.base import FunctionPass, option
 from mpmd_trace.passes.fragment_info import call_counter, set_call_counter
 from mpmd_trace.passes.memory.activations import HOW, Forward, Option, Stage, stages_of
-from mpmd_trace.passes.memory.liveness import Liveness
+from mpmd_trace.passes.memory.liveness import Change, Liveness, Places
 from mpmd_trace.passes.memory.recompute import Recomputed
 from mpmd_trace.passes.memory.remarks import MEMORY
 from mpmd_trace.passes.memory.reserved import Reserved, room_on
@@ -112,9 +112,10 @@ class FitMemory(FunctionPass):
         assert function.topology is not None
         meshes = function.topology.meshes
         chosen: list[Option] = []
+        symbols, places = mesh_symbols(module), Places(function)
         for mesh in dict.fromkeys(function.device_owners.values()):
             room = room_on(mesh, self.limit, self.reserved)
-            held = Liveness(function, mesh, mesh_symbols(module))
+            held = Liveness(function, mesh, symbols, places)
             chosen += self._on_devices(function, meshes, held, room, diagnostics)
         for one in chosen:
             for forward, (results, made) in one.dropped.items():
@@ -131,16 +132,16 @@ class FitMemory(FunctionPass):
         mesh = ", ".join(held.sharing)
         stages: list[Stage] = []
         for own in held.sharing:
-            stages += stages_of(function, own, meshes[own], held, remat=self.remat, offload=self.offload)
+            stages += stages_of(own, meshes[own], held, remat=self.remat, offload=self.offload)
 
-        def profile(choice: Sequence[int]) -> list[float]:
-            return held.profile([stage.options[i].change for stage, i in zip(stages, choice, strict=True)])
+        def changes(choice: Sequence[int]) -> list[Change]:
+            return [stage.options[i].change for stage, i in zip(stages, choice, strict=True)]
 
         def excess(choice: Sequence[int]) -> float:
-            return sum(max(size - room, 0.0) for size in profile(choice))
+            return held.above(room, changes(choice))
 
         choice = choose([[one.cost for one in stage.options] for stage in stages], excess)
-        before, after = (max(profile(c)) for c in ((0,) * len(stages), choice))
+        before, after = (held.peak(changes(c)) for c in ((0,) * len(stages), choice))
         options = [stage.options[i] for stage, i in zip(stages, choice, strict=True)]
         for stage, one in zip(stages, options, strict=True):
             diagnostics.remark(function.loc, _described(mesh, stage, one))

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import dataclasses
 import itertools
-from collections.abc import Mapping, Sequence
+from collections import Counter, defaultdict
+from collections.abc import Iterator, Mapping, Sequence
 
 from mpmd_trace.ir.attributes import MeshAttr
 from mpmd_trace.ir.core import BlockArg, Op, Value
@@ -13,7 +14,7 @@ from mpmd_trace.ir.shardings import byte_size
 from mpmd_trace.ir.types import MeshTensorType
 from mpmd_trace.passes.sharding.edges import ValueShardings
 
-__all__ = ["Change", "Liveness"]
+__all__ = ["Change", "Liveness", "Places"]
 
 
 @dataclasses.dataclass(frozen=True)
@@ -32,6 +33,39 @@ class Change:
         return Change(self.unread + other.unread, self.read + other.read, self.made + other.made)
 
 
+class Places:
+    """Where the ops of a function are, and what each mesh has, looked up once for all meshes."""
+
+    def __init__(self, function: FuncOp) -> None:
+        #: Twice the place of each op: something may come between two of them.
+        self.time: dict[Op, int] = {op: 2 * i + 2 for i, op in enumerate(function.body)}
+        self.end = 2 * len(self.time) + 2
+        self.shardings = ValueShardings(function)
+        #: By mesh the arguments, with whether they stay, and the ops whose results are there.
+        self.arguments: dict[str, list[tuple[Value, bool]]] = {}
+        self.ops: dict[str, list[FragmentOp | TransferOp]] = {}
+        #: The places of the fragments among those of their mesh.
+        self.on_mesh: dict[FragmentOp, int] = {}
+        for arg, attributes in zip(function.args, function.arg_attrs, strict=True):
+            if isinstance(arg.type, MeshTensorType):
+                donated = {"jax.buffer_donor", "tf.aliasing_output"} & attributes.entries.keys()
+                self.arguments.setdefault(arg.type.mesh, []).append((arg, not donated))
+        counts: Counter[str] = Counter()
+        for op in function.body:
+            if isinstance(op, FragmentOp):
+                self.ops.setdefault(op.mesh, []).append(op)
+                self.on_mesh[op] = counts[op.mesh]
+                counts[op.mesh] += 1
+            elif isinstance(op, TransferOp):
+                self.ops.setdefault(op.target_type.mesh, []).append(op)
+
+    def ops_of(self, meshes: Sequence[str]) -> list[FragmentOp | TransferOp]:
+        """Return the ops whose results are on one of the meshes, in order."""
+        if len(meshes) == 1:
+            return self.ops.get(meshes[0], [])
+        return sorted((op for mesh in meshes for op in self.ops.get(mesh, ())), key=self.time.__getitem__)
+
+
 class Liveness:
     """The bytes on a device of `mesh`, by the order of the block: arguments stay, unless they are donated, and other
     values live until their last use.  A result takes the memory of a value of its type that ends where it is made.
@@ -39,23 +73,25 @@ class Liveness:
     The devices may be those of other meshes, too; what one of these has from another takes no memory of its own.
     """
 
-    def __init__(self, function: FuncOp, mesh: str, meshes: Mapping[str, MeshAttr]) -> None:
+    def __init__(
+        self, function: FuncOp, mesh: str, meshes: Mapping[str, MeshAttr], places: Places | None = None
+    ) -> None:
+        places = places or Places(function)
         self.mesh = mesh
         self.sharing = function.sharing(mesh)
         self.meshes = dict(meshes)
-        self.shardings = ValueShardings(function)
-        #: Twice the place of each op: something may come between two of them.
-        self.time: dict[Op, int] = {op: 2 * i + 2 for i, op in enumerate(function.body)}
-        self.end = 2 * len(self.time) + 2
+        self.shardings = places.shardings
+        self.time, self.end = places.time, places.end
+        self.ops = places.ops_of(self.sharing)
         self.sizes: dict[Value, float] = {}
         self.start: dict[Value, int] = {}
         self.reads: dict[Value, list[int]] = {}
-        donated = [bool({"jax.buffer_donor", "tf.aliasing_output"} & d.entries.keys()) for d in function.arg_attrs]
-        for arg, is_donated in zip(function.args, donated, strict=True):
-            self._note(arg, 0, stays=not is_donated)
+        for own in self.sharing:
+            for arg, stays in places.arguments.get(own, ()):
+                self._note(arg, 0, stays=stays)
         #: What each value has the memory of, where that is not its own.
         self.root: dict[Value, Value] = {}
-        for op in function.body:
+        for op in self.ops:
             if isinstance(op, TransferOp) and self._shares(op):
                 self.root[op.results[0]] = self.root.get(op.operand(0), op.operand(0))
                 continue
@@ -63,7 +99,7 @@ class Liveness:
                 self._note(result, self.time[op])
         for value, root in self.root.items():
             self.reads[root] += [self.time[use.owner] for use in value.uses]
-        self._reuse(function)
+        self._reuse()
 
     def _shares(self, op: TransferOp) -> bool:
         """Return whether a transfer between meshes that share their devices moves nothing."""
@@ -87,11 +123,11 @@ class Liveness:
         except ValueError:
             return 0.0
 
-    def _reuse(self, function: FuncOp) -> None:
+    def _reuse(self) -> None:
         """Let values end before the fragments whose results take their memory."""
         self.reused: set[Value] = set()
-        for op in function.body:
-            if not isinstance(op, FragmentOp) or op.mesh not in self.sharing:
+        for op in self.ops:
+            if not isinstance(op, FragmentOp):
                 continue
             now = self.time[op]
             read = dict.fromkeys(self.root.get(v, v) for v in op.operands)
@@ -105,8 +141,32 @@ class Liveness:
 
     def profile(self, changes: Sequence[Change] = ()) -> list[float]:
         """Return the bytes at each time."""
-        touched = {value for change in changes for value, _ in (*change.unread, *change.read) if value in self.sizes}
         steps = [0.0] * (self.end + 2)
+        for at, step in self._steps(changes).items():
+            steps[at] = step
+        return list(itertools.accumulate(steps))
+
+    def peak(self, changes: Sequence[Change] = ()) -> float:
+        """Return the most bytes at any time."""
+        return max((size for size, _ in self._spans(changes)), default=0.0)
+
+    def above(self, limit: float, changes: Sequence[Change] = ()) -> float:
+        """Return by how many bytes the limit is exceeded, over all times."""
+        return sum((size - limit) * times for size, times in self._spans(changes) if size > limit)
+
+    def _spans(self, changes: Sequence[Change]) -> Iterator[tuple[float, int]]:
+        """Yield the bytes, and for how many times it is so many."""
+        steps = self._steps(changes)
+        size, before = 0.0, 0
+        for at in sorted(steps):
+            yield size, at - before
+            size, before = size + steps[at], at
+        yield size, self.end + 2 - before
+
+    def _steps(self, changes: Sequence[Change]) -> dict[int, float]:
+        """Return by how many bytes it becomes more at a time."""
+        touched = {value for change in changes for value, _ in (*change.unread, *change.read) if value in self.sizes}
+        steps: defaultdict[int, float] = defaultdict(float)
         for value, size in self.sizes.items():
             if value not in touched:
                 self._hold(steps, size, self.start[value], max(self.reads[value]) - (value in self.reused))
@@ -122,10 +182,10 @@ class Liveness:
             last = max([*left, *more.get(value, ())], default=None)
             if last is not None or isinstance(value, BlockArg):
                 self._hold(steps, self.sizes[value], self.start[value], self.start[value] if last is None else last)
-        return list(itertools.accumulate(steps))
+        return steps
 
     @staticmethod
-    def _hold(steps: list[float], size: float, start: int, end: int) -> None:
+    def _hold(steps: defaultdict[int, float], size: float, start: int, end: int) -> None:
         steps[start] += size
         steps[max(start, end) + 1] -= size
 
