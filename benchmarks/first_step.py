@@ -1,16 +1,16 @@
 """What a user waits for: the first step, over the first step of `jax.jit` of the same function on one device.
 
-    python benchmarks/first_step.py [--models encoder,masked,gpt] [--sizes 8x4x8,16x8x16,32x16x16] [--repeat 1]
+    python benchmarks/first_step.py [--models encoder,masked,gpt,modules] [--sizes 8x4x8,16x8x16,32x16x16] [--repeat 1]
                                     [--where] [--over jit|reference] [--warm] [--json]
 
 Sizes are layers x meshes x microbatches.  Each measurement is a fresh process; counted are wall clock and CPU seconds
 of the first call, that is tracing, passes, XLA and one step, and the programs that XLA compiled.  The `encoder` is
 made of plain arrays: attention, RMSNorm, gated feed-forward, adam with clipping, one device a mesh; `masked` is the
 same for texts of unequal length: words see words alone, and only they count.  `gpt` is that of `examples/char_gpt.py`,
-with two devices a mesh.  All are narrow, so that compiling is what counts.  `--where` tells in which phases the time
-goes and which programs XLA compiled.  `--over reference`: over the first step of the same pipeline with
-`placement="reference"`.  `--warm`: of both, a process that finds all in JAX's persistent compilation cache, where one
-before it left it.
+with two devices a mesh; `modules` are those of Equinox, with RMSNorm and gated feed-forward layers, likewise.  All are
+narrow, so that compiling is what counts.  `--where` tells in which phases the time goes and which programs XLA
+compiled.  `--over reference`: over the first step of the same pipeline with `placement="reference"`.  `--warm`: of
+both, a process that finds all in JAX's persistent compilation cache, where one before it left it.
 """
 
 from __future__ import annotations
@@ -172,6 +172,12 @@ def measured(model: str, size: Size, engine: str) -> dict[str, Any]:
     if model == "gpt":
         found = gpt(size)
         step, args, config, options = found.fn, found.args, found.config, {"in_shardings": found.in_shardings}
+    elif model == "modules":
+        from modules import modules  # Equinox is imported for it alone
+
+        jax.config.update("jax_num_cpu_devices", 2 * size.meshes)
+        sizes = (WIDTH, LENGTH, VOCABULARY, ROWS)
+        step, args, config, options = modules(size.layers, size.meshes, size.microbatches, size.mesh, sizes)
     else:
         jax.config.update("jax_num_cpu_devices", size.meshes)
         (step, args, config), options = encoder(size, model == "masked"), {}
@@ -250,7 +256,7 @@ def lines(found: dict[str, Any], where: bool, over: str) -> Iterator[str]:
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--models", default="encoder,masked,gpt")
+    parser.add_argument("--models", default="encoder,masked,gpt,modules")
     parser.add_argument("--sizes", default="8x4x8,16x8x16,32x16x16")
     parser.add_argument("--repeat", type=int, default=1)
     parser.add_argument("--where", action="store_true", help="tell where the time goes")
