@@ -129,6 +129,11 @@ def _commands() -> str:
     parts = [
         "# Command line\n",
         "`mpmd-trace`, or `python -m mpmd_trace`.  Results go to stdout, diagnostics to stderr.\n",
+        "| exit status | |\n|---|---|\n| 0 | fine |\n"
+        "| 1 | found something: the program cannot be compiled, numbers differ, a schedule or plan has a deadlock |\n"
+        "| 2 | wrong call: an option, a file that is missing or cannot be written |\n"
+        "| 3 | the program raised an exception; `mpmd-trace --traceback COMMAND` prints its traceback |\n"
+        "| 130 | Ctrl-C |\n\n`launch` has the status of the process that failed first.\n",
     ]
     parts += _command(typer.main.get_command(app), "mpmd-trace")
     return "\n".join(parts)
@@ -138,6 +143,8 @@ def _command(command: Any, name: str) -> Iterator[str]:
     """The command with its options, and the commands in it."""
     yield f"## {name}\n"
     yield inspect.cleandoc(command.help or "") + "\n"
+    title, *lines = (command.epilog or "").split("\n\n")
+    yield "\n".join(["```bash", *lines, "```\n"]) if lines else f"{title}\n"
     rows = [(_flags(p), _cell(str(getattr(p, "help", None) or ""))) for p in command.params if p.name != "help"]
     if rows:
         yield "| | |\n|---|---|"

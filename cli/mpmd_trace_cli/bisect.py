@@ -18,8 +18,9 @@ from mpmd_trace.report.numbers import Error, Numbers, largest
 from mpmd_trace_cli.console import data, say
 from mpmd_trace_cli.files import check_output, write_text
 from mpmd_trace_cli.program import copied, load_program
+from mpmd_trace_cli.status import CallError
 
-__all__ = ["bisect_program"]
+__all__ = ["bisect_program", "is_wrong", "tell"]
 
 
 def bisect_program(
@@ -44,7 +45,7 @@ def bisect_program(
         MpmdError: where the program cannot be interpreted.
     """
     if tolerance is not None and math.isnan(tolerance):
-        raise MpmdError("--tolerance is nan; it must be a number")
+        raise CallError("--tolerance is nan; it must be a number")
     if out is not None:
         check_output(out)
     program = load_program(file, settings)
@@ -78,8 +79,14 @@ def bisect_program(
     return report
 
 
+def is_wrong(report: dict[str, Any]) -> bool:
+    """Whether a pass, or the step that is executed, gives other numbers than `jax.jit`."""
+    executed = report.get("executed")
+    return report["wrong"] is not None or (executed is not None and not executed["error"] <= report["tolerance"])
+
+
 def tell(report: dict[str, Any]) -> None:
-    """The report in words.  Raises `MpmdError` when something is wrong."""
+    """Print the report.  Raises `MpmdError` when something is wrong."""
     limit, wrong = report["tolerance"], report["wrong"]
     by_number = {row["pass"]: row for row in report["passes"]}
     if wrong is None:

@@ -28,6 +28,7 @@ from mpmd_trace.schedules import KIND_NAMES
 from mpmd_trace_cli.console import data
 from mpmd_trace_cli.placement_report import drawn, table
 from mpmd_trace_cli.program import load_program
+from mpmd_trace_cli.status import CallError
 
 __all__ = ["check_program", "owners_of"]
 
@@ -49,7 +50,7 @@ def check_program(
     owners = owners_of(program.config.topology, processes)
     count = processes or 1 + max(p for those in owners.values() for p in those)
     if process is not None and not 0 <= process < count:
-        raise MpmdError(f"--process is {process}; the processes are 0 to {count - 1}")
+        raise CallError(f"--process is {process}; the processes are 0 to {count - 1}")
     plan, notes = _planned(program)
     order = distribute(plan, owners)
     parts: Parts = {**dict.fromkeys(range(count), ()), **order.parts()}
@@ -79,7 +80,7 @@ def owners_of(topology: Mapping[str, Mesh | AbstractMesh], processes: int | None
     may have fewer or none.  Without a number each mesh has a process of its own, where it shares no device.
     """
     if processes is not None and processes < 1:
-        raise MpmdError(f"--processes is {processes}; it must be 1 or more")
+        raise CallError(f"--processes is {processes}; it must be 1 or more")
     devices: dict[str, list[int]] = {}
     for name, mesh in topology.items():
         first = sum(map(len, devices.values()))  # without devices, each mesh has some of its own
@@ -93,7 +94,7 @@ def owners_of(topology: Mapping[str, Mesh | AbstractMesh], processes: int | None
     else:
         everything = sorted({device for ids in devices.values() for device in ids})
         if processes > len(everything):
-            raise MpmdError(
+            raise CallError(
                 f"--processes is {processes}, but the meshes have {_counted(len(everything), 'device')}; it is at most "
                 f"{len(everything)}"
             )

@@ -1,13 +1,10 @@
-"""How commands talk: data on stdout, everything else on stderr, errors without tracebacks of ours."""
+"""The output of commands: results on stdout, diagnostics on stderr, errors without tracebacks of ours."""
 
 from __future__ import annotations
 
-import dataclasses
 import functools
 import json
 import math
-import os
-import re
 import sys
 import traceback
 import warnings
@@ -15,28 +12,18 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any, ParamSpec, TextIO, TypeVar
 
+from mpmd_trace.diagnostics.brief import from_here
 from mpmd_trace.diagnostics.internal import InternalError, internal_error
 from mpmd_trace.diagnostics.messages import MpmdError, MpmdWarning
 from mpmd_trace.diagnostics.progress import without_bar
 from mpmd_trace_cli.files import explain_os_error
+from mpmd_trace_cli.status import FOUND, INTERRUPTED, PROGRAM_FAILED, WRONG_CALL, ProgramFailed, status_of
 
 if TYPE_CHECKING:
     from rich.console import Console
     from rich.progress import Progress
 
-__all__ = [
-    "as_json",
-    "compiling",
-    "console",
-    "data",
-    "data_stream",
-    "from_here",
-    "guard",
-    "programs_talk",
-    "progress",
-    "say",
-    "told",
-]
+__all__ = ["as_json", "compiling", "console", "data", "data_stream", "guard", "programs_talk", "progress", "say"]
 
 P = ParamSpec("P")
 T = TypeVar("T")
@@ -121,38 +108,6 @@ def compiling(shown: Progress) -> Callable[[int, int, str], None]:
     return lambda done, total, name: shown.update(task, total=total, completed=done, info=name[:40])
 
 
-#: Diagnostics that differ in names and numbers alone are told this often.
-SAME_KIND = 3
-#: Lines of ops are cut to this length; the types of a function can fill pages.
-WIDTH = 400
-_PARTICULAR = re.compile(r"(?:\"[^\"]*\"|'[^']*'|\([^()]*\)|\d+)+")
-
-
-def from_here(text: str) -> str:
-    """Return the text with files relative to where we are."""
-    here = os.getcwd() + os.sep
-    return text.replace(here, "") if here != os.sep * 2 else text
-
-
-def told(error: MpmdError) -> Iterator[str]:
-    """Yield what to say about an error, with files relative to where we are."""
-    seen: dict[str, int] = {}
-    for diagnostic in error.diagnostics:
-        kind = diagnostic.severity + _PARTICULAR.sub("#", diagnostic.message)
-        seen[kind] = seen.get(kind, 0) + 1
-        if seen[kind] > SAME_KIND:
-            continue
-        op = diagnostic.op
-        if op is not None:
-            op = "\n".join(one if len(one) <= WIDTH else one[:WIDTH] + " ..." for one in op.splitlines())
-        yield from_here(str(dataclasses.replace(diagnostic, op=op)))
-    more = sum(count - SAME_KIND for count in seen.values() if count > SAME_KIND)
-    if more:
-        yield f"(and {more} more like {'these' if len(seen) == 1 else 'some of these'})"
-    if error.pass_name:
-        yield f"(in the pass {error.pass_name})"
-
-
 @contextmanager
 def _warnings_as_talk() -> Iterator[None]:
     """Warnings about the program look like its errors."""
@@ -178,20 +133,25 @@ def _warnings_as_talk() -> Iterator[None]:
         warnings.showwarning = before
 
 
-def guard(command: Callable[[], Any]) -> int:
-    """Run a command; problems of the program or of the call become messages on stderr and exit status 1."""
+def guard(command: Callable[[], Any], *, tracebacks: bool = False) -> int:
+    """Run a command and return its exit status; problems of the program or of the call become messages on stderr.
+
+    tracebacks: whether what the user's code raises is printed with its traceback.
+    """
     try:
         with _warnings_as_talk(), _others_told():
             command()
     except MpmdError as error:
-        for line in told(error):
+        if tracebacks and isinstance(error, ProgramFailed):
+            traceback.print_exception(error.__cause__ or error)
+        for line in error.brief():
             say(line)
-        return 1
+        return status_of(error)
     except InternalError as error:
         return _say_bug(error, error.__cause__)
     except KeyboardInterrupt:
         say("interrupted")
-        return 130
+        return INTERRUPTED
     except BrokenPipeError:
         sys.stderr.close()
         return 0
@@ -203,12 +163,14 @@ def guard(command: Callable[[], Any]) -> int:
         if bug is not None:
             return _say_bug(bug, error)
         if failure is not None:
+            if tracebacks:
+                traceback.print_exception(error)
             say(str(failure))
-        elif isinstance(error, OSError):  # a folder that cannot be written, a full disk
+            return PROGRAM_FAILED
+        if isinstance(error, OSError):  # a folder that cannot be written, a full disk
             say(f"error: {explain_os_error(error)}")
-        else:
-            raise  # of JAX or another library, which the traceback helps to find
-        return 1
+            return WRONG_CALL
+        raise  # of JAX or another library, which the traceback helps to find
     return 0
 
 
@@ -217,7 +179,7 @@ def _say_bug(bug: InternalError, error: BaseException | None) -> int:
     if error is not None:
         traceback.print_exception(error)
     say(str(bug))
-    return 1
+    return FOUND
 
 
 @contextmanager

@@ -7,15 +7,13 @@ import os
 import sys
 from typing import NoReturn
 
+from mpmd_trace_cli.status import INTERRUPTED
+
 __all__ = ["main"]
 
 
-#: The exit status after Ctrl-C, as shells have it.
-INTERRUPTED = 130
-
-
 def main(arguments: list[str] | None = None) -> None:
-    """The entry point.  Exits with 0, 1 (the program is wrong), 2 (the call is wrong) or 130 (Ctrl-C)."""
+    """The entry point; exits with the status of the command (`status.py`)."""
     try:
         _main(sys.argv[1:] if arguments is None else arguments)
     except KeyboardInterrupt:

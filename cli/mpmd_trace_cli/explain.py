@@ -21,6 +21,7 @@ from mpmd_trace_cli import placement_report
 from mpmd_trace_cli.console import data
 from mpmd_trace_cli.files import read_text
 from mpmd_trace_cli.program import load_program
+from mpmd_trace_cli.status import CallError
 from mpmd_trace_cli.target import fit_text, limit_of
 
 __all__ = ["as_json", "explain_placement", "explain_value"]
@@ -77,7 +78,7 @@ def explain_placement(file: str, target: str | None = None, *, as_json: bool) ->
     The program is compiled, unless its meshes have no devices.  Raises `MpmdError`.
     """
     if file == "-" or file.endswith(".mlir"):
-        raise MpmdError(f"of a module one value is explained: mpmd-trace explain {file} --value 'input 0'")
+        raise CallError(f"of a module one value is explained: mpmd-trace explain {file} --value 'input 0'")
     program = load_program(file, target=target)
     first = program.jitted().lower(*program.args)
     lowered: PartitionedProgram = first

@@ -8,7 +8,7 @@ import os
 from collections.abc import Sequence
 from typing import Any
 
-from mpmd_trace.diagnostics.messages import MpmdError
+from mpmd_trace.diagnostics.brief import from_here
 from mpmd_trace.ir.ops import Module
 from mpmd_trace.ir.text import parse
 from mpmd_trace.passes.request import PartitionRequest
@@ -17,8 +17,9 @@ from mpmd_trace.report.explorer import Recorder, explorer_files, measured_rows, 
 from mpmd_trace.report.files import check_folder, write_folder
 from mpmd_trace.report.snapshots import read_index
 from mpmd_trace.report.timeline import FragmentActions
-from mpmd_trace_cli.console import from_here, say
+from mpmd_trace_cli.console import say
 from mpmd_trace_cli.files import read_text
+from mpmd_trace_cli.status import CallError
 
 __all__ = ["explore", "serve"]
 
@@ -30,7 +31,7 @@ def explore(file: str, out: str, settings: Sequence[str], *, measure: bool, erro
     """
     check_folder(out)
     if _is_inside(file, out):
-        raise MpmdError(f"{file} is in {out}, which would be replaced; choose another folder to write to")
+        raise CallError(f"{file} is in {out}, which would be replaced; choose another folder to write to")
     if os.path.isdir(file):
         files = explorer_files(file, _of_snapshots(file))
     elif file.endswith(".mlir"):
@@ -120,7 +121,7 @@ def _of_snapshots(folder: str) -> Recorder:
             if entry.get("changed") and "file" in entry:
                 recorder.snapshot(entry["index"], entry["pass"], _module(os.path.join(place, entry["file"])))
         return recorder
-    raise MpmdError(f"{folder} has no snapshots; write some with mpmd-trace dump FILE --out {folder}")
+    raise CallError(f"{folder} has no snapshots; write some with mpmd-trace dump FILE --out {folder}")
 
 
 def serve(folder: str, port: int) -> None:

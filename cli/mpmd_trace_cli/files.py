@@ -5,7 +5,7 @@ from __future__ import annotations
 import sys
 
 from mpmd_trace.diagnostics import files
-from mpmd_trace.diagnostics.messages import MpmdError
+from mpmd_trace_cli.status import CallError
 
 __all__ = ["check_output", "explain_os_error", "read_text", "write_text"]
 
@@ -30,12 +30,12 @@ def read_text(file: str) -> tuple[str, str]:
             with open(file, "rb") as opened:
                 content = opened.read()
         except OSError as error:
-            raise MpmdError(f"cannot read {explain_os_error(error)}") from None
+            raise CallError(f"cannot read {explain_os_error(error)}") from None
     try:
         text: str = content.decode()
     except UnicodeDecodeError as error:
         line = content.count(b"\n", 0, error.start) + 1
-        raise MpmdError(
+        raise CallError(
             f"{name} is not a text of MLIR: byte 0x{content[error.start]:02x} in line {line} is not UTF-8 (MLIR "
             "bytecode must be printed as text first)"
         ) from None

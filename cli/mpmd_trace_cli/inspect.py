@@ -7,7 +7,6 @@ import os
 import re
 from typing import Any
 
-from mpmd_trace.diagnostics.messages import MpmdError
 from mpmd_trace.ir.text import parse
 from mpmd_trace.passes import registry
 from mpmd_trace.passes.option_text import option_text
@@ -16,6 +15,7 @@ from mpmd_trace.report.files import check_folder, write_folder
 from mpmd_trace.report.ir_diff import changes, outline
 from mpmd_trace.report.snapshots import Snapshots, read_index, unified_diff
 from mpmd_trace_cli.console import data, say
+from mpmd_trace_cli.status import CallError
 
 __all__ = ["diff_snapshots", "dump_program", "list_passes", "print_passes", "show_program"]
 
@@ -49,7 +49,7 @@ def show_program(file: str, stage: str) -> str:
 
     names = {"jaxpr": "jaxpr", "ir": "stablehlo", "stablehlo": "stablehlo", "mpmd": "mpmd", "plan": "plan"}
     if stage not in names:
-        raise MpmdError(f"--stage is jaxpr, ir, mpmd or plan, not '{stage}'")
+        raise CallError(f"--stage is jaxpr, ir, mpmd or plan, not '{stage}'")
     program = load_program(file)
     lowered: Any = program.jitted().lower_lazily(*program.args)
     if stage == "plan":
@@ -63,13 +63,13 @@ def show_program(file: str, stage: str) -> str:
 def _snapshots(folder: str) -> tuple[str, list[str]]:
     """Return the folder with the snapshots, which may be inside of what `run` wrote, and their names."""
     if not os.path.isdir(folder):
-        raise MpmdError(f"there is no folder {folder}; write one with mpmd-trace dump FILE --out {folder}")
+        raise CallError(f"there is no folder {folder}; write one with mpmd-trace dump FILE --out {folder}")
     for place in (folder, os.path.join(folder, "passes")):
         files = os.listdir(place) if os.path.isdir(place) else []
         names = sorted(n for n in files if re.fullmatch(r"\d{3,}_.*\.mlir", n))
         if names:
             return place, names
-    raise MpmdError(f"{folder} has no snapshots; write some with mpmd-trace dump FILE --out FOLDER")
+    raise CallError(f"{folder} has no snapshots; write some with mpmd-trace dump FILE --out FOLDER")
 
 
 def _find(folder: str, names: list[str], wanted: str) -> str:
@@ -81,7 +81,7 @@ def _find(folder: str, names: list[str], wanted: str) -> str:
         return matching[0]
     listed = "\n  ".join(matching or names)
     what = f"{len(matching)} snapshots are" if matching else "no snapshot is"
-    raise MpmdError(f"{what} called '{wanted}'; {'choose one of' if matching else 'there are'}\n  {listed}")
+    raise CallError(f"{what} called '{wanted}'; {'choose one of' if matching else 'there are'}\n  {listed}")
 
 
 def _numbered(folder: str, names: list[str], number: int) -> str:
@@ -95,7 +95,7 @@ def _numbered(folder: str, names: list[str], number: int) -> str:
         passes = {}
     if number not in passes or not before:
         last = max(passes, default=int(names[-1].partition("_")[0]))
-        raise MpmdError(f"there is no pass {number}; the last one is {last}")
+        raise CallError(f"there is no pass {number}; the last one is {last}")
     say(f"{passes[number]} ({number}) changed nothing: this is {before[-1]}")
     return before[-1]
 
@@ -138,7 +138,7 @@ def list_passes(name: str | None) -> list[dict[str, Any]]:
     if name is not None and not result:
         known = [*registry.PASSES, *registry.PIPELINES]
         near = nearest(name, known) or "; mpmd-trace passes lists them"
-        raise MpmdError(f"there is no pass or pipeline '{name}'{near}")
+        raise CallError(f"there is no pass or pipeline '{name}'{near}")
     return result
 
 

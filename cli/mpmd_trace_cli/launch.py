@@ -16,8 +16,8 @@ from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
 from typing import IO, Any
 
-from mpmd_trace.diagnostics.messages import MpmdError
 from mpmd_trace_cli.console import data_stream, say
+from mpmd_trace_cli.status import CallError
 
 __all__ = ["Job", "is_launched", "launch"]
 
@@ -50,13 +50,13 @@ def is_launched() -> bool:
 def launch(job: Job) -> int:
     """Run the script to the end; the exit status: 0, or that of the process that failed first."""
     if job.processes < 1:
-        raise MpmdError(f"-n is the number of processes, at least 1, not {job.processes}")
+        raise CallError(f"-n is the number of processes, at least 1, not {job.processes}")
     if job.devices is not None and job.devices < 1:
-        raise MpmdError(f"--devices is the number of CPU devices of each process, at least 1, not {job.devices}")
+        raise CallError(f"--devices is the number of CPU devices of each process, at least 1, not {job.devices}")
     if job.timeout is not None and not 0 < job.timeout < math.inf:
-        raise MpmdError(f"--timeout is a positive number of seconds, not {job.timeout:g}")
+        raise CallError(f"--timeout is a positive number of seconds, not {job.timeout:g}")
     if not job.command or (job.command[0] != "-m" and not os.path.exists(job.command[0])):
-        raise MpmdError(f"there is no script {job.command[0] if job.command else ''}")
+        raise CallError(f"there is no script {job.command[0] if job.command else ''}")
     if job.log_dir is not None:
         Path(job.log_dir).mkdir(parents=True, exist_ok=True)
     left, attempt = job.processes, 0

@@ -10,16 +10,19 @@ from typing import Annotated, NoReturn
 import typer
 
 from mpmd_trace import __version__
+from mpmd_trace.diagnostics.brief import from_here
 from mpmd_trace.passes.registry import PASSES, PIPELINES
 from mpmd_trace.report.files import check_folder
 from mpmd_trace_cli._plan_options import PlanOptions
 from mpmd_trace_cli._schedule_options import grouped
-from mpmd_trace_cli.console import data, from_here, guard, programs_talk, say
+from mpmd_trace_cli.console import data, guard, programs_talk, say
 from mpmd_trace_cli.files import check_output
+from mpmd_trace_cli.help_examples import examples
 from mpmd_trace_cli.inspect import diff_snapshots, dump_program, print_passes, show_program
 from mpmd_trace_cli.plugins import load_passes
 from mpmd_trace_cli.reduce import reduce_file
 from mpmd_trace_cli.schedule import app as schedule_app
+from mpmd_trace_cli.status import FOUND, INTERRUPTED
 
 __all__ = ["app", "main"]
 
@@ -29,6 +32,8 @@ app = typer.Typer(
     pretty_exceptions_enable=False,
     context_settings={"help_option_names": ["-h", "--help"]},
     help="Compile a single-device JAX program into a pipeline over several meshes, and inspect every stage.",
+    epilog="Exit status: 0 fine, 1 found something (numbers differ, the program cannot be compiled, a deadlock), 2 "
+    "wrong call or missing file, 3 the program raised an exception.",
 )
 
 File = Annotated[str, typer.Argument(help="FILE.py, FILE.py:name or package.module:name")]
@@ -55,11 +60,14 @@ def options(
     version: Annotated[
         bool, typer.Option("--version", callback=_version, is_eager=True, help="Print versions and exit.")
     ] = False,
+    traceback: Annotated[
+        bool, typer.Option("--traceback", help="Print the whole traceback of an exception in the program.")
+    ] = False,
 ) -> None:
     """Options of all commands."""
 
 
-@app.command()
+@app.command(epilog=examples("run"))
 @programs_talk
 def run(
     file: File,
@@ -92,7 +100,7 @@ def run(
         data(report)
 
 
-@app.command()
+@app.command(epilog=examples("compile"))
 @programs_talk
 def compile(
     file: File,
@@ -120,7 +128,7 @@ def compile(
         data(saved)
 
 
-@app.command(context_settings={"allow_interspersed_args": False})
+@app.command(epilog=examples("launch"), context_settings={"allow_interspersed_args": False})
 def launch(
     script: Annotated[str, typer.Argument(help="A Python script that calls mpmd_trace.initialize().")],
     arguments: Annotated[list[str] | None, typer.Argument(help="Arguments of the script.")] = None,
@@ -143,7 +151,7 @@ def launch(
     raise typer.Exit(launch(job))
 
 
-@app.command()
+@app.command(epilog=examples("dump"))
 @programs_talk
 def dump(
     file: File,
@@ -160,7 +168,7 @@ def dump(
         data({"passes": index})
 
 
-@app.command()
+@app.command(epilog=examples("explore"))
 @programs_talk
 def explore(
     file: Annotated[str, typer.Argument(help="A program, an output folder of dump or run, or a module (.mlir).")],
@@ -181,7 +189,7 @@ def explore(
         pages.serve(out, port)
 
 
-@app.command()
+@app.command(epilog=examples("bisect"))
 @programs_talk
 def bisect(
     file: File,
@@ -197,23 +205,25 @@ def bisect(
     json: Json = False,
 ) -> None:
     """Find the first pass whose result differs from plain jax.jit, and a small module that shows it."""
-    from mpmd_trace_cli.bisect import bisect_program, tell  # late: needs jax
+    from mpmd_trace_cli.bisect import bisect_program, is_wrong, tell  # late: needs jax
 
     report = bisect_program(file, settings or [], tolerance=tolerance, every=every, seconds=seconds, out=out)
     if json:
         data(report)
+        if is_wrong(report):
+            raise typer.Exit(FOUND)
     else:
         tell(report)
 
 
-@app.command()
+@app.command(epilog=examples("show"))
 @programs_talk
 def show(file: File, stage: Annotated[str, typer.Option(help="jaxpr, ir, mpmd or plan")] = "mpmd") -> None:
     """Print a program: the jaxpr, the IR with named computations, the exported module, or the plan."""
     data(show_program(file, stage))
 
 
-@app.command()
+@app.command(epilog=examples("compare"))
 @programs_talk
 def compare(
     file: File,
@@ -230,9 +240,11 @@ def compare(
     report = compare_program(file, lines=lines, out=out, execute=execute, as_json=json)
     if json:
         data(report)
+    if not all(phase["equal"] or phase["equal_but_for_operand_order"] for phase in report["phases"].values()):
+        raise typer.Exit(FOUND)
 
 
-@app.command()
+@app.command(epilog=examples("plan"))
 @programs_talk
 @grouped
 def plan(
@@ -244,7 +256,7 @@ def plan(
     plan_program(file, options, settings or [], target, as_json=json)
 
 
-@app.command()
+@app.command(epilog=examples("check"))
 @programs_talk
 def check(
     file: File,
@@ -262,7 +274,7 @@ def check(
     check_program(file, settings or [], processes=processes, process=process, as_json=json)
 
 
-@app.command()
+@app.command(epilog=examples("diff"))
 def diff(
     folder: Annotated[str, typer.Argument(help="An output folder of dump.")],
     a: Annotated[str, typer.Argument(help="A snapshot: its number or the start of its name.")],
@@ -279,7 +291,7 @@ def opt() -> None:
     raise AssertionError("entry.py runs it; it is here to be listed")
 
 
-@app.command()
+@app.command(epilog=examples("reduce"))
 def reduce(
     file: Annotated[str, typer.Argument(help="An MLIR file; - is stdin.")],
     check: Annotated[
@@ -293,7 +305,7 @@ def reduce(
     reduce_file(file, check, out, timeout, allow_unregistered_dialect)
 
 
-@app.command()
+@app.command(epilog=examples("explain"))
 @programs_talk
 def explain(
     file: Annotated[str, typer.Argument(help="A program (as for run), or an MLIR file.")],
@@ -319,7 +331,7 @@ def explain(
         data(as_json(explanation) if json else from_here(str(explanation)))
 
 
-@app.command()
+@app.command(epilog=examples("passes"))
 def passes(
     name: Annotated[
         str | None,
@@ -342,11 +354,13 @@ app.add_typer(schedule_app, name="schedule")
 
 
 def main(arguments: list[str]) -> NoReturn:
-    """Runs a command.  Exits with 0, 1 (the program is wrong), 2 (the call is wrong) or 130 (Ctrl-C)."""
+    """Run a command and exit with its status (`status.py`)."""
+    commands = [at for at, argument in enumerate(arguments) if not argument.startswith("-")]
+    tracebacks = "--traceback" in arguments[: commands[0] if commands else None]
     try:
-        status = guard(lambda: app(arguments, prog_name="mpmd-trace"))
+        status = guard(lambda: app(arguments, prog_name="mpmd-trace"), tracebacks=tracebacks)
     except SystemExit as stop:
-        if stop.code == 130:  # the library under the commands keeps it to itself
+        if stop.code == INTERRUPTED:  # the library under the commands keeps it to itself
             say("interrupted")
         raise
     sys.exit(status)

@@ -28,6 +28,7 @@ from mpmd_trace.passes.registry import build, get_pass
 from mpmd_trace_cli.expected import Expectations
 from mpmd_trace_cli.files import check_output, explain_os_error, read_text, write_text
 from mpmd_trace_cli.opt_flags import SEPARATOR, Options, help_text, parse_arguments, pass_names
+from mpmd_trace_cli.status import FOUND, INTERRUPTED, WRONG_CALL, CallError, status_of
 
 __all__ = ["Outcome", "main", "process", "report"]
 
@@ -43,11 +44,12 @@ class Outcome:
 
 
 def main(arguments: Sequence[str]) -> int:
-    """Return the command; returns the exit status: 0, or 1 when something is wrong."""
+    """Run the command and return its exit status (`status.py`)."""
     try:
         return _main(arguments)
     except MpmdError as error:
         print(error, file=sys.stderr)
+        return status_of(error)
     except (OSError, UnicodeError) as error:
         if isinstance(error, BrokenPipeError):  # the reader has seen enough
             os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
@@ -56,8 +58,8 @@ def main(arguments: Sequence[str]) -> int:
             print(f"error: {message}", file=sys.stderr)
     except KeyboardInterrupt:
         print("interrupted", file=sys.stderr)
-        return 130
-    return 1
+        return INTERRUPTED
+    return WRONG_CALL
 
 
 def _main(arguments: Sequence[str]) -> int:
@@ -65,8 +67,11 @@ def _main(arguments: Sequence[str]) -> int:
     if options.on("help") or options.on("list-passes"):
         print(help_text() if options.on("help") else "\n".join(pass_names()), flush=True)
         return 0
-    built = (get_pass(name, parse_options(value)) if name else build(value) for name, value in options.passes)
-    passes = list(itertools.chain.from_iterable(built))
+    try:
+        built = (get_pass(name, parse_options(value)) if name else build(value) for name, value in options.passes)
+        passes = list(itertools.chain.from_iterable(built))
+    except MpmdError as error:
+        raise CallError(error.diagnostics) from None
     if options.on("dump-pass-pipeline"):
         print(f"builtin.module({','.join(p.spec for p in passes)})", file=sys.stderr)
     target = options.flags.get("o", "-")
@@ -91,7 +96,7 @@ def _main(arguments: Sequence[str]) -> int:
     whole = between.join(output or "" for output in outputs)
     if target == "-" or not failed:
         write_text(target, whole)
-    return 1 if failed else 0
+    return FOUND if failed else 0
 
 
 def _split(text: str, separator: str) -> list[str]:

@@ -6,12 +6,12 @@ import dataclasses
 import re
 from collections.abc import Iterable, Sequence
 
-from mpmd_trace.diagnostics.messages import MpmdError
 from mpmd_trace.passes import registry
 from mpmd_trace.passes.mlir_pass import is_upstream
 from mpmd_trace.passes.options import nearest
 from mpmd_trace.passes.registry import PIPELINES
 from mpmd_trace_cli.plugins import load_passes
+from mpmd_trace_cli.status import CallError
 
 __all__ = ["FLAGS", "SEPARATOR", "Options", "help_text", "parse_arguments", "pass_names"]
 
@@ -118,13 +118,13 @@ def parse_arguments(arguments: Sequence[str]) -> Options:
         if name not in FLAGS and name not in _IGNORED:
             if not is_pass(name):
                 near = _nearest(name, FLAGS)
-                raise MpmdError(f"unknown flag, pass or pipeline '{argument}'{near}; see mpmd-trace opt --help")
+                raise CallError(f"unknown flag, pass or pipeline '{argument}'{near}; see mpmd-trace opt --help")
             options.passes.append((name, value))
             continue
         wanted = FLAGS[name][0] if name in FLAGS else _IGNORED[name]
         if wanted and not wanted.endswith("?") and not equals:
             if not rest:
-                raise MpmdError(f"-{name} needs a value: -{name}={wanted}")
+                raise CallError(f"-{name} needs a value: -{name}={wanted}")
             value = rest.pop(0)
         _check(name, wanted.rstrip("?"), value, optional=wanted.endswith("?"))
         if name == "pass-pipeline":
@@ -132,9 +132,9 @@ def parse_arguments(arguments: Sequence[str]) -> Options:
         elif name in FLAGS:
             options.flags[name] = value
     if len(options.passes) > 1 and any(not name for name, _ in options.passes):
-        raise MpmdError("-pass-pipeline stands for all passes: write them all in it, or all of them as flags")
+        raise CallError("-pass-pipeline stands for all passes: write them all in it, or all of them as flags")
     if len(files) > 1:
-        raise MpmdError(f"one input file at a time, not {' and '.join(files)}")
+        raise CallError(f"one input file at a time, not {' and '.join(files)}")
     options.file = files[0] if files else "-"
     _check_printed(options)
     return options
@@ -144,9 +144,9 @@ def _check_printed(options: Options) -> None:
     for flag in ("mlir-print-ir-before", "mlir-print-ir-after"):
         for name in options.names(flag):
             if not is_pass(name):
-                raise MpmdError(f"-{flag} names passes, and there is none called '{name}'{_nearest(name)}")
+                raise CallError(f"-{flag} names passes, and there is none called '{name}'{_nearest(name)}")
             if name in PIPELINES:
-                raise MpmdError(
+                raise CallError(
                     f"-{flag} names passes, and '{name}' is a pipeline; -dump-pass-pipeline lists its passes"
                 )
 
@@ -162,13 +162,13 @@ def _load_plugins(arguments: Sequence[str]) -> None:
 
 def _check(name: str, wanted: str, value: str, *, optional: bool) -> None:
     if wanted == "" and value not in _TRUE + _FALSE:
-        raise MpmdError(f"-{name} is a switch: write -{name}, -{name}=true or -{name}=false, not '{value}'")
+        raise CallError(f"-{name} is a switch: write -{name}, -{name}=true or -{name}=false, not '{value}'")
     if wanted == "N" and not re.fullmatch(r"\d+", value):
-        raise MpmdError(f"-{name} is a whole number, not '{value}'")
+        raise CallError(f"-{name} is a whole number, not '{value}'")
     if "|" in wanted and value not in wanted.split("|"):
         if optional and value in _TRUE + _FALSE:
             return
-        raise MpmdError(f"-{name} is {wanted.replace('|', ' or ')}, not '{value}'")
+        raise CallError(f"-{name} is {wanted.replace('|', ' or ')}, not '{value}'")
 
 
 def _nearest(name: str, others: Iterable[str] = ()) -> str:

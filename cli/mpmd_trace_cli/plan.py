@@ -30,6 +30,7 @@ from mpmd_trace_cli.console import compiling, data, progress, say
 from mpmd_trace_cli.files import check_output, write_text
 from mpmd_trace_cli.plan_text import as_data, as_text, mib
 from mpmd_trace_cli.program import copied, load_program
+from mpmd_trace_cli.status import CallError
 from mpmd_trace_cli.target import limit_of
 
 __all__ = ["plan_program"]
@@ -49,25 +50,25 @@ def plan_program(
     for name in ("memory_limit", "tflops", "gbytes", "link_gbytes", "rows"):
         value = getattr(asked, name)
         if value is not None and not value > 0:
-            raise MpmdError(f"--{name.replace('_', '-')} is {value:g}; it must be above 0")
+            raise CallError(f"--{name.replace('_', '-')} is {value:g}; it must be above 0")
     if asked.latency_us is not None and not asked.latency_us >= 0:
-        raise MpmdError(f"--latency-us is {asked.latency_us:g}; it must be 0 or more")
+        raise CallError(f"--latency-us is {asked.latency_us:g}; it must be 0 or more")
     if asked.save is not None:
         check_output(asked.save)
     program = _phases_apart(load_program(file, settings, target))
     links = _links(asked, program.config.topology)
     measure, has_speed = asked.measure, asked.tflops is not None or asked.gbytes is not None
     if links is not None and not measure and not has_speed:
-        raise MpmdError(
+        raise CallError(
             "transfers take seconds, but the work of the program is counted in operations; give the speed of a "
             "device with --tflops and --gbytes, or measure with --measure"
         )
     if measure and has_speed:
-        raise MpmdError("--measure takes times from this machine, --tflops and --gbytes say them; choose one")
+        raise CallError("--measure takes times from this machine, --tflops and --gbytes say them; choose one")
     if measure and target is not None:
-        raise MpmdError("--measure runs the program, and a --target has no devices; give --tflops and --gbytes")
+        raise CallError("--measure runs the program, and a --target has no devices; give --tflops and --gbytes")
     if measure and program.config.is_abstract:
-        raise MpmdError("--measure runs the program, and abstract meshes have no devices; give --tflops and --gbytes")
+        raise CallError("--measure runs the program, and abstract meshes have no devices; give --tflops and --gbytes")
 
     with progress() as shown:
         task = shown.add_task("trace and passes", total=1, info=program.name)
@@ -187,7 +188,7 @@ def _numbers(text: str) -> list[int]:
     except ValueError:
         attribute = [0]
     if any(n < 1 for n in attribute):
-        raise MpmdError(f"--microbatches is '{text}'; write numbers above 0 with commas, as in 4,8,16")
+        raise CallError(f"--microbatches is '{text}'; write numbers above 0 with commas, as in 4,8,16")
     return attribute
 
 
@@ -197,7 +198,7 @@ def _that_divide(counts: Sequence[int], rows: Sequence[int], text: str) -> list[
     others = ", ".join(str(n) for n in counts if n not in fit)
     batch = f"the batch has {' or '.join(map(str, rows))} rows"
     if counts and not fit:
-        raise MpmdError(f"--microbatches is '{text}', but {batch}; a number of microbatches divides them")
+        raise CallError(f"--microbatches is '{text}', but {batch}; a number of microbatches divides them")
     if others:
         say(f"not tried: {others} microbatches, since {batch}")
     return fit
@@ -205,7 +206,7 @@ def _that_divide(counts: Sequence[int], rows: Sequence[int], text: str) -> list[
 
 def _mode(text: str | None) -> Any:
     if text is not None and text not in TRANSFERS:
-        raise MpmdError(f"--transfers is '{text}'; it is one of {', '.join(TRANSFERS)}")
+        raise CallError(f"--transfers is '{text}'; it is one of {', '.join(TRANSFERS)}")
     return text or "async"
 
 
@@ -223,14 +224,14 @@ def _links(asked: PlanOptions, meshes: Iterable[str]) -> Links | None:
         except ValueError:
             values = []
         if not (equals and colon) or len(values) != 2 or not values[0] >= 0 or not values[1] > 0:
-            raise MpmdError(
+            raise CallError(
                 f"--link is '{text}'; write two meshes, microseconds and GB/s, as in {':'.join(known[:2])}=20,12.5"
             )
         for mesh in (source, target):
             if mesh not in known:
-                raise MpmdError(f"--link is '{text}', but the topology has no mesh '{mesh}'; it has {', '.join(known)}")
+                raise CallError(f"--link is '{text}', but the topology has no mesh '{mesh}'; it has {', '.join(known)}")
         if source == target:
-            raise MpmdError(f"--link is '{text}', but within the mesh '{source}' nothing is sent; name two meshes")
+            raise CallError(f"--link is '{text}', but within the mesh '{source}' nothing is sent; name two meshes")
         link = Link(1e-6 * values[0], 1e9 * values[1])
         links[source, target] = link
         links.setdefault((target, source), link)

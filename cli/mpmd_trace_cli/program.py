@@ -22,6 +22,7 @@ from mpmd_trace.diagnostics.location import Location
 from mpmd_trace.diagnostics.messages import Diagnostic, MpmdError
 from mpmd_trace.diagnostics.source_files import is_users
 from mpmd_trace.frontend.errors import place_of, problem, raise_problems
+from mpmd_trace_cli.status import CallError, ProgramFailed
 
 __all__ = ["check_arguments", "copied", "failed_while_running", "import_code", "load_program", "user_error"]
 
@@ -45,7 +46,7 @@ def load_program(where: str, settings: Sequence[str] = (), target: str | None = 
     module = import_code(path)
     if attribute:
         if not hasattr(module, attribute):
-            raise MpmdError(f"{path} defines no '{attribute}'")
+            raise CallError(f"{path} defines no '{attribute}'")
         program = getattr(module, attribute)
     else:
         program = getattr(module, "program", None)
@@ -53,7 +54,7 @@ def load_program(where: str, settings: Sequence[str] = (), target: str | None = 
             programs = [n for n, v in vars(module).items() if isinstance(v, Program)]
             if len(programs) != 1:
                 names = f"it has {', '.join(programs)}; say {path}:NAME" if programs else "it has none"
-                raise MpmdError(f"{path} should define `program = mpmd_trace.Program(fn, args, config)`; {names}")
+                raise CallError(f"{path} should define `program = mpmd_trace.Program(fn, args, config)`; {names}")
             program = getattr(module, programs[0])
     if callable(program) and not isinstance(program, Program):
         error = _misfit(program)
@@ -63,7 +64,7 @@ def load_program(where: str, settings: Sequence[str] = (), target: str | None = 
             raise_problems([problem(text)], place_of(program))
         program = _guarded(program, path)
     if not isinstance(program, Program):
-        raise MpmdError(f"{where} is of type {type(program).__name__}, not an mpmd_trace.Program")
+        raise CallError(f"{where} is of type {type(program).__name__}, not an mpmd_trace.Program")
     _check(program)
     return _with_settings(program, settings)
 
@@ -130,15 +131,15 @@ def _with_settings(program: Program, settings: Sequence[str]) -> Program:
         current = getattr(program, name, None)
         if not sep or not isinstance(current, int | float) or isinstance(current, bool):
             known = ", ".join(f.name for f in dataclasses.fields(program) if f.type in ("int", "float"))
-            raise MpmdError(f"--set {setting} sets nothing; write FIELD=NUMBER, where FIELD is one of {known}")
+            raise CallError(f"--set {setting} sets nothing; write FIELD=NUMBER, where FIELD is one of {known}")
         try:
             changes[name] = type(current)(text)
         except ValueError:
             kind = "a whole number" if isinstance(current, int) else "a number"
-            raise MpmdError(f"--set {setting}: '{text}' is not {kind}") from None
+            raise CallError(f"--set {setting}: '{text}' is not {kind}") from None
     changed = dataclasses.replace(program, **changes)
     if changed.steps < 1:
-        raise MpmdError(f"--set steps={changed.steps}: there must be 1 step or more")
+        raise CallError(f"--set steps={changed.steps}: there must be 1 step or more")
     return changed
 
 
@@ -146,13 +147,13 @@ def import_code(path: str) -> Any:
     """Return the module in `FILE.py` or `package.module`.  Raises `MpmdError` with the place in the user's file."""
     if path.endswith(".py") or os.path.sep in path:
         if os.path.isdir(path):
-            raise MpmdError(f"{path} is a folder; name a Python file in it")
+            raise CallError(f"{path} is a folder; name a Python file in it")
         if not os.path.isfile(path):
-            raise MpmdError(f"there is no file {path}")
+            raise CallError(f"there is no file {path}")
         name = os.path.splitext(os.path.basename(path))[0]
         spec = importlib.util.spec_from_file_location(name, path)
         if spec is None or spec.loader is None:
-            raise MpmdError(f"{path} is not a Python file")
+            raise CallError(f"{path} is not a Python file")
         module = importlib.util.module_from_spec(spec)
         sys.modules[name] = module
         sys.path.insert(0, os.path.dirname(os.path.abspath(path)))
@@ -162,8 +163,8 @@ def import_code(path: str) -> Any:
     sys.path.insert(0, os.getcwd())
     if _guarded(lambda: _spec_of(path), path) is None:
         if os.path.isfile(path):
-            raise MpmdError(f"{path} is not a Python file; its name does not end in .py")
-        raise MpmdError(
+            raise CallError(f"{path} is not a Python file; its name does not end in .py")
+        raise CallError(
             f"there is no module '{path}'; a program is FILE.py, FILE.py:name or package.module:name"
             + (f" (there is a file {path}.py)" if os.path.isfile(f"{path}.py") else "")
         )
@@ -188,14 +189,14 @@ def _guarded(action: Callable[[], Any], path: str) -> Any:
         raise
     except SyntaxError as error:
         place = Location(f'"{error.filename or path}":{error.lineno or 1}:{error.offset or 1}')
-        raise MpmdError([Diagnostic("error", f"cannot read the program: {error.msg}", place)]) from None
+        raise ProgramFailed([Diagnostic("error", f"cannot read the program: {error.msg}", place)]) from None
     except SystemExit as error:
         failure = _raised(error, _own_frame(error, path))
         message = (
             f"the program ended itself with sys.exit({error.code!r}) before it was loaded; it is imported, not run as "
             'a script, so put what parses arguments or exits below if __name__ == "__main__"'
         )
-        raise MpmdError([dataclasses.replace(failure, message=message)]) from None
+        raise ProgramFailed([dataclasses.replace(failure, message=message)]) from None
     except Exception as error:
         failure = _raised(error, _own_frame(error, path))
         if isinstance(error, ImportError) and "no known parent package" in str(error):
@@ -203,7 +204,7 @@ def _guarded(action: Callable[[], Any], path: str) -> Any:
             module = ".".join(parts) if len(parts) > 1 and parts[0] != os.pardir else "package.module"
             text = f"{failure.message}. A single file is not part of a package; name it as {module}:program instead"
             failure = dataclasses.replace(failure, message=text)
-        raise MpmdError([failure]) from error
+        raise ProgramFailed([failure]) from error
 
 
 def _own_frame(error: BaseException, path: str) -> traceback.FrameSummary:
@@ -230,7 +231,7 @@ def failed_while_running(error: Exception, where: str | None) -> MpmdError:
         message, where = f"a callback of the program raised {lines[-1]}", ":".join(own[-1])
     else:
         message = f"the step does not run: {type(error).__name__}: {lines[0]}"
-    return MpmdError([problem(message, where)])
+    return ProgramFailed([problem(message, where)])
 
 
 def _raised(error: BaseException, frame: traceback.FrameSummary) -> Diagnostic:

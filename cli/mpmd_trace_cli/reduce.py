@@ -12,6 +12,7 @@ from mpmd_trace.ir.text import parse
 from mpmd_trace.report.reduce import count_ops, reduce
 from mpmd_trace_cli.console import say
 from mpmd_trace_cli.files import check_output, read_text, write_text
+from mpmd_trace_cli.status import CallError
 
 __all__ = ["reduce_file"]
 
@@ -23,7 +24,7 @@ def reduce_file(file: str, check: str, out: str, timeout: float, allow_unregiste
     means that the module is still interesting.  Raises `MpmdError`.
     """
     if timeout < 0:
-        raise MpmdError(f"--timeout is {timeout:g}; it is seconds, or 0 for no limit")
+        raise CallError(f"--timeout is {timeout:g}; it is seconds, or 0 for no limit")
     check_output(out)
     text, name = read_text(file)
     module = parse(text, filename=name, allow_unregistered=allow_unregistered)
@@ -42,7 +43,7 @@ def reduce_file(file: str, check: str, out: str, timeout: float, allow_unregiste
         try:
             result = reduce(module, interesting, say)
         except MpmdError as error:
-            raise MpmdError(f"{error.diagnostics[0].message}: {check} ({last})") from None
+            raise CallError(f"{error.diagnostics[0].message}: {check} ({last})") from None
     left = count_ops(result.module)
     say(f"{before} -> {left} ops after {result.tried} runs of the check")
     write_text(out, result.text)

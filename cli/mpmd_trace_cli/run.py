@@ -27,12 +27,13 @@ from mpmd_trace.report.placement_reasons import reasons
 from mpmd_trace.report.snapshots import Snapshots
 from mpmd_trace.report.step_trace import step_trace
 from mpmd_trace.report.timeline import FragmentActions, bubble, measured_timeline, planned_timeline
-from mpmd_trace.report.utilization import Utilization, model_flops, peak_flops
 from mpmd_trace.schedules import draw, to_svg
+from mpmd_trace.scheduling.utilization import Utilization, model_flops, peak_flops
 from mpmd_trace_cli import placement_report
 from mpmd_trace_cli.console import as_json, compiling, console, data, progress, say
 from mpmd_trace_cli.files import check_output, write_text
 from mpmd_trace_cli.program import check_arguments, copied, failed_while_running, load_program, user_error
+from mpmd_trace_cli.status import CallError
 
 __all__ = ["compare_steps", "print_losses", "run_program"]
 
@@ -48,7 +49,7 @@ def run_program(
 ) -> dict[str, Any]:
     """Run the program of `file`, write the report to `out`, and return its numbers.
 
-    `trace`: a file for measured steps; `peak`: FLOP/s of a device, by default that of `report.utilization`.
+    `trace`: a file for measured steps; `peak`: FLOP/s of a device, by default that of `scheduling.utilization`.
 
     In a job of several processes each runs its part; process 0 compares and reports, and the others give nothing.
 
@@ -56,7 +57,7 @@ def run_program(
     tolerances (the report is written all the same).
     """
     if peak is not None and not 0 < peak < math.inf:
-        raise MpmdError(f"--peak-flops is the rate of one device, a number above 0, not {peak:g}")
+        raise CallError(f"--peak-flops is the rate of one device, a number above 0, not {peak:g}")
     processes = initialize()
     job = current()
     first = job is None or job.process == 0

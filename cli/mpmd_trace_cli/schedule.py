@@ -1,7 +1,6 @@
 """`mpmd-trace schedule`: list, show, check, simulate, compare and search pipeline schedules.
 
-Results go to stdout, diagnostics to stderr. Exit status 1: the answer is no (a schedule with problems, no
-schedule found); 2: the request makes no sense.
+Results go to stdout, diagnostics to stderr, and exit statuses are those of all commands (`status.py`).
 """
 
 from __future__ import annotations
@@ -39,7 +38,7 @@ from mpmd_trace.schedules import check as check_schedule
 from mpmd_trace.schedules import search as find
 from mpmd_trace_cli import _schedule_options as opt
 from mpmd_trace_cli import _schedule_output as out
-from mpmd_trace_cli.console import say, told
+from mpmd_trace_cli.console import say
 
 app = typer.Typer(
     help="Pipeline schedules: list, show, check, simulate, compare, search.",
@@ -52,7 +51,7 @@ R = TypeVar("R")
 
 
 def plain_errors(command: Callable[P, R]) -> Callable[P, R]:
-    """Turns what a user can get wrong into one message on stderr and exit code 2."""
+    """Turn what a user can get wrong into one message on stderr and exit status 2."""
 
     @functools.wraps(command)
     def wrapped(*args: P.args, **kwargs: P.kwargs) -> R:
@@ -65,7 +64,7 @@ def plain_errors(command: Callable[P, R]) -> Callable[P, R]:
             say(f"error: {error}")
             raise typer.Exit(2) from None
         except MpmdError as error:
-            for line in told(error):
+            for line in error.brief():
                 say(line)
             raise typer.Exit(2) from None
         except BrokenPipeError:

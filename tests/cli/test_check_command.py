@@ -75,7 +75,7 @@ def test_wrong_numbers(command: Command) -> None:
         (("-n", "4", "--process", "-1"), "error: --process is -1; the processes are 0 to 3"),
     ):
         result = command(*arguments)
-        assert (result.status, result.out, result.err.strip()) == (1, "", message)
+        assert (result.status, result.out, result.err.strip()) == (2, "", message)
 
 
 def test_a_cycle(command: Command, monkeypatch: pytest.MonkeyPatch) -> None:

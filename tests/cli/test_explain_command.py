@@ -115,7 +115,7 @@ def test_what_a_program_holds_and_moves(capsys: pytest.CaptureFixture[str]) -> N
         sent["times"] for sent in found["sent"] if sent["cause"] == "activations"
     )
     status, out, err = run(capsys, "-")
-    assert (status, out) == (1, "") and "--value 'input 0'" in err
+    assert (status, out) == (2, "") and "--value 'input 0'" in err
 
 
 TOGETHER = """

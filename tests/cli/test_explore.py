@@ -205,7 +205,7 @@ def test_mistakes(command: Command, tmp_path: Path) -> None:
 def test_what_is_read_is_not_replaced(dump: Path, command: Command) -> None:
     for file in (dump, next(dump.glob("*.mlir"))):
         result = command("explore", str(file), "--out", str(dump))
-        assert result.status == 1 and f"{file} is in {dump}, which would be replaced" in result.err
+        assert result.status == 2 and f"{file} is in {dump}, which would be replaced" in result.err
     assert list(dump.glob("*.mlir"))
 
 

@@ -71,7 +71,7 @@ def test_stdin_and_o(
     assert run(capsys, adds, "-o", "/dev/null") == (0, "", "")
     assert run(capsys, adds, "-cse", "-o", "-")[1] == expected
     status, out, err = run(capsys, adds, "-o", str(tmp_path / "no" / "where"))
-    assert (status, out) == (1, "") and "error: " in err
+    assert (status, out) == (2, "") and "error: " in err
 
 
 def test_o_is_left_alone_when_something_fails(tmp_path: pathlib.Path, capsys: pytest.CaptureFixture[str]) -> None:
@@ -174,11 +174,11 @@ def test_calls_that_are_wrong(
     arguments: list[str], message: str, adds: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
     status, out, err = run(capsys, adds, *arguments)
-    assert (status, out) == (1, "") and message in err and err.startswith("error: ")
+    assert (status, out) == (2, "") and message in err and err.startswith("error: ")
 
 
 def test_llvm_does_not_talk_by_itself(adds: str, capfd: pytest.CaptureFixture[str]) -> None:
-    assert main([adds, "-canonicalize=top-down=perhaps"]) == 1
+    assert main([adds, "-canonicalize=top-down=perhaps"]) == 2
     out, err = capfd.readouterr()
     assert out == "" and err.startswith("error: cannot read the pipeline") and err.count("\n") == 1
     assert "'perhaps' is invalid value for boolean argument" in err
@@ -186,7 +186,7 @@ def test_llvm_does_not_talk_by_itself(adds: str, capfd: pytest.CaptureFixture[st
 
 def test_missing_input(capsys: pytest.CaptureFixture[str]) -> None:
     status, out, err = run(capsys, "/no/such/file.mlir")
-    assert (status, out) == (1, "") and "cannot read /no/such/file.mlir: no such file" in err
+    assert (status, out) == (2, "") and "cannot read /no/such/file.mlir: no such file" in err
 
 
 @pytest.mark.parametrize(

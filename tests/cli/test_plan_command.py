@@ -248,7 +248,7 @@ def test_no_backwards(command) -> None:  # type: ignore[no-untyped-def]
 )
 def test_wrong_calls(command, arguments: tuple[str, ...], message: str) -> None:  # type: ignore[no-untyped-def]
     result = command(UNEVEN, *arguments)
-    assert result.status == 1 and message in result.err and not result.out
+    assert result.status == 2 and message in result.err and not result.out
 
 
 @pytest.mark.parametrize(
@@ -290,7 +290,7 @@ def test_machines_that_are_not_there(command: Command) -> None:
     result = command(f"{tiny}:abstract", "--memory-limit", "0.0001")
     assert result.status == 1 and "MiB" in result.err
     result = command(f"{tiny}:abstract", "--measure")
-    assert result.status == 1 and "abstract meshes have no devices" in result.err
+    assert result.status == 2 and "abstract meshes have no devices" in result.err
 
 
 TINY = str(PROGRAMS / "tiny.py")
@@ -302,4 +302,4 @@ def test_numbers_of_microbatches_divide_the_batch(command: Command) -> None:
     found = json.loads(result.out)
     assert {option["microbatches"] for option in [found["best"], *found["alternatives"]]} == {2, 4}
     result = command(TINY, "--microbatches", "3,5")
-    assert result.status == 1 and "--microbatches is '3,5', but the batch has 8 rows" in result.err
+    assert result.status == 2 and "--microbatches is '3,5', but the batch has 8 rows" in result.err

@@ -9,7 +9,7 @@ import pytest
 from jax.sharding import Mesh
 
 import mpmd_trace as mt
-from mpmd_trace.report.utilization import Utilization, model_flops, peak_flops
+from mpmd_trace.scheduling.utilization import Utilization, model_flops, peak_flops
 
 ROWS, WIDTH, MICROBATCHES = 4, 16, 3
 

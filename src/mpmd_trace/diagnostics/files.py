@@ -12,7 +12,11 @@ from collections.abc import Iterator
 
 from mpmd_trace.diagnostics.messages import MpmdError
 
-__all__ = ["check_output", "check_writable", "replace_folder", "write_file"]
+__all__ = ["FileError", "check_output", "check_writable", "replace_folder", "write_file"]
+
+
+class FileError(MpmdError):
+    """A file or folder that cannot be written."""
 
 
 def check_output(path: str, *, folders: bool = False) -> None:
@@ -21,12 +25,12 @@ def check_output(path: str, *, folders: bool = False) -> None:
     folders: whether those that are not there yet will be made.
     """
     if os.path.isdir(path):
-        raise MpmdError(f"cannot write {path}: it is a folder; name a file in it")
+        raise FileError(f"cannot write {path}: it is a folder; name a file in it")
     folder = os.path.dirname(os.path.abspath(path))
     while folders and not os.path.lexists(folder):
         folder = os.path.dirname(folder)
     if not os.path.isdir(folder):
-        raise MpmdError(f"cannot write {path}: there is no folder {folder}")
+        raise FileError(f"cannot write {path}: there is no folder {folder}")
     if not os.path.exists(path) or os.path.isfile(path):  # else it is a device or a pipe, which is written to directly
         check_writable(folder)
 
@@ -38,7 +42,7 @@ def check_writable(folder: str) -> None:
             file.write(b"0")
     except OSError as error:
         reason = (error.strerror or str(error)).lower()
-        raise MpmdError(f"cannot write in {folder}: {reason}; choose another folder") from None
+        raise FileError(f"cannot write in {folder}: {reason}; choose another folder") from None
 
 
 def write_file(path: str | os.PathLike[str], content: str | bytes) -> None:
@@ -69,7 +73,7 @@ def write_file(path: str | os.PathLike[str], content: str | bytes) -> None:
                 os.unlink(part)
                 raise
     except OSError as error:
-        raise MpmdError(f"cannot write {os.fspath(path)}: {error.strerror or error}") from None
+        raise FileError(f"cannot write {os.fspath(path)}: {error.strerror or error}") from None
 
 
 @contextlib.contextmanager

@@ -3,12 +3,21 @@
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Sequence
+import re
+from collections.abc import Iterator, Sequence
 from typing import Literal
 
+from mpmd_trace.diagnostics.brief import from_here, with_users_line
 from mpmd_trace.diagnostics.location import UNKNOWN, Location
 
 __all__ = ["Diagnostic", "MpmdError", "MpmdWarning", "Note", "Severity", "shortened"]
+
+
+#: Of diagnostics that differ in names and numbers alone, so many are shown.
+SAME_KIND = 3
+#: Lines of ops are cut to this length; the types of a function can fill pages.
+WIDTH = 400
+_PARTICULAR = re.compile(r"(?:\"[^\"]*\"|'[^']*'|\([^()]*\)|\d+)+")
 
 Severity = Literal["error", "warning", "remark"]
 
@@ -49,6 +58,28 @@ class MpmdError(Exception):
         self.diagnostics: list[Diagnostic] = sorted(diagnostics, key=lambda d: order[d.severity])
         self.pass_name = pass_name
         super().__init__("\n".join(str(d) for d in self.diagnostics if d.severity == "error"))
+
+    def _render_traceback_(self) -> list[str]:
+        """Return what IPython shows in place of a traceback."""
+        return with_users_line(type(self).__name__, list(self.brief()), self.__traceback__)
+
+    def brief(self) -> Iterator[str]:
+        """Yield what the command line shows: of diagnostics that are alike the first ones, with files from here."""
+        seen: dict[str, int] = {}
+        for diagnostic in self.diagnostics:
+            kind = diagnostic.severity + _PARTICULAR.sub("#", diagnostic.message)
+            seen[kind] = seen.get(kind, 0) + 1
+            if seen[kind] > SAME_KIND:
+                continue
+            op = diagnostic.op
+            if op is not None:
+                op = "\n".join(one if len(one) <= WIDTH else one[:WIDTH] + " ..." for one in op.splitlines())
+            yield from_here(str(dataclasses.replace(diagnostic, op=op)))
+        more = sum(count - SAME_KIND for count in seen.values() if count > SAME_KIND)
+        if more:
+            yield f"(and {more} more like {'these' if len(seen) == 1 else 'some of these'})"
+        if self.pass_name:
+            yield f"(in the pass {self.pass_name})"
 
 
 class MpmdWarning(UserWarning):

@@ -9,6 +9,7 @@ __all__ = ["is_ours", "is_users"]
 
 _OURS = os.path.dirname(os.path.dirname(os.path.abspath(__file__))) + os.sep
 _COMMAND_LINE = f"{os.sep}mpmd_trace_cli{os.sep}"
+_TYPED = ("<ipython-input-", "<stdin>")
 _LIBRARIES = tuple({sysconfig.get_path(name) + os.sep for name in ("stdlib", "purelib", "platlib", "scripts")})
 
 
@@ -18,5 +19,8 @@ def is_ours(file: str) -> bool:
 
 
 def is_users(file: str) -> bool:
-    """Return whether a source file is a user's: not of this package, its command line, or an installed library."""
-    return not is_ours(file) and not file.startswith((*_LIBRARIES, "<"))
+    """Return whether a source file is a user's: not of this package, its command line, or an installed library.
+
+    What is typed into Python or IPython is a user's, too.
+    """
+    return file.startswith(_TYPED) or (not is_ours(file) and not file.startswith((*_LIBRARIES, "<")))

@@ -1,0 +1,125 @@
+"""Exit statuses are the same in all commands: 0 fine, 1 found something, 2 wrong call, 3 the program raised."""
+
+from __future__ import annotations
+
+import shlex
+from pathlib import Path
+from typing import Any
+
+import pytest
+import typer
+from commands import Command, runner
+
+from mpmd_trace_cli.help_examples import EXAMPLES
+from mpmd_trace_cli.main import app
+
+TINY = str(Path(__file__).parents[1] / "programs" / "tiny.py")
+PROGRAM_COMMANDS = ("run", "show", "explore", "plan", "check", "explain", "bisect", "dump")
+
+
+@pytest.fixture
+def command(capsys: pytest.CaptureFixture[str]) -> Command:
+    return runner(capsys)
+
+
+@pytest.fixture
+def raising(tmp_path: Path) -> str:
+    """A program whose step raises when it is traced."""
+    file = tmp_path / "raising.py"
+    text = (
+        Path(TINY).read_text() + "\n\ndef broken(*args):\n    helper()\n\n\ndef helper():\n    raise KeyError('lost')\n"
+    )
+    file.write_text(text + "\n\nimport dataclasses\nprogram = dataclasses.replace(program(), fn=broken)\n")
+    return str(file)
+
+
+def options(name: str, tmp_path: Path) -> list[str]:
+    return ["--out", str(tmp_path / "out")] if name in ("run", "explore", "dump") else []
+
+
+@pytest.mark.parametrize("name", PROGRAM_COMMANDS)
+def test_a_program_that_raises(name: str, raising: str, tmp_path: Path, command: Command) -> None:
+    result = command(name, raising, *options(name, tmp_path))
+    assert result.status == 3, result.err
+    assert "raising.py" in result.err and "KeyError" in result.err and "Traceback" not in result.err
+
+
+@pytest.mark.parametrize("name", PROGRAM_COMMANDS)
+def test_a_file_that_is_missing(name: str, tmp_path: Path, command: Command) -> None:
+    result = command(name, str(tmp_path / "none.py"), *options(name, tmp_path))
+    assert result.status == 2 and "there is no file" in result.err
+
+
+@pytest.mark.parametrize(
+    ("arguments", "text"),
+    [
+        (["show", TINY, "--stage", "nothing"], "--stage is jaxpr, ir, mpmd or plan"),
+        (["show", f"{TINY}:nothing"], "defines no 'nothing'"),
+        (["run", TINY, "--set", "steps=0"], "there must be 1 step or more"),
+        (["check", TINY, "-n", "0"], "--processes is 0"),
+        (["plan", TINY, "--microbatches", "x"], "--microbatches is 'x'"),
+        (["passes", "nothing"], "there is no pass or pipeline"),
+        (["schedule", "show", "nothing"], "unknown schedule"),
+        (["launch", "none.py"], "there is no script none.py"),
+    ],
+)
+def test_a_wrong_call(arguments: list[str], text: str, command: Command) -> None:
+    result = command(*arguments)
+    assert result.status == 2 and text in result.err, result
+
+
+def test_a_folder_that_is_not_ours_is_a_wrong_call(tmp_path: Path, command: Command) -> None:
+    (tmp_path / "notes.txt").write_text("mine")
+    assert command("dump", TINY, "--out", str(tmp_path)).status == 2
+
+
+def test_a_program_that_cannot_be_compiled(command: Command) -> None:
+    result = command("show", f"{TINY}:unknown_name")
+    assert result.status == 1 and "is not assigned to a mesh" in result.err
+
+
+@pytest.mark.parametrize(
+    ("arguments", "status"),
+    [([], 1), (["-no-such-pass"], 2), (["-mpmd-call-inline=nothing=1"], 2), (["-o", "/no/such/folder/x.mlir"], 2)],
+)
+def test_opt(arguments: list[str], status: int, tmp_path: Path, capsys: Any) -> None:
+    from mpmd_trace_cli.opt import main
+
+    bad = tmp_path / "bad.mlir"
+    bad.write_text("this is no module")
+    assert main([str(bad), *arguments]) == status
+    assert main([str(tmp_path / "none.mlir")]) == 2
+    capsys.readouterr()
+
+
+def test_traceback_shows_where_the_programs_exception_comes_from(raising: str, command: Command) -> None:
+    result = command("--traceback", "show", raising)
+    assert result.status == 3
+    assert "Traceback (most recent call last)" in result.err and "in broken" in result.err and "in helper" in result.err
+
+
+def test_traceback_of_an_exception_while_the_file_is_read(tmp_path: Path, command: Command) -> None:
+    file = tmp_path / "early.py"
+    file.write_text("def make():\n    return 1 / 0\n\n\nmake()\n")
+    short, whole = command("show", str(file)), command("--traceback", "show", str(file))
+    assert short.status == whole.status == 3
+    assert "early.py:2" in short.err and "Traceback" not in short.err
+    assert "in make" in whole.err and whole.err.endswith(short.err)
+
+
+@pytest.mark.parametrize("name", [*EXAMPLES])
+def test_the_examples_of_help_pages_are_calls(name: str, command: Command) -> None:
+    top: Any = typer.main.get_command(app)
+    for line, _ in EXAMPLES[name]:
+        first, *rest = shlex.split(line)
+        assert first == name
+        with top.commands[name].make_context(name, rest) as context:
+            assert context.params
+    page = command(name, "--help")
+    assert page.status == 0 and "Examples:" in page.out
+
+
+def test_every_command_has_examples_and_help_tells_statuses(command: Command) -> None:
+    top: Any = typer.main.get_command(app)
+    assert {*EXAMPLES} == {*top.commands} - {"opt", "schedule"}
+    assert "Exit status" in " ".join(command("--help").out.split())
