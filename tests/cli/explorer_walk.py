@@ -101,6 +101,23 @@ def _near(value: Any) -> Any:
 def walk(walker: Walker, shot: Callable[[str], None] = lambda name: None) -> None:
     """Go through all views, and check at each step what is seen."""
     page, last = walker.page, walker.page.evaluate("current()")
+    # The summary is what is seen first: figures, what to change, meshes, the largest transfers.
+    walker.open("")
+    told = walker.text("#view")
+    for part in ("step time", "bubble", "FLOPs", "What to change", "Largest transfers"):
+        assert part in told, told
+    assert page.locator("#advice li").count() >= 1 and page.locator("tr[data-mesh]").count() >= 1
+    shot("summary-1440")
+    for width in (800, 390):
+        walker.does(lambda width=width: page.set_viewport_size({"width": width, "height": 900}))
+        assert page.evaluate("document.documentElement.scrollWidth") <= width
+        shot(f"summary-{width}")
+    for view in ("time", "values", "program"):
+        walker.go(f"view={view}")
+        assert page.evaluate("document.documentElement.scrollWidth") <= 390, view
+        shot(f"{view}-390")
+    walker.does(lambda: page.set_viewport_size({"width": 1440, "height": 900}))
+    walker.press("2")
     # Passes: a row, its link, keys; numbers are not broken into lines.
     assert page.evaluate("d3.max(document.querySelectorAll('td.n'), (cell) => cell.clientHeight)") < 30
     shot("passes")
@@ -192,7 +209,7 @@ def walk(walker: Walker, shot: Callable[[str], None] = lambda name: None) -> Non
     assert page.locator("tbody tr[data-name]").count() >= 1 and walker.here["find"] == name
     # The step in time.
     page.evaluate("document.activeElement.blur()")
-    walker.press("4")
+    walker.press("5")
     assert walker.here["view"] == "time"
     told = walker.text()
     assert "along the critical path" in told and "waits for meshes" in told
@@ -207,7 +224,7 @@ def walk(walker: Walker, shot: Callable[[str], None] = lambda name: None) -> Non
     shot("timeline-simulated")
     # Schedules, with costs of one's own.
     page.evaluate("document.activeElement.blur()")
-    walker.press("5")
+    walker.press("6")
     before = walker.text("#one-is")
     assert before.startswith("time 33, idle 27.3 %, peak 4")
     page.focus("#cw")

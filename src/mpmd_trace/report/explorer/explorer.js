@@ -1,7 +1,7 @@
 // The pages of the explorer.  There is no network: data come as scripts that call `explorer.have`.
 "use strict";
 const FRAGMENT = 0, TRANSFER = 1, NAMED = 2, CALL = 3, OTHER = 4;
-const TABS = [["passes", "Passes"], ["program", "Program"], ["values", "Values"], ["time", "Timeline"], ["schedules", "Schedules"]];
+const TABS = [["summary", "Summary"], ["passes", "Passes"], ["program", "Program"], ["values", "Values"], ["time", "Timeline"], ["schedules", "Schedules"]];
 
 const explorer = {
   data: new Map(), scripts: new Map(),
@@ -36,13 +36,16 @@ const index = () => explorer.data.get("index");
 const color = (name) => getComputedStyle(document.documentElement).getPropertyValue(`--${name}`).trim();
 const escape = (text) => String(text).replace(/[&<>"]/g, (c) => ({ "&": "&amp;", "<": "&lt;", ">": "&gt;", '"': "&quot;" })[c]);
 const bytes = (n) => n < 1024 ? `${n} B` : n < 1 << 20 ? `${(n / 1024).toFixed(1)} KiB` : `${(n / (1 << 20)).toFixed(1)} MiB`;
+// Floating-point operations, and their rate.
+const scaled = (n) => { const at = n > 0 ? Math.max(0, Math.min(5, Math.floor(Math.log10(n) / 3))) : 0; return `${Number((n / 1000 ** at).toPrecision(3))} ${["", "K", "M", "G", "T", "P"][at]}`; };
+const flops = (n) => `${scaled(n)}FLOPs`, rate = (n) => `${scaled(n)}FLOP/s`;
 const number = (n) => n === undefined ? "" : n.toLocaleString("en");
 
 // Where we are is in the address, so that every place has a link.
 // Short links are `#pass=35` and `#pass=35&fragment=12`.
 function place() {
   const { fragment: node, ...found } = Object.fromEntries(new URLSearchParams(location.hash.slice(1)));
-  return node === undefined ? { view: "passes", ...found } : { view: "program", node, ...found };
+  return node === undefined ? { view: found.pass === undefined ? "summary" : "passes", ...found } : { view: "program", node, ...found };
 }
 const address = (changes) => `#${new URLSearchParams(Object.entries({ ...place(), ...changes }).filter(([, value]) => value !== null && value !== undefined))}`;
 const go = (changes) => { location.hash = address(changes); };
@@ -99,7 +102,7 @@ async function show() {
   const here = place(), turn = ++shown;
   $("tabs").innerHTML = TABS.map(([id, name]) =>
     `<a role="tab" aria-selected="${here.view === id}" href="${address({ view: id })}">${name}</a>`).join("");
-  const draw = { passes, program, values, time, schedules }[here.view] || passes;
+  const draw = { summary, passes, program, values, time, schedules }[here.view] || summary;
   try {
     const [page, side, after] = await draw(here);
     if (turn !== shown) return;
@@ -108,7 +111,7 @@ async function show() {
     const places = SCROLLED.map((id) => $(id)).map((one) => one && [one.scrollLeft, one.scrollTop]);
     $("view").innerHTML = page;
     $("side").innerHTML = side;
-    $("status").textContent = "1-5 views, j k passes, h l boxes, + − 0 ← → zoom, / find, Esc nothing chosen";
+    $("status").textContent = "1-6 views, j k passes, h l boxes, + − 0 ← → zoom, / find, Esc nothing chosen";
     move = zoomed = null;
     const top = after && after() || 0;
     SCROLLED.forEach((id, i) => { if ($(id) && id !== "side") [$(id).scrollLeft, $(id).scrollTop] = same && places[i] ? places[i] : [$(id).scrollLeft, id === "view" ? top : 0]; });
@@ -142,7 +145,7 @@ async function passes(here) {
     const classes = [row.changed ? "" : "still", row.pass === at ? "on" : ""].join(" ");
     return `<tr class="${classes}" data-pass="${row.pass}"><td class="n">${row.pass}</td><td class="spec" title="${escape(row.spec)}">${escape(row.spec)}</td>${cells.join("")}<td class="n">${row.ms.toFixed(1)}</td></tr>`;
   });
-  const page = `<h2>Passes</h2><table><thead><tr><th class="n"></th><th>pass</th><th class="n">ops</th><th class="n">fragments</th><th class="n">transfers</th><th class="n">sent</th><th class="n">bodies</th><th class="n" title="the longest way through the step, each mesh in its order, in millions of operations">Mflop to the end</th>${errors ? `<th class="n" title="the largest difference of a result from plain jax.jit, relative to its norm; more than ${errors.toExponential(1)} is wrong">error</th>` : ""}<th class="n">ms</th></tr></thead><tbody>${lines.join("")}</tbody></table>`;
+  const page = `<h2>Passes</h2><table><thead><tr><th class="n"></th><th>pass</th><th class="n">ops</th><th class="n">fragments</th><th class="n">transfers</th><th class="n">sent</th><th class="n">bodies</th><th class="n" title="the longest way through the step, each mesh in its order, in millions of floating-point operations">MFLOPs to the end</th>${errors ? `<th class="n" title="the largest difference of a result from plain jax.jit, relative to its norm; more than ${errors.toExponential(1)} is wrong">error</th>` : ""}<th class="n">ms</th></tr></thead><tbody>${lines.join("")}</tbody></table>`;
   const side = await changes(at);
   return [page, side, () => {
     clickable("tbody tr", (data) => go({ pass: data.pass, node: null }));

@@ -23,7 +23,7 @@ from mpmd_trace.schedules import ScheduleError, ScheduleWarning, get_schedule, s
 
 __all__ = ["CHUNK", "LIBRARIES", "explorer_files", "in_files", "measured_rows", "program_facts"]
 
-_SCRIPTS = ("explorer", "picture", "languages", "program", "values", "time", "schedules")
+_SCRIPTS = ("explorer", "picture", "languages", "program", "values", "time", "summary", "schedules")
 _PAGES = ("index.html", "explorer.css", *(f"{name}.js" for name in _SCRIPTS))
 #: What is of d3, in an order in which each finds what it needs, and the highlighter.
 _D3 = ("dispatch", "color", "interpolate", "timer", "ease", "selection", "drag", "transition", "zoom", "path", "shape")

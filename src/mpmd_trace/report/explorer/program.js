@@ -174,7 +174,7 @@ async function executable(view, here, at, pass) {
   const run = view.nodes[Number(at)].k === FRAGMENT ? runOf(plan, view, Number(at)) : undefined;
   if (run === undefined) return "";
   const program = plan.instructions[run][2], facts = (plan.facts || []).find((one) => one.name === plan.programs[program][0] && one.mesh === plan.programs[program][1]);
-  const rows = [["operations", number(Math.round(facts && facts.flops > 0 ? facts.flops : plan.costs[program]))]];
+  const rows = [["FLOPs", flops(facts && facts.flops > 0 ? facts.flops : plan.costs[program])]];
   if (facts) for (const [key, name] of [["accessed", "bytes read and written"], ["arguments", "arguments"], ["results", "results"], ["scratch", "scratch memory"]])
     if (facts[key] !== null && facts[key] !== undefined) rows.push([name, bytes(facts[key])]);
   const times = (plan.measured || []).flatMap((step) => step.filter((e) => e[0] === run).map((e) => ms((e[2] - e[1]) / 1000)));
@@ -200,7 +200,7 @@ async function details(view, here, pass) {
   if (node.n) text += `<p>${bytes(node.n)} on each device</p>`;
   if (node.b !== undefined) {
     const facts = index().bodies[node.b], same = view.nodes.filter((one) => one.b === node.b).length;
-    text += `<p>body ${node.b}: ${facts.ops} ops, ${number(Math.round(facts.flops))} operations; run ${same} times in the step</p>`;
+    text += `<p>body ${node.b}: ${facts.ops} ops, ${flops(facts.flops)}; run ${same} times in the step</p>`;
     if (facts.sources.length) text += `<h3>Written in</h3>${facts.sources.map((s) => `<p class="ty">${escape(s)}<br><code class="code">${Prism.highlight((index().lines || {})[s] ?? "", Prism.languages.python, "python")}</code></p>`).join("")}`;
   }
   text += await reason(node);

@@ -91,7 +91,7 @@ function spent(plan, found) {
   });
 }
 
-// The speed at which the programs ran when they were measured, in Gflop/s as the slider has it.
+// The speed at which the programs ran when they were measured, in GFLOP/s as the slider has it.
 function measuredSpeed(plan) {
   let work = 0, time = 0;
   for (const step of plan.measured || []) for (const [at, start, end] of step) {
@@ -124,8 +124,8 @@ async function time(here) {
   const stepNow = (now) => measured ? stepOf(plan, steps[which]) : plans ? planned(plan, now) : simulated(plan, now);
   const told = {
     measured: "Measured: when each program and transfer ran on this machine, a thread for each mesh and link waiting for each of them; meshes that share processors slow each other.",
-    planned: `Planned: a program takes ${steps.length ? "the time that it was measured to take (the lower quartile)" : "its floating point operations over the speed"}, a transfer none; each mesh has processors of its own and runs in the order of the plan, each program as soon as its inputs are there.`,
-    simulated: `Simulated: a program takes its floating point operations over the speed${steps.length ? " (at first that which was measured)" : ""}, a transfer its latency and its bytes over the bandwidth of a link; each mesh runs in the order of the plan, each program as soon as its inputs are there.`,
+    planned: `Planned: a program takes ${steps.length ? "the time that it was measured to take (the lower quartile)" : "its FLOPs over the speed"}, a transfer none; each mesh has processors of its own and runs in the order of the plan, each program as soon as its inputs are there.`,
+    simulated: `Simulated: a program takes its FLOPs over the speed${steps.length ? " (at first that which was measured)" : ""}, a transfer its latency and its bytes over the bandwidth of a link; each mesh runs in the order of the plan, each program as soon as its inputs are there.`,
   };
   const page = `<div class="bar">${choice("mode", "what is drawn", [["planned", "planned"], ["simulated", "simulated"], ...steps.map((_, k) => [`measured${k}`, `measured, step ${k + 1}`])], measured ? `measured${which}` : plans ? "planned" : "simulated")}
     ${sliders.map((id) => ({ speed: range(id, id, -3, 6, 0.05, speedOf(plan, here)), latency: range(id, id, 0, 200, 1, here.latency ?? 5), link: range(id, id, -1, 3, 0.25, here.link ?? 1) })[id]).join("")}
@@ -135,7 +135,7 @@ async function time(here) {
   let found = null;
   const draw = (now) => {
     found = stepNow(now);
-    for (const [id, text] of [["speed", `${(10 ** speedOf(plan, now)).toPrecision(2)} Gflop/s`], ["latency", `${now.latency ?? 5} µs`], ["link", `${(10 ** Number(now.link ?? 1)).toPrecision(2)} GB/s`]])
+    for (const [id, text] of [["speed", rate(1e9 * 10 ** speedOf(plan, now))], ["latency", `${now.latency ?? 5} µs`], ["link", `${(10 ** Number(now.link ?? 1)).toPrecision(2)} GB/s`]])
       if (sliders.includes(id)) $(`${id}-is`).textContent = text;
     chart(plan, found, memory(plan, found), now.at === undefined ? -1 : Number(now.at));
     if (now !== here) about(now);
@@ -158,7 +158,7 @@ async function oneStep(plan, found, steps, measured, here) {
   const part = (time) => `${(100 * time / (found.makespan || 1)).toFixed(1)} %`, used = memory(plan, found);
   const rows = spent(plan, found).map((sum, m) => `<tr><td>${escape(plan.meshes[m])}</td>${["work", "others", "sending", "rest", "done"].map((name) => `<td class="n">${part(sum[name])}</td>`).join("")}<td class="n">${bytes(used[m].peak)}</td></tr>`);
   let text = `<h2>One step: ${ms(found.makespan)}</h2><p>From the first start to the last end, along the critical path:</p><table>${made(plan, found).map(([name, time]) => `<tr><td>${escape(name)}</td><td class="n">${ms(time)}</td><td class="n">${part(time)}</td></tr>`).join("")}</table>`;
-  if (steps.length) text += `<p>Measured: ${steps.map((step) => ms(lasts(step))).join(", ")}. Planned, each program as fast as measured and transfers free: ${ms(planned(plan, here).makespan)}. Simulated at ${(10 ** speedOf(plan, here)).toPrecision(2)} Gflop/s: ${ms(simulated(plan, here).makespan)}; what was measured beyond that is launching, and meshes that share processors.</p>`;
+  if (steps.length) text += `<p>Measured: ${steps.map((step) => ms(lasts(step))).join(", ")}. Planned, each program as fast as measured and transfers free: ${ms(planned(plan, here).makespan)}. Simulated at ${rate(1e9 * 10 ** speedOf(plan, here))}: ${ms(simulated(plan, here).makespan)}; what was measured beyond that is launching, and meshes that share processors.</p>`;
   text += `<h3>How meshes spend it</h3><table class="small"><thead><tr><th>mesh</th><th class="n">works</th><th class="n" title="idle: what it needs is still being computed elsewhere">waits for meshes</th><th class="n" title="idle: what it needs is on its way">for transfers</th><th class="n" title="idle: its inputs are there">other idle</th><th class="n" title="idle: it has nothing more to do">is done</th><th class="n" title="memory of a device">peak</th></tr></thead><tbody>${rows.join("")}</tbody></table>`;
   return text + await run(plan, found, here);
 }

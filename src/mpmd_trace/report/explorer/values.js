@@ -3,9 +3,8 @@
 
 async function values(here) {
   const at = current(here.pass), chosen = here.value ?? "", rows = index().ends.map(([name]) => name);
-  const list = index().ends.filter(([name]) => !here.find || name.includes(here.find)).slice(0, 500).map(([name, , , type]) =>
-    `<tr class="${name === chosen ? "on" : ""}" data-name="${escape(name)}"><td>${escape(name)}</td><td class="ty">${escape(index().types[type])}</td></tr>`);
-  const page = `<h2>Arguments and results</h2><div class="bar"><input type="search" id="find" placeholder="find a name" value="${escape(here.find ?? "")}"></div><table><tbody>${list.join("")}</tbody></table>`;
+  const list = index().ends.filter(([name]) => !here.find || name.includes(here.find)).slice(0, 500), places = await endPlaces();
+  const page = `<h2>Arguments and results</h2><div class="bar"><input type="search" id="find" placeholder="find a name" value="${escape(here.find ?? "")}"></div>${tree(list, places, chosen, Boolean(here.find))}`;
   const view = chosen.startsWith("%") ? await explorer.view(at) : null, v = Number(chosen.slice(1));
   const side = view ? await ssaStory(view, at, v) : chosen ? await story(chosen) : "<h2>Nothing chosen</h2><p>Click a value, or an SSA name in the text of a program.</p>";
   return [page, side, () => {
@@ -17,6 +16,27 @@ async function values(here) {
     };
     if ($("elsewhere")) elsewhere(view, at, v);
   }];
+}
+
+// The mesh and the bytes on a device of each argument and result, by name; nothing where there is no plan.
+async function endPlaces() {
+  const plan = await explorer.plan(), places = new Map();
+  if (!plan) return places;
+  const view = await explorer.view(views()[views().length - 1]), put = (name, slot) => places.set(name, [plan.meshes[plan.slots[slot][0]], plan.slots[slot][1]]);
+  plan.results.forEach((slot, i) => { if (view.results[i]) put(view.results[i][0], slot); });
+  plan.arguments.forEach((slot, i) => { if (view.arguments[i]) put(view.arguments[i][0], slot); });
+  return places;
+}
+
+// Values by mesh, and on each by the argument or result that they are in, with the bytes on a device.
+function tree(list, places, chosen, found) {
+  const size = (rows) => d3.sum(rows, ([name]) => places.get(name)?.[1] ?? 0), row = ([name, , , type]) =>
+    `<tr class="${name === chosen ? "on" : ""}" data-name="${escape(name)}"><td>${escape(name)}</td><td class="ty">${escape(index().types[type])}</td><td class="n">${places.has(name) ? bytes(places.get(name)[1]) : ""}</td></tr>`;
+  const part = (title, rows, inner, open) => `<details ${open ? "open" : ""}><summary>${escape(title)} <span class="ty">${rows.length}${places.size ? `, ${bytes(size(rows))}` : ""}</span></summary>${inner}</details>`;
+  const within = (rows) => [...d3.group(rows, ([name]) => name.split(/[.[]/)[0])].map(([name, some]) =>
+    part(name, some, `<table><tbody>${some.map(row).join("")}</tbody></table>`, found || some.length <= 40 || some.some(([one]) => one === chosen))).join("");
+  const meshes = d3.sort([...d3.group(list, ([name]) => places.get(name)?.[0] ?? "")], ([mesh]) => mesh);
+  return `<div class="tree">${meshes.map(([mesh, rows]) => mesh ? part(mesh, rows, within(rows), true) : within(rows)).join("")}</div>`;
 }
 
 async function story(name) {
