@@ -167,6 +167,29 @@ def initialized_too_late() -> None:
     mt.initialize("localhost:1", 2, 0)
 
 
+def idle_mesh(caplog: pytest.LogCaptureFixture) -> None:
+    mt.jit(layers, mt.make_config(meshes(3), CONFIG)).lower(ONES, ONES).compile()
+    raise mt.MpmdWarning(caplog.text)
+
+
+def one_microbatch() -> None:
+    grads = mt.value_and_grad(lambda w, x: jnp.sum(layers(w, x)), microbatches=1)
+    run(grads, ONES, ONES, config={"pipeline_schedule": "1F1B"})
+
+
+def host_arrays_again() -> None:
+    large = np.ones((1024, 1024), np.float32)
+    step = run(layers, large, large)
+    for _ in range(3):
+        step(large, large)
+
+
+def launched_alone(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("MPMD_TRACE_LAUNCHED", "1")
+    monkeypatch.setenv("JAX_NUM_PROCESSES", "2")
+    run(layers, ONES, ONES)
+
+
 #: What provokes the message of each entry, by its anchor.
 CAUSES: dict[str, Callable[..., None]] = {
     "name-without-a-mesh": names_of_a_typo,
@@ -194,6 +217,10 @@ CAUSES: dict[str, Callable[..., None]] = {
     "no-checkpoint": no_checkpoint,
     "callbacks-in-a-saved-program": debug_print_in_a_saved_program,
     "initialize-too-late": initialized_too_late,
+    "idle-mesh": idle_mesh,
+    "one-microbatch": one_microbatch,
+    "host-arrays-copied-again": host_arrays_again,
+    "launch-without-initialize": launched_alone,
 }
 
 
@@ -212,9 +239,10 @@ def test_every_entry_is_provoked_here_and_says_what_to_do() -> None:
 
 @pytest.mark.parametrize("anchor", CAUSES)
 @pytest.mark.filterwarnings("error::mpmd_trace.MpmdWarning")
-def test_the_message_is_as_quoted(anchor: str, tmp_path: Path) -> None:
+def test_the_message_is_as_quoted(anchor: str, request: pytest.FixtureRequest) -> None:
     cause, (quoted, _) = CAUSES[anchor], entries()[anchor]
     with pytest.raises((mt.MpmdError, mt.MpmdWarning)) as error:
-        cause(tmp_path) if "tmp_path" in cause.__code__.co_varnames else cause()
+        wanted = cause.__code__.co_varnames[: cause.__code__.co_argcount]
+        cause(*map(request.getfixturevalue, wanted))
     pattern = ".*".join(map(re.escape, quoted.split("...")))
     assert re.search(pattern, str(error.value), re.S), str(error.value)

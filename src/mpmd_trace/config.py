@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any, Self
 import jax
 from jax.sharding import AbstractMesh, Mesh
 
+from mpmd_trace.diagnostics.tables import Table, as_html
 from mpmd_trace.frontend.arguments import Leaf, one_line
 from mpmd_trace.frontend.errors import FrontendError, raise_problems
 from mpmd_trace.ir.assignment import Assignment
@@ -67,6 +68,28 @@ class Config:
     def with_options(self, **changes: Any) -> Self:
         """Return the configuration with other options of the compiler."""
         return dataclasses.replace(self, options=dataclasses.replace(self.options, **changes))
+
+    @property
+    def table(self) -> Table:
+        """The meshes, and what is assigned to each."""
+        rows = []
+        for name, mesh in self.topology.items():
+            names = [
+                key if assigned.stage is None else f"{key} (stage {assigned.stage})"
+                for key, assigned in self.assignments.items()
+                if assigned.mesh == name
+            ]
+            devices = "abstract"
+            if isinstance(mesh, Mesh):
+                devices = ", ".join([str(device) for device in mesh.devices.flat][:8]) + " ..." * (mesh.size > 8)
+            axes = ", ".join(f"{axis}={count}" for axis, count in mesh.shape.items())
+            rows.append([name, axes, devices, "by work" if self.assigns_names else ", ".join(names)])
+        return Table("meshes", ["mesh", "axes", "devices", "names"], rows, words=4)
+
+    def _repr_html_(self) -> str:
+        options = [[name, one_line(value)] for name, value in self.options.changed().items()]
+        schedule = getattr(self.pipeline_schedule, "name", self.pipeline_schedule)
+        return as_html(f"Config: schedule {schedule}", [self.table, Table("options", ["option", "value"], options, 2)])
 
     @property
     def name_to_mesh_assignment(self) -> dict[str, str]:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import collections
 import dataclasses
+import functools
 import os
 import warnings
 from typing import Any
@@ -13,19 +14,24 @@ import jax
 from mpmd_trace.api import compilation_cache
 from mpmd_trace.api.calling_convention import CallingConvention
 from mpmd_trace.api.equinox_errors import checks_of, errors_of_equinox
+from mpmd_trace.api.memory_report import MemoryReport
 from mpmd_trace.api.partitioned import Dialect, PartitionedProgram
 from mpmd_trace.api.stage_info import InOut, StageInfo
+from mpmd_trace.api.step_stats import StepClock, StepStats, plan_bubble, step_stats
 from mpmd_trace.backend.collectives import Collectives
-from mpmd_trace.backend.load import LoadedProgram, MemoryAnalysis
+from mpmd_trace.backend.load import LoadedProgram
 from mpmd_trace.backend.placement_report import PlacementReport
 from mpmd_trace.backend.stored import written
 from mpmd_trace.backend.timeline import Timeline
 from mpmd_trace.diagnostics.files import check_output, write_file
 from mpmd_trace.diagnostics.internal import explains_internal_errors
 from mpmd_trace.diagnostics.messages import MpmdError
+from mpmd_trace.diagnostics.tables import as_html
+from mpmd_trace.frontend.errors import warn
 from mpmd_trace.jax_compat.forks import check_not_forked
 from mpmd_trace.jax_compat.layouts import place_of, put
 from mpmd_trace.passes.partition import IoSpec
+from mpmd_trace.scheduling.utilization import model_flops
 
 __all__ = ["Compiled"]
 
@@ -42,10 +48,12 @@ class Compiled(StageInfo):
         self.program = program
         self.traced = traced = lowered.traced
         self.adapter = lowered.adapter
+        self._clock = StepClock()
         program.explain_placing(
             "move it with compiled.place(*args), which puts all arguments where the program wants them, or "
             "with jax.device_put and a sharding of compiled.function_named_shardings.inputs"
         )
+        program.warn_of_copies(warn)
         specs, count = program.input_specs, len(traced.constants)
         is_attached = program.placement.described is None
         self._constants = [put(c, spec) if is_attached else c for c, spec in zip(traced.constants, specs, strict=False)]
@@ -58,6 +66,11 @@ class Compiled(StageInfo):
         programs, runs = len(self.program.plan.programs), len(self.program.plan.runs)
         return f"<mpmd_trace Compiled: {self._summary()}; {programs} programs, {runs} runs a step>"
 
+    def _repr_html_(self) -> str:
+        programs, runs = len(self.program.plan.programs), len(self.program.plan.runs)
+        title = f"Compiled: {self._summary()}; {programs} programs, {runs} runs a step"
+        return as_html(title, [self.memory_analysis().table, self.placement_report().moves])
+
     # Calling.
 
     @explains_internal_errors
@@ -69,6 +82,7 @@ class Compiled(StageInfo):
         """Return the result for the leaves of the arguments (static ones left out)."""
         check_not_forked()
         self.program.check_attached()
+        self._clock.tick()
         physical = self._caller.physical(flat)
         if self._checks:
             with errors_of_equinox(self._checks, self.lowered.config):
@@ -126,6 +140,29 @@ class Compiled(StageInfo):
             raise MpmdError("a program of several processes cannot be written to a file: each of them has a part of it")
         data = written(lowered.stored_form(self.program), compilation_cache.signature(lowered.traced, lowered.adapter))
         write_file(path, data)
+
+    def step_stats(self, *, tokens: int | None = None, peak_flops: float | None = None) -> StepStats:
+        """Return step time, tokens per second, MFU, bubble, bytes sent and the most memory in use on each mesh.
+
+        A call costs one reading of the clock, whether this is asked for or not; asking does not wait for the devices.
+
+            if step % 100 == 0:
+                logger.log(step, dataclasses.asdict(compiled.step_stats(tokens=batch.size)))
+
+        Args:
+            tokens: how many tokens (or samples) a step handles.
+            peak_flops: the peak FLOP/s of one device; by default that of common GPUs and TPUs (dense bfloat16).
+        """
+        flops, bubble = self._costs
+        return step_stats(self.program, self._clock, flops, tokens, peak_flops, bubble)
+
+    @functools.cached_property
+    def _costs(self) -> tuple[float | None, float]:
+        """The FLOPs of the model in a step (None for a loaded program, which has no trace), and the bubble."""
+        plan = self.program.plan
+        flops = {e.spec.callee: e.cost.get("flops", 0.0) for e in self.program.runtime.own_executables}
+        bubble = plan_bubble(plan, [flops.get(program.callee, 0.0) for program in plan.programs])
+        return None if self.lowered.stored is not None else model_flops(self.lowered.compiler_ir("stablehlo")), bubble
 
     # What is known about it.
 
@@ -190,9 +227,12 @@ class Compiled(StageInfo):
         """Return XLA's counts of floating-point operations and bytes, per mesh and in total, and the bytes moved."""
         return self.program.cost_analysis()
 
-    def memory_analysis(self) -> dict[str, MemoryAnalysis]:
-        """Return for each mesh the bytes of one device: the peak under the schedule, arguments, results, scratch."""
-        return self.program.memory_analysis()
+    def memory_analysis(self) -> MemoryReport:
+        """Return for each mesh the bytes of one device: the peak under the schedule, arguments, results, scratch.
+
+        The result is a dict; `print` and notebooks show it as a table.
+        """
+        return MemoryReport(self.program.memory_analysis())
 
     def collectives(self) -> dict[str, Collectives]:
         """Return for each mesh the collectives that one device runs in a step, from XLA's optimized programs."""

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import dataclasses
+import os
 import pickle
 import time
 import warnings
@@ -15,7 +16,7 @@ import jax
 from mpmd_trace.api import compilation_cache
 from mpmd_trace.api.compiled import Compiled
 from mpmd_trace.api.options import compiler_options as chosen_options
-from mpmd_trace.api.partitioned import PartitionedProgram, loud
+from mpmd_trace.api.partitioned import PartitionedProgram, loud, tell_once
 from mpmd_trace.backend.executables import CompilerOptions, Known
 from mpmd_trace.backend.load import LoadedProgram, load
 from mpmd_trace.backend.placement_report import PlacementReport, Traffic, placement_report
@@ -23,6 +24,7 @@ from mpmd_trace.config import Config
 from mpmd_trace.diagnostics.internal import explains_internal_errors
 from mpmd_trace.diagnostics.messages import MpmdError, shortened
 from mpmd_trace.diagnostics.progress import LOG, stage, without_bar
+from mpmd_trace.diagnostics.tables import as_html
 from mpmd_trace.frontend.errors import callers_place, problem, raise_problems, recorded_warnings, warn
 from mpmd_trace.frontend.trace import Traced
 from mpmd_trace.ir.collector import paused_collector
@@ -51,6 +53,11 @@ class Lowered(PartitionedProgram):
     def __repr__(self) -> str:
         return f"<mpmd_trace Lowered: {self._summary()}; {', '.join(self.config.topology)}; {self.schedule.name}>"
 
+    def _repr_html_(self) -> str:
+        report = self.placement_report()
+        title = f"Lowered: {self._summary()}; schedule {self.schedule.name}"
+        return as_html(title, [self.config.table, report.held, report.moves])
+
     @paused_collector()
     @explains_internal_errors
     def compile(
@@ -75,6 +82,10 @@ class Lowered(PartitionedProgram):
                 "cost_analysis() and memory_analysis() for estimates"
             )
             raise MpmdError([problem(message, self.config.where)])
+        if os.environ.get("MPMD_TRACE_LAUNCHED"):
+            from mpmd_trace.api.processes import check_joined  # late: a process that is alone starts without it
+
+            check_joined()
         _check_devices(self.config)
         _check_platform(self.config, self.traced)
         started = time.monotonic()
@@ -148,10 +159,24 @@ class Lowered(PartitionedProgram):
         if options.remat is not None or options.offload is not None:
             for text in missing(program, self.asked.limit):
                 warn(text, self.config.where)
+        self._warn_of_idle_meshes(program)
         given = [{i for i, place in enumerate(places) if place is not None} for places in self.asked.assignments]
         own = {self.traced.inputs[i].name for i in given[0]}
         for text in placement_warnings(placement_report(program.plan, held=False), own, given[1]):
             warn(text, self.config.where)
+
+    def _warn_of_idle_meshes(self, program: LoadedProgram) -> None:
+        """Say which meshes no name is assigned to, and neither hold nor compute anything."""
+        assigned = {assignment.mesh for assignment in self.config.assignments.values()}
+        used = {slot.mesh for slot in program.plan.slots} | {run.mesh for run in program.plan.runs}
+        idle = [name for name in self.config.topology if name not in assigned and name not in used]
+        if idle and jax.process_index() == 0:
+            some = f"the mesh {idle[0]!r} has" if len(idle) == 1 else f"the meshes {', '.join(map(repr, idle))} have"
+            tell_once(
+                f"{some} nothing to do in {self.traced.name}, since no name is assigned there. Assign names (or "
+                "'auto', which assigns them by their work), or leave the mesh out of the topology "
+                f"({self.config.where})"
+            )
 
 
 def _warn_of_donations(program: LoadedProgram, traced: Traced) -> None:

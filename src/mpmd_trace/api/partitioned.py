@@ -13,9 +13,10 @@ import jax
 
 from mpmd_trace.api import annotate_io
 from mpmd_trace.api.estimates import EstimatedProgram
+from mpmd_trace.api.memory_report import MemoryReport
 from mpmd_trace.api.request import Asked
 from mpmd_trace.api.stage_info import PLAIN, Adapter, StageInfo
-from mpmd_trace.backend.load import LoadedProgram, MemoryAnalysis
+from mpmd_trace.backend.load import LoadedProgram
 from mpmd_trace.backend.placement_report import PlacementReport, placement_report
 from mpmd_trace.backend.planner import make_plan
 from mpmd_trace.backend.stored import Stored, stored_form
@@ -50,7 +51,7 @@ from mpmd_trace.scheduling.user_rules import (
     rules_of_program,
 )
 
-__all__ = ["Dialect", "PartitionedProgram", "loud"]
+__all__ = ["Dialect", "PartitionedProgram", "loud", "tell_once"]
 
 Dialect = Literal["jaxpr", "stablehlo", "mpmd", "plan"]
 
@@ -187,7 +188,7 @@ class PartitionedProgram(StageInfo):
         """Warn of a schedule that was asked for and has nothing to order, and tell where meshes wait without one."""
         waiting = self.schedule.name == PROGRAM_ORDER and jax.process_index() == 0
         if waiting and (meshes := waiting_meshes(module)):
-            _tell_once(
+            tell_once(
                 f"{self.traced.name}: without a pipeline_schedule the microbatches run one after the other, in the "
                 f"order of the program, and of {meshes} meshes one works at a time. "
                 "make_config(pipeline_schedule='1F1B') has all of them work at once, 'auto' chooses a schedule "
@@ -234,9 +235,9 @@ class PartitionedProgram(StageInfo):
         """Estimate `Compiled.cost_analysis`, for abstract meshes, too.  Raises `MpmdError`."""
         return self.estimated.cost_analysis()
 
-    def memory_analysis(self) -> dict[str, MemoryAnalysis]:
+    def memory_analysis(self) -> MemoryReport:
         """Estimate `Compiled.memory_analysis`, for abstract meshes, too.  Raises `MpmdError`."""
-        return self.estimated.memory_analysis()
+        return MemoryReport(self.estimated.memory_analysis())
 
     def placement_report(self) -> PlacementReport:
         """Return what each mesh holds and what moves between meshes, as far as that is known before XLA compiles."""
@@ -284,7 +285,8 @@ class PartitionedProgram(StageInfo):
 
 
 @functools.cache
-def _tell_once(text: str) -> None:
+def tell_once(text: str) -> None:
+    """Write a line to the log, the first time that there is this text."""
     LOG.warning("%s", text)
 
 
@@ -309,12 +311,22 @@ def waiting_meshes(module: Module) -> int:
 
 
 def without_microbatches(module: Module, schedule: str) -> str | None:
-    """Return what to say of a training step over several meshes, after the import phase, that has no microbatch."""
+    """Return what to say of a training step over several meshes, after the import phase, without two microbatches."""
     named = [op for op in module.main.body if isinstance(op, FragmentOp) and op.is_user]
     meshes = len({op.mesh for op in named})
     trains = any(origin.transpose_count for op in named for origin in op.origin)
-    if not trains or meshes < 2 or any(op.call_counter is not None for op in named):
+    counted = {op.call_counter for op in named} - {None}
+    if not trains or meshes < 2 or len(counted) > 1:
         return None
+    waiting = (
+        f"one mesh works at a time while the others wait, {(meshes - 1) / meshes:.0%} of a step each if all have as "
+        f"much to do (with 8 microbatches and 1F1B {(meshes - 1) / (meshes + 7):.0%})"
+    )
+    if counted:
+        return (
+            f"the schedule '{schedule}' has one microbatch to order, so {waiting}. Use more microbatches: "
+            "mpmd_trace.value_and_grad(loss, microbatches=...), or more calls in the loop"
+        )
     runs = collections.Counter(origin.name for op in named for origin in op.origin if origin.transpose_count == 0)
     most = max(runs, key=lambda name: runs[name], default=None)
     if most is not None and runs[most] > 1:
@@ -325,9 +337,7 @@ def without_microbatches(module: Module, schedule: str) -> str | None:
             "pipeline_schedule out"
         )
     return (
-        f"the schedule '{schedule}' orders microbatches, but the step has none: one mesh works at a time while the "
-        f"others wait, {(meshes - 1) / meshes:.0%} of a step each if all have as much to do (with 8 microbatches and "
-        f"1F1B {(meshes - 1) / (meshes + 7):.0%}). Take the gradients with "
-        "mpmd_trace.value_and_grad(loss, microbatches=...), or in "
+        f"the schedule '{schedule}' orders microbatches, but the step has none: {waiting}. Take the gradients "
+        "with mpmd_trace.value_and_grad(loss, microbatches=...), or in "
         "mpmd_trace.enumerated_for, or leave pipeline_schedule out"
     )

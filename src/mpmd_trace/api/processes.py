@@ -16,7 +16,7 @@ from mpmd_trace.backend.distribution.peers import Peers
 from mpmd_trace.diagnostics.internal import explains_internal_errors
 from mpmd_trace.frontend.errors import mistake
 
-__all__ = ["fetch", "initialize"]
+__all__ = ["check_joined", "fetch", "initialize"]
 
 #: What `mpmd-trace launch` tells its processes, besides the variables that `initialize` documents.
 SERVED, TIMEOUT = "MPMD_TRACE_LAUNCHED", "MPMD_TRACE_TIMEOUT"
@@ -146,6 +146,17 @@ def _variable(variable: str, name: str) -> int:
 
 
 @explains_internal_errors
+def check_joined() -> None:
+    """Raise `MpmdError` in a process of `mpmd-trace launch` that has not joined the others."""
+    count = os.environ.get("JAX_NUM_PROCESSES", "1")
+    if SERVED in os.environ and count != "1" and jobs.current() is None:
+        raise mistake(
+            f"mpmd-trace launch has started {count} processes of this script, and this one has not joined the others, "
+            "so that each would train alone. Call mpmd_trace.initialize() at the start of the script. (A process "
+            f"that is to run alone needs an environment without {SERVED}.)"
+        )
+
+
 def fetch(tree: Any) -> Any:
     """Return the arrays of `tree` as NumPy arrays in every process, wherever they are.
 

@@ -10,11 +10,15 @@ import jax
 import numpy as np
 
 from mpmd_trace.backend.plan import Plan
-from mpmd_trace.diagnostics.messages import Diagnostic, MpmdError
+from mpmd_trace.diagnostics.messages import Diagnostic, MpmdError, shortened
 from mpmd_trace.jax_compat.layouts import full_format, layout_of, put, same_layout
 from mpmd_trace.jax_compat.runtime import ArrayImpl
 
 __all__ = ["ArgumentChecker", "TracedArgument", "WrongSharding"]
+
+
+#: Host arrays are warned of when they come so often in a row, and are at least so many bytes together.
+_OFTEN, _COSTLY = 3, 2**20
 
 
 class WrongSharding(MpmdError):
@@ -54,6 +58,11 @@ class ArgumentChecker:
         self.moves_ours_within_mesh = True
         #: Moves an array between the devices of several processes.
         self.move: Callable[[jax.Array, jax.ShapeDtypeStruct], jax.Array] = put
+        #: For each argument that was copied to its mesh: the array that it was copied from, the copy when that array
+        #: came twice (it stays as long as the array), and how often it came in a row.
+        self._kept: dict[int, tuple[weakref.ref[Any], jax.Array | None, int]] = {}
+        #: Called once, when host arrays that come again and again are copied in every call.
+        self.warn_of_copies: Callable[[str], None] | None = None
         #: How the caller can move argument `{index}`.
         self.remedy = "move it with jax.device_put(x, program.input_shardings[{index}])"
 
@@ -124,6 +133,8 @@ class ArgumentChecker:
                         "pass jax.random.key_data(key)"
                     )
                 raise _Misfit(f"must be {_shown(spec)}, not {_shown(x)}")
+            if (copy := self._copy_of(index, x)) is not None:
+                return copy
             if x.is_deleted():
                 raise _Misfit(
                     "was donated to an earlier call, or deleted, and its buffer is gone; use what that call "
@@ -160,11 +171,54 @@ class ArgumentChecker:
             if x.committed and not (x.is_fully_addressable and spec.sharding.is_fully_addressable):
                 return self.move(x, spec)
             placed = put(x, spec, may_alias=False if index in self.plan.donated else None)
+            self._remember(index, x, placed)
         else:
             placed = self._from_host(spec, x, index in self.unused)
+            if isinstance(x, np.ndarray):
+                self._remember(index, x, None)
         if isinstance(placed, jax.core.Tracer):  # inside of jax.jit even constants are traced
             raise _Traced("would become a tracer where it is called")
         return placed
+
+    def _copy_of(self, index: int, x: Any) -> jax.Array | None:
+        """Return the copy of an array on its mesh that an earlier call has made, if there is one."""
+        last = self._kept.get(index)
+        if last is None or x.is_deleted() or last[0]() is not x:
+            return None
+        copy = last[1]
+        return copy if copy is not None and not copy.is_deleted() else None
+
+    def _remember(self, index: int, x: Any, placed: jax.Array | None) -> None:
+        """Keep the copy of an array that is copied for the second time, and warn of host arrays, which may change."""
+        if index in self.plan.donated:
+            return
+        kept = self._kept
+        last = kept.get(index)
+        if last is not None and last[0]() is x:
+            kept[index] = last[0], placed, last[2] + 1
+            if placed is None and last[2] + 1 == _OFTEN and self.warn_of_copies is not None:
+                self._warn_of_copies()
+            return
+
+        def forget(gone: weakref.ref[Any]) -> None:
+            if index in kept and kept[index][0] is gone:
+                del kept[index]
+
+        kept[index] = weakref.ref(x, forget), None, 1
+
+    def _warn_of_copies(self) -> None:
+        host = [i for i, (ref, copy, _) in self._kept.items() if copy is None and isinstance(ref(), np.ndarray)]
+        repeated = [i for i in host if self._kept[i][2] >= _OFTEN - 1]
+        bytes_ = sum(self.plan.slots[i].bytes for i in repeated)
+        if bytes_ < _COSTLY or self.warn_of_copies is None:
+            return
+        names = ", ".join(shortened([self.name(i) for i in repeated], 3))
+        say, self.warn_of_copies = self.warn_of_copies, None
+        say(
+            f"{bytes_:,} bytes of host arrays come again in every call, and are copied to their meshes each time: "
+            f"{names}. If they do not change, place them once and pass what that returns: compiled.place(*args), or "
+            "mpmd_trace.place(compiled, ...) for the leading arguments"
+        )
 
     def _from_host(self, spec: jax.ShapeDtypeStruct, x: Any, unused: bool) -> Any:
         if isinstance(x, jax.ShapeDtypeStruct):

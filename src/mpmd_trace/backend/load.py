@@ -166,6 +166,10 @@ class LoadedProgram:
         """Say in messages how to move an argument; `{index}` in the text is its number."""
         self._checker.remedy = remedy
 
+    def warn_of_copies(self, warn: Callable[[str], None]) -> None:
+        """Call `warn` once if host arrays are copied again in every call."""
+        self._checker.warn_of_copies = warn
+
     def accept_misplaced_results(self, ours: dict[int, Any], *, within_mesh: bool) -> None:
         """Take results as arguments from any mesh: our own, and those of the other programs that share `ours`.
 

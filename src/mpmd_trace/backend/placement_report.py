@@ -21,6 +21,7 @@ from typing import Literal
 
 from mpmd_trace.backend.plan import Plan, Run, Slot, Transfer, parse_mesh
 from mpmd_trace.backend.replacements import alike, ends, path_in, replacements
+from mpmd_trace.diagnostics.tables import Table, as_html, as_text, in_units
 from mpmd_trace.ir.attributes import MeshAttr
 from mpmd_trace.ir.ops import HOISTED
 from mpmd_trace.ir.shardings import local_shape
@@ -171,6 +172,31 @@ class PlacementReport:
     def bytes(self) -> int:
         """All bytes that move in a step."""
         return sum(s.bytes for s in self.sent)
+
+    @property
+    def held(self) -> Table:
+        """What each mesh holds, as a table."""
+        columns = ["parameters", "state", "arguments", "gradients", "hoisted", "activations", "peak"]
+        rows = [[one.mesh, *(in_units(getattr(one, column)) for column in columns)] for one in self.meshes]
+        return Table("held by a device of each mesh", ["mesh", *columns], rows)
+
+    @property
+    def moves(self) -> Table:
+        """What moves in a step by cause, as a table."""
+        rows = [[cause, f"{count:,}", in_units(moved)] for cause, (count, moved) in self.causes.items()]
+        return Table("sent between meshes in a step", ["cause", "transfers", "size"], rows)
+
+    @property
+    def _problems(self) -> Table:
+        rows = [[one.name, one.mesh, ", ".join(one.used_on), in_units(one.bytes)] for one in self.misplaced]
+        rows += [[one.name, one.mesh, f"leaves on {one.leaves}", in_units(one.bytes)] for one in self.returning]
+        return Table("not where it is used", ["array", "mesh", "used on", "size"], rows, words=3)
+
+    def __str__(self) -> str:
+        return as_text([self.held, self.moves, self._problems])
+
+    def _repr_html_(self) -> str:
+        return as_html("", [self.held, self.moves, self._problems])
 
 
 def placement_report(

@@ -26,6 +26,9 @@ KIND_NAMES: dict[Kind, str] = {
     "O": "optimizer",
 }
 
+#: The colors of pictures.
+COLORS: dict[Kind, str] = {"F": "#5b8fc7", "I": "#e8a04c", "W": "#8fbf78", "B": "#d9775f", "O": "#9a8fb8"}
+
 NO_MICROBATCH = -1
 """The microbatch of an optimizer action, which belongs to all of them."""
 

@@ -8,11 +8,10 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from xml.sax.saxutils import escape
 
-from mpmd_trace.schedules._actions import KIND_NAMES, KINDS, Action, Kind, Step
+from mpmd_trace.schedules._actions import COLORS, KIND_NAMES, KINDS, Action, Step
 from mpmd_trace.schedules._errors import ScheduleError
 from mpmd_trace.schedules._result import Event, Simulation, Timeline, shortest_of
 
-COLORS: dict[Kind, str] = {"F": "#5b8fc7", "I": "#e8a04c", "W": "#8fbf78", "B": "#d9775f", "O": "#9a8fb8"}
 INK, PALE, GRID, IDLE = "#1f2430", "#5c6370", "#d9dce1", "#eceef2"
 AREA, AREA_EDGE = "#c9d8ea", "#3f6ea5"
 

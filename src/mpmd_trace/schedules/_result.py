@@ -10,6 +10,7 @@ from typing import Literal
 from mpmd_trace.schedules import _memory
 from mpmd_trace.schedules._actions import Step
 from mpmd_trace.schedules._costs import Costs
+from mpmd_trace.schedules._html import timeline_html
 from mpmd_trace.schedules._program import Program
 from mpmd_trace.schedules._schedule import Schedule
 
@@ -76,6 +77,13 @@ class Simulation:
     static: list[float] = field(repr=False)
     weight_fraction: float = 1.0
     transfers: str = "async"
+
+    def _repr_html_(self) -> str:
+        rows = [[(event.step, event.start, event.end) for event in row] for row in self.timeline.rows]
+        peak = max(self.peak_memory, default=0.0)
+        title = f"{self.schedule.name}: {self.schedule.meshes} meshes, {self.schedule.microbatches} microbatches"
+        measures = f"makespan {self.makespan:g}, bubble {self.bubble_rate_makespan:.1%}, peak memory {peak:g}"
+        return timeline_html(title, rows, self.makespan, measures)
 
     def _rows(self) -> list[tuple[int, int]]:
         first = self.program.first

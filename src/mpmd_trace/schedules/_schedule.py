@@ -15,6 +15,7 @@ from typing import Literal, TypeAlias
 from mpmd_trace.schedules._actions import Action, Fused, Kind, Step, parse_action
 from mpmd_trace.schedules._errors import Problem, ScheduleError
 from mpmd_trace.schedules._graph import StageGraph
+from mpmd_trace.schedules._html import orders_html
 
 _COMMENT = re.compile(r"#\s*(ring|edges|only):\s*([\d\s-]+)")
 
@@ -84,6 +85,10 @@ class Schedule:
     forward_only: bool = False
     only: tuple[range, ...] | None = None
     model_stage: tuple[int, ...] | None = None
+
+    def _repr_html_(self) -> str:
+        title = f"{self.name}: {self.meshes} meshes, {self.stages} stages, {self.microbatches} microbatches"
+        return orders_html(title, self.orders)
 
     @property
     def meshes(self) -> int:

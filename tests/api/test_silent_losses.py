@@ -1,0 +1,158 @@
+"""What costs time without need is said once, with the way out, or is avoided."""
+
+from __future__ import annotations
+
+import gc
+import warnings
+import weakref
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+from jax.sharding import Mesh
+from pipelines import accumulate, batch, config, loss, topology, weights
+
+import mpmd_trace
+from mpmd_trace import MpmdError, MpmdWarning
+from mpmd_trace.backend import arguments
+
+Puts = list[tuple[int, ...]]
+
+
+@pytest.fixture
+def puts(monkeypatch: pytest.MonkeyPatch) -> Puts:
+    """The shapes of the arrays that calls copy to their meshes."""
+    copied: Puts = []
+
+    def put(x: Any, spec: Any, **options: Any) -> Any:
+        copied.append(x.shape)
+        return arguments_put(x, spec, **options)
+
+    arguments_put = arguments.put
+    monkeypatch.setattr(arguments, "put", put)
+    return copied
+
+
+def predict(ws: Any, x: Any) -> Any:
+    for i, w in enumerate(ws):
+        x = mpmd_trace.named_computation(lambda w, x: jnp.tanh(x @ w), name=f"f{i}")(w, x)
+    return x
+
+
+def parameters() -> list[jax.Array]:
+    return [jnp.asarray(w) for w in jax.random.normal(jax.random.key(0), (2, 8, 8))]
+
+
+def test_an_array_that_comes_again_is_copied_to_its_mesh_only_twice(puts: Puts) -> None:
+    ws, x = parameters(), jnp.ones((4, 8))
+    compiled = mpmd_trace.jit(predict, config()).lower(ws, x).compile()
+    expected = predict(ws, x)
+    counts = []
+    for _ in range(4):
+        np.testing.assert_allclose(compiled(ws, x), expected, rtol=1e-5, atol=1e-6)
+        counts.append(len(puts))
+    assert counts[1] > counts[0] > 0 and counts[3] == counts[2] == counts[1]
+
+
+def test_another_array_is_not_taken_for_the_one_before(puts: Puts) -> None:
+    ws, x = parameters(), jnp.ones((4, 8))
+    compiled = mpmd_trace.jit(predict, config()).lower(ws, x).compile()
+    for _ in range(3):
+        compiled(ws, x)
+    others = [2 * w for w in ws]
+    np.testing.assert_allclose(compiled(others, x), predict(others, x), rtol=1e-5, atol=1e-6)
+    np.testing.assert_allclose(compiled(ws, x), predict(ws, x), rtol=1e-5, atol=1e-6)
+
+
+def test_a_copy_goes_with_its_array() -> None:
+    ws, x = parameters(), jnp.ones((4, 8))
+    compiled = mpmd_trace.jit(predict, config()).lower(ws, x).compile()
+    for _ in range(3):
+        compiled(ws, x)
+    copies = [weakref.ref(copy) for _, copy, _ in compiled.program._checker._kept.values() if copy is not None]
+    assert copies
+    del ws, x
+    gc.collect()
+    assert all(copy() is None for copy in copies)
+
+
+def test_a_deleted_array_is_an_error_although_its_copy_is_there() -> None:
+    ws, x = parameters(), jnp.ones((4, 8))
+    compiled = mpmd_trace.jit(predict, config()).lower(ws, x).compile()
+    for _ in range(3):
+        compiled(ws, x)
+    ws[0].delete()
+    with pytest.raises(MpmdError, match="was donated to an earlier call, or deleted"):
+        compiled(ws, x)
+
+
+def test_donated_arrays_are_not_kept() -> None:
+    compiled = mpmd_trace.jit(accumulate, config(), donate_argnums=0).lower(weights(), batch()).compile()
+    for _ in range(3):
+        ws = jax.tree.map(jnp.asarray, weights())
+        compiled(ws, batch())
+    assert all(index not in compiled.program.plan.donated for index in compiled.program._checker._kept)
+
+
+def test_large_host_arrays_that_come_again_are_warned_of_once() -> None:
+    ws = [np.ones((512, 512), np.float32) for _ in range(2)]
+    x = np.ones((4, 512), np.float32)
+    compiled = mpmd_trace.jit(predict, config()).lower(ws, x).compile()
+    compiled(ws, x)
+    compiled(ws, x)
+    with pytest.warns(MpmdWarning, match=r"2,\d+,\d+ bytes of host arrays come again .*compiled.place") as said:
+        compiled(ws, x)
+    assert len(said) == 1 and "test_silent_losses.py" in said[0].filename
+    compiled(ws, x)  # warnings are errors here
+    placed, _ = compiled.place(ws, x)
+    for _ in range(4):
+        compiled(*placed)
+
+
+def test_small_host_arrays_and_fresh_ones_are_not_warned_of() -> None:
+    ws = [np.ones((512, 512), np.float32) for _ in range(2)]
+    compiled = mpmd_trace.jit(predict, config()).lower(ws, np.ones((4, 512), np.float32)).compile()
+    (ws,) = mpmd_trace.place(compiled, ws)
+    small = np.ones((4, 512), np.float32)
+    for _ in range(5):
+        compiled(ws, small)
+        compiled([w.copy() for w in ws], small)
+
+
+def test_a_mesh_without_anything_to_do(caplog: pytest.LogCaptureFixture) -> None:
+    meshes = {**topology(), "spare": Mesh(np.array(jax.devices()[6:8]), ("x",))}
+    cfg = mpmd_trace.make_config(meshes, {"f0": "m0", "f1": "m1"})
+    lowered = mpmd_trace.jit(predict, cfg).lower(parameters(), jnp.ones((4, 8)))
+    for _ in range(2):
+        lowered.compile()
+    [said] = [record.getMessage() for record in caplog.records if "nothing to do" in record.getMessage()]
+    assert (
+        said.startswith("the mesh 'spare' has nothing to do in predict, since no name") and "silent_losses.py" in said
+    )
+    caplog.clear()
+    used = mpmd_trace.make_config(meshes, {"f0": "m0", "f1": "m1"}, output_mesh_assignment="spare")
+    mpmd_trace.jit(predict, used).lower(parameters(), jnp.ones((4, 8))).compile()
+    assert not [record for record in caplog.records if "nothing to do" in record.getMessage()]
+
+
+@pytest.mark.parametrize("microbatches", [1, 2])
+def test_one_microbatch_under_a_schedule(microbatches: int) -> None:
+    def step(ws: Any, x: Any) -> Any:
+        return mpmd_trace.value_and_grad(loss, microbatches=microbatches)(ws, x)
+
+    with warnings.catch_warnings(record=True) as said:
+        warnings.simplefilter("always")
+        mpmd_trace.jit(step, config(pipeline_schedule="1F1B")).lower(weights(), batch()).compile()
+    texts = [str(w.message) for w in said if isinstance(w.message, MpmdWarning)]
+    assert [("has one microbatch to order" in text) for text in texts] == [True] * (microbatches == 1), texts
+
+
+def test_a_launched_script_without_initialize(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("MPMD_TRACE_LAUNCHED", "1")
+    monkeypatch.setenv("JAX_NUM_PROCESSES", "4")
+    with pytest.raises(MpmdError, match=r"has started 4 processes .* Call mpmd_trace.initialize\(\) at the start"):
+        mpmd_trace.jit(predict, config())(parameters(), jnp.ones((4, 8)))
+    monkeypatch.setenv("JAX_NUM_PROCESSES", "1")
+    mpmd_trace.jit(predict, config())(parameters(), jnp.ones((4, 8)))
