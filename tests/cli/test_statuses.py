@@ -55,7 +55,7 @@ def test_a_file_that_is_missing(name: str, tmp_path: Path, command: Command) -> 
     [
         (["show", TINY, "--stage", "nothing"], "--stage is jaxpr, ir, mpmd or plan"),
         (["show", f"{TINY}:nothing"], "defines no 'nothing'"),
-        (["run", TINY, "--set", "steps=0"], "there must be 1 step or more"),
+        (["bisect", TINY, "--set", "steps=0"], "there must be 1 step or more"),
         (["check", TINY, "-n", "0"], "--processes is 0"),
         (["plan", TINY, "--microbatches", "x"], "--microbatches is 'x'"),
         (["passes", "nothing"], "there is no pass or pipeline"),
