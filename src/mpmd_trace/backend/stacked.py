@@ -13,6 +13,7 @@ from jax.sharding import Mesh, NamedSharding, PartitionSpec
 from mpmd_trace.diagnostics.messages import MpmdError, shortened
 from mpmd_trace.jax_compat.layouts import put
 from mpmd_trace.jax_compat.runtime import assembled, shards_of
+from mpmd_trace.jax_compat.tracing import is_key
 
 __all__ = ["Pieces", "PiecesType", "StackedArrays", "check_not_deleted", "union"]
 
@@ -79,7 +80,7 @@ class Pieces:
     def whole(self, parts: Iterable[Any]) -> Any:
         """Return the whole array of these parts, each an array of NumPy or of typed keys."""
         those = list(parts)
-        if not _is_key(self):
+        if not is_key(self):
             return np.concatenate([np.asarray(part) for part in those], self.axis)
         data = [np.asarray(jax.random.key_data(part)) for part in those]
         return jax.random.wrap_key_data(np.concatenate(data, self.axis), impl=jax.random.key_impl(those[0]))
@@ -206,7 +207,7 @@ class StackedArrays:
                 x = x.whole(x.parts)  # cut elsewhere, or not at all: on the host, since one device may lack the memory
             if form is None:
                 result.append(x)
-            elif _is_key(x) and not isinstance(x, Pieces):
+            elif is_key(x) and not isinstance(x, Pieces):
                 impl = jax.random.key_impl(x)
                 data = self._apart(i, jax.random.key_data(x), form)
                 result += [jax.random.wrap_key_data(part, impl=impl) for part in data]
@@ -276,7 +277,7 @@ def _together(form: Rows, parts: Sequence[Any], sharding: NamedSharding | None) 
     axis, bounds = form
     if sharding is None:
         return Pieces(bounds, parts, axis)
-    if _is_key(parts[0]):
+    if is_key(parts[0]):
         data = _together(form, [jax.random.key_data(part) for part in parts], sharding)
         return jax.random.wrap_key_data(data, impl=jax.random.key_impl(parts[0]))
     first = parts[0].aval
@@ -286,8 +287,3 @@ def _together(form: Rows, parts: Sequence[Any], sharding: NamedSharding | None) 
 
 def _aval(spec: jax.ShapeDtypeStruct) -> Any:
     return jax.core.ShapedArray(spec.shape, spec.dtype)
-
-
-def _is_key(x: Any) -> bool:
-    dtype = getattr(x, "dtype", None)
-    return dtype is not None and bool(jax.dtypes.issubdtype(dtype, jax.dtypes.prng_key))

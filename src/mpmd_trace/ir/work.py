@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import math
-import re
 from typing import cast
 
 from mpmd_trace.ir.core import Op
 from mpmd_trace.ir.outlined import outlined_callee, outlined_work
+from mpmd_trace.ir.reading import listed, shape_of
 from mpmd_trace.ir.types import TensorType
 
 __all__ = ["RAGGED_DOT", "elements_computed", "products_of_ragged_dot"]
@@ -32,14 +32,10 @@ def elements_computed(op: Op) -> float:
 
 def products_of_ragged_dot(op: Op) -> float:
     """Return how many products a `chlo.ragged_dot` adds up for an element of its result: no row is multiplied twice."""
-    numbers = op.props["ragged_dot_dimension_numbers"].text
-
-    def listed(name: str) -> set[int]:
-        match = re.search(rf"\b{name}_dimensions = \[([\d, ]*)", numbers)
-        return {int(n) for n in match[1].split(",") if n.strip()} if match is not None else set()
-
-    left, sizes = (cast(TensorType, op.operand(i).type).shape or () for i in (0, 2))
-    contracting = listed("lhs_contracting")
+    left, sizes = shape_of(op.operand(0)), shape_of(op.operand(2))
+    contracting, ragged = (
+        listed(op, "ragged_dot_dimension_numbers", f"lhs_{kind}_dimensions") for kind in ("contracting", "ragged")
+    )
     total = math.prod(left[i] for i in contracting)
     # Groups of what is contracted have a result each.
-    return total / max(sizes[-1], 1) if listed("lhs_ragged") <= contracting else float(total)
+    return total / max(sizes[-1], 1) if set(ragged) <= set(contracting) else float(total)

@@ -95,9 +95,10 @@ def is_literal(atom: Atom) -> bool:
     return isinstance(atom, core.Literal)
 
 
-def is_key(aval: Aval) -> bool:
-    """Return whether `aval` is an array of typed PRNG keys."""
-    return bool(jax.dtypes.issubdtype(aval.dtype, jax.dtypes.prng_key))
+def is_key(value: Any) -> bool:
+    """Return whether an array, or the type of one, is of typed PRNG keys."""
+    dtype = getattr(value, "dtype", None)
+    return dtype is not None and bool(jax.dtypes.issubdtype(dtype, jax.dtypes.prng_key))
 
 
 def key_implementation(aval: Aval) -> str:

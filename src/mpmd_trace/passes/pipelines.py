@@ -121,10 +121,7 @@ from mpmd_trace.passes.variants import (
     VerifyStagesOfLoops,
 )
 
-__all__ = ["PLACEMENTS", "passes_of", "pipeline", "reference_pipeline"]
-
-#: How unnamed code gets its meshes: as the reference does it, or by a minimum cut (`docs/placement_algorithm.md`).
-PLACEMENTS = ("reference", "cut")
+__all__ = ["passes_of", "pipeline", "reference_pipeline"]
 
 
 def passes_of(

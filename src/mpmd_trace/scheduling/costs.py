@@ -9,12 +9,12 @@ from __future__ import annotations
 import math
 import re
 from collections.abc import Iterable
-from typing import cast
 
 from mpmd_trace.ir.bodies import remembered
 from mpmd_trace.ir.core import Op, Region, Value
 from mpmd_trace.ir.ops import FuncOp, Module
 from mpmd_trace.ir.outlined import outlined_callee, outlined_work
+from mpmd_trace.ir.reading import listed, shape_of
 from mpmd_trace.ir.sharding_attributes import TensorShardingPerValueAttr
 from mpmd_trace.ir.types import TensorType
 from mpmd_trace.ir.work import RAGGED_DOT, products_of_ragged_dot
@@ -35,7 +35,6 @@ _FREE = frozenset(
 _COMBINING = frozenset(
     f"stablehlo.{name}" for name in ("all_reduce", "map", "reduce", "reduce_scatter", "scatter", "select_and_scatter")
 )
-_LIST = re.compile(r"lhs_contracting_dimensions = \[([\d, ]*)\]")
 _KERNEL = re.compile(r"x\[([^\]]*)\]->")
 
 #: Own work, and how often each function is called from here.
@@ -148,22 +147,14 @@ def _elements(values: Iterable[Value]) -> int:
     return sum(v.type.num_elements for v in values if isinstance(v.type, TensorType) and v.type.is_ranked)
 
 
-def _shape(value: Value) -> list[int]:
-    return [d for d in cast(TensorType, value.type).shape or () if isinstance(d, int)]
-
-
 def _contracted(op: Op) -> int:
-    numbers = op.props.get("dot_dimension_numbers")
-    match = _LIST.search(numbers.text) if numbers is not None else None
-    if match is None:
-        return 1
-    shape = _shape(op.operands[0])
-    return math.prod(shape[int(d)] for d in match.group(1).split(",") if d.strip())
+    shape = shape_of(op.operand(0))
+    return math.prod(shape[d] for d in listed(op, "dot_dimension_numbers", "lhs_contracting_dimensions"))
 
 
 def _window(op: Op) -> float:
     """Return what one output element of a convolution adds up: the kernel without its output features."""
-    kernel = _shape(op.operands[1])
+    kernel = shape_of(op.operands[1])
     numbers = op.props.get("dimension_numbers")
     match = _KERNEL.search(numbers.text) if numbers is not None else None
     order = [part.strip() for part in match.group(1).split(",")] if match is not None else []

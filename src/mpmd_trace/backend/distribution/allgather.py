@@ -12,6 +12,7 @@ import numpy as np
 from mpmd_trace.backend.distribution.job import Job
 from mpmd_trace.backend.stacked import Pieces, check_not_deleted
 from mpmd_trace.diagnostics.messages import MpmdError
+from mpmd_trace.jax_compat.tracing import is_key
 
 __all__ = ["process_allgather"]
 
@@ -36,7 +37,7 @@ def process_allgather(job: Job | None, tree: Any) -> Any:
 
 
 def _gathered(job: Job | None, leaves: list[Any]) -> list[Any]:
-    keys = {i: str(jax.random.key_impl(x)) for i, x in enumerate(leaves) if _is_key(x)}
+    keys = {i: str(jax.random.key_impl(x)) for i, x in enumerate(leaves) if is_key(x)}
     arrays = [jax.random.key_data(x) if i in keys else x for i, x in enumerate(leaves)]
     # Whether an array is all in this process does not tell whether others have it.
     shared = [i for i, x in enumerate(arrays) if isinstance(x, jax.Array) and _is_shared(job, x)]
@@ -96,7 +97,3 @@ def _from_all(job: Job, arrays: dict[int, jax.Array]) -> dict[int, np.ndarray[An
 
 def _shown(types: list[list[Any]]) -> str:
     return ", ".join(f"{text} on devices {devices}" for _, text, devices in types) or "none"
-
-
-def _is_key(x: Any) -> bool:
-    return isinstance(x, jax.Array) and bool(jax.dtypes.issubdtype(x.dtype, jax.dtypes.prng_key))

@@ -15,12 +15,12 @@ from mpmd_trace.ir.attributes import MeshAttr
 from mpmd_trace.ir.core import Op
 from mpmd_trace.ir.outlined import outlined_callee, outlined_work
 from mpmd_trace.ir.postorder import postorder
+from mpmd_trace.ir.reading import shape_of
 from mpmd_trace.ir.shardings import bit_width, local_shape, mesh_of
 from mpmd_trace.ir.work import RAGGED_DOT, products_of_ragged_dot
 from mpmd_trace.passes.hoisting.value_numbering import Expression
 from mpmd_trace.passes.sharding.axes import dot_dimensions
 from mpmd_trace.passes.sharding.edges import CONSTRAINT
-from mpmd_trace.passes.stablehlo.reading import shape_of
 from mpmd_trace.passes.trivially_canonical import CHLO_UNARY
 
 __all__ = ["LAYOUT", "PER_MULTIPLICATION", "HoistCost", "contracted"]

@@ -16,6 +16,7 @@ import re
 from collections.abc import Mapping, Sequence
 
 from mpmd_trace.ir.core import Op, Value
+from mpmd_trace.ir.reading import integers, shape_of
 from mpmd_trace.ir.semantics import region_reduction_kind
 from mpmd_trace.ir.types import TensorType
 from mpmd_trace.passes.sharding.axes import (
@@ -26,7 +27,6 @@ from mpmd_trace.passes.sharding.axes import (
     scatter_dimensions,
 )
 from mpmd_trace.passes.sharding.edges import CONSTRAINT
-from mpmd_trace.passes.stablehlo.reading import integers, shape_of
 
 __all__ = ["ZERO", "Base", "Form", "Forms", "is_zero", "parts_of"]
 

@@ -17,6 +17,7 @@ from mpmd_trace.ir.attributes import (
 from mpmd_trace.ir.bodies import BodyBuilder
 from mpmd_trace.ir.core import Block, Op, Region, Value, make_op
 from mpmd_trace.ir.ops import tensor_of
+from mpmd_trace.ir.reading import integers, shape_of
 from mpmd_trace.ir.types import TensorType, tensor
 from mpmd_trace.passes.hoisting.partial_forms import Base, Form
 from mpmd_trace.passes.placement.zeros import make_zero
@@ -29,7 +30,6 @@ from mpmd_trace.passes.sharding.axes import (
     with_axes,
 )
 from mpmd_trace.passes.sharding.edges import CONSTRAINT, constrained, rank_of, sharding_list
-from mpmd_trace.passes.stablehlo.reading import integers, shape_of
 
 __all__ = ["PartialOps", "partial_sharding", "partial_type"]
 

@@ -8,6 +8,7 @@ from typing import NamedTuple
 
 from mpmd_trace.ir.bodies import BodyBuilder, effective_operands, remembered
 from mpmd_trace.ir.core import Op, Region, Value
+from mpmd_trace.ir.reading import shape_of
 from mpmd_trace.ir.semantics import is_removable
 from mpmd_trace.ir.shardings import bit_width
 from mpmd_trace.ir.types import TensorType
@@ -16,7 +17,6 @@ from mpmd_trace.passes.hoisting.cost import PER_MULTIPLICATION, contracted
 from mpmd_trace.passes.reachable import reachable
 from mpmd_trace.passes.sharding.constants_apart import EXPRESSIONS
 from mpmd_trace.passes.sharding.edges import CONSTRAINT
-from mpmd_trace.passes.stablehlo.reading import shape_of
 
 __all__ = ["Recomputed", "cheap_results", "has_checkpoint", "recomputed", "work_of"]
 

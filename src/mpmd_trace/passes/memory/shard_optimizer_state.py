@@ -20,6 +20,7 @@ from mpmd_trace.ir.core import BlockArg, Op, OpResult, Region, Value, make_op
 from mpmd_trace.ir.diagnostics import Diagnostics
 from mpmd_trace.ir.ops import SHARDED_STATE, FragmentOp, FuncOp, Module
 from mpmd_trace.ir.postorder import postorder
+from mpmd_trace.ir.reading import shape_of
 from mpmd_trace.ir.shardings import fully_closed, mesh_ref, mesh_symbols
 from mpmd_trace.ir.types import MeshTensorType, TensorType
 from mpmd_trace.passes.base import FunctionPass, option
@@ -29,7 +30,6 @@ from mpmd_trace.passes.sharding.axes import axes_of, with_axes
 from mpmd_trace.passes.sharding.constants_apart import EXPRESSIONS
 from mpmd_trace.passes.sharding.edges import SHARDING, constrained, rank_of, set_fragment_sharding, user_sharding
 from mpmd_trace.passes.sharding.reduction import is_plain_fragment
-from mpmd_trace.passes.stablehlo.reading import shape_of
 
 __all__ = ["Replaced", "ShardOptimizerState"]
 

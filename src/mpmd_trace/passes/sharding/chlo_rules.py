@@ -14,7 +14,7 @@ from mpmd_trace.ir.attributes import Attribute, parse_attribute
 from mpmd_trace.ir.bodies import remembered
 from mpmd_trace.ir.core import Op, Region
 from mpmd_trace.ir.freezing import freeze
-from mpmd_trace.passes.stablehlo.reading import listed, ranked, shape_of
+from mpmd_trace.ir.reading import listed, ranked, shape_of
 from mpmd_trace.passes.trivially_canonical import op_names
 
 __all__ = ["add_rules", "with_rules"]

@@ -9,11 +9,11 @@ import numpy as np
 
 from mpmd_trace.ir.attributes import parse_attribute
 from mpmd_trace.ir.core import Op, Value
+from mpmd_trace.ir.reading import integer
 from mpmd_trace.ir.types import TensorType
 from mpmd_trace.passes.greedy import Pattern
 from mpmd_trace.passes.stablehlo.elements import is_foldable, splat_text, zeros_like
 from mpmd_trace.passes.stablehlo.folding import comparison
-from mpmd_trace.passes.stablehlo.reading import integer
 from mpmd_trace.passes.stablehlo.rules import (
     New,
     Result,

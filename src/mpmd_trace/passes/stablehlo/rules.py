@@ -15,10 +15,10 @@ from typing import Any
 
 from mpmd_trace.ir.attributes import Attribute, DenseArrayAttr
 from mpmd_trace.ir.core import Op, Value, make_op
+from mpmd_trace.ir.reading import ranked
 from mpmd_trace.ir.types import TensorType
 from mpmd_trace.passes.greedy import Rewriter
 from mpmd_trace.passes.stablehlo.elements import Array, constant_of, make_constant
-from mpmd_trace.passes.stablehlo.reading import ranked
 
 __all__ = [
     "BROADCAST",

@@ -12,6 +12,7 @@ import numpy as np
 
 from mpmd_trace.ir.attributes import Attribute, IntegerAttr
 from mpmd_trace.ir.core import Op, Value, make_op
+from mpmd_trace.ir.reading import integer, integers, listed, ranked, shape_of
 from mpmd_trace.ir.semantics import is_pure
 from mpmd_trace.ir.types import TensorType, Type
 from mpmd_trace.passes.greedy import Pattern, Rewriter, rewrites
@@ -24,7 +25,6 @@ from mpmd_trace.passes.stablehlo.elements import (
     with_shape,
     zeros_like,
 )
-from mpmd_trace.passes.stablehlo.reading import integer, integers, listed, ranked, shape_of
 from mpmd_trace.passes.stablehlo.rules import (
     BROADCAST,
     Declared,
