@@ -13,9 +13,9 @@ from mpmd_trace.ir.text import parse
 from mpmd_trace.passes.base import Pass
 from mpmd_trace.passes.common.absorb_inferred_fragments import AbsorbInferredFragments
 from mpmd_trace.passes.common.merge_inferred_fragments import MergeInferredFragments
-from mpmd_trace.passes.export.mark_aliasing_and_donation import MarkAliasingAndDonation
 from mpmd_trace.passes.import_.infer_mesh_rewrite_using_analysis import InferMeshRewriteUsingAnalysis
 from mpmd_trace.passes.manager import run_passes
+from mpmd_trace.passes.programs.mark_equal_donation import MarkEqualDonation
 
 HEAD = """#topo = #mpmd.topology<<"a" : <["x"=2]>>>
 !t = tensor<4xf32>
@@ -126,7 +126,7 @@ def unnamed(n: int) -> str:
 MERGE = [MergeInferredFragments(), MergeInferredFragments(merge_any_consumer=True)]
 MERGE += [MergeInferredFragments(merge_sideways=True)]
 ABSORB = AbsorbInferredFragments(absorb_on_entry_point_function=True)
-DONATE = MarkAliasingAndDonation(equal_microbatches=True)
+DONATE = MarkEqualDonation()
 
 
 @pytest.mark.parametrize(

@@ -11,8 +11,9 @@ from mpmd_trace.ir.diagnostics import Diagnostics
 from mpmd_trace.ir.ops import Module
 from mpmd_trace.ir.parser import parse_generic
 from mpmd_trace.ir.text import parse
-from mpmd_trace.passes.import_.clean_up import CleanUp, read_clean
+from mpmd_trace.passes.import_.clean_up import read_clean
 from mpmd_trace.passes.outlining import CallOutlinedFunctions
+from mpmd_trace.passes.variants import CleanUpForXla
 from oracle import evaluate
 
 LINES = "\n".join(f"    %{i} = stablehlo.add %{i - 1}, %b : tensor<4xui32>" for i in range(1, 71))
@@ -67,11 +68,11 @@ def bits(name: str) -> str:
 def cleaned(text: str, apart: bool) -> Module:
     """What clean-up makes of the module: MLIR while it has it, or the pass (`apart`)."""
     if not apart:
-        found = read_clean(text, outlines=True)
+        found = read_clean(text, for_xla=True)
         assert found is not None
         return found[0]
     module = parse(text)
-    CleanUp(outlines=True).run(module, Diagnostics())
+    CleanUpForXla().run(module, Diagnostics())
     return module
 
 

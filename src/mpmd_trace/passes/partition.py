@@ -191,11 +191,7 @@ def partition_as(
     with paused_collector():  # once for all phases: enabling it again makes it scan the whole program
         # With hooks each step is seen by itself; otherwise MLIR cleans up the module while it has it.
         is_mlir = isinstance(module, str) or hasattr(module, "operation")
-        cleaned = (
-            read_clean(module, keeps_chlo=request.keeps_chlo, outlines=request.keeps_chlo)
-            if is_mlir and not hooks
-            else None
-        )
+        cleaned = read_clean(module, for_xla=request.keeps_chlo) if is_mlir and not hooks else None
         work = read_module(module) if cleaned is None else cleaned[0]
         main = work.lookup("main")
         if main is None:

@@ -90,6 +90,7 @@ from mpmd_trace.passes.placement.regroup_sums import RegroupSums
 from mpmd_trace.passes.placement.split_concatenations import SplitConcatenations
 from mpmd_trace.passes.placement.split_loops import SplitLoops
 from mpmd_trace.passes.programs.delay_constants import DelayConstants
+from mpmd_trace.passes.programs.mark_equal_donation import MarkEqualDonation
 from mpmd_trace.passes.programs.merge_backward_with_forward import MergeBackwardWithForward
 from mpmd_trace.passes.programs.merge_followers import MergeFollowers
 from mpmd_trace.passes.programs.merge_paired_programs import MergePairedPrograms
@@ -97,6 +98,7 @@ from mpmd_trace.passes.programs.merge_parts_of_stages import MergePartsOfStages
 from mpmd_trace.passes.programs.reuse_programs import ReusePrograms
 from mpmd_trace.passes.programs.share_programs import SharePrograms
 from mpmd_trace.passes.propagation.prefer_rows import PreferRows
+from mpmd_trace.passes.propagation.propagate_with_chlo import PropagateWithChlo
 from mpmd_trace.passes.propagation.use_own_meshes import UseOwnMeshes
 from mpmd_trace.passes.request import PartitionRequest
 from mpmd_trace.passes.sharding.convert_sdy_constants import ConvertSdyConstants
@@ -109,10 +111,12 @@ from mpmd_trace.passes.sharding.simplify_program import SimplifyProgram
 from mpmd_trace.passes.stablehlo_optimize import StablehloOptimize
 from mpmd_trace.passes.symbol_dce import SymbolDce
 from mpmd_trace.passes.variants import (
+    CleanUpForXla,
     ConvertShardingsUnsettingWhole,
     CopyScalars,
     EraseUnusedArgumentsOfAllCalls,
     ExtractReshardsKeepingHostCopies,
+    FinalizeKeepingMemories,
     IntroduceDirectTransfers,
     MergeByRulesStrictly,
     MergeUnitsInCallees,
@@ -157,7 +161,7 @@ def infer_mesh(
         InferMeshPopulateUseSet(),
         *_when(not infers, InferMeshValidateNoAdditionalTransfersNeeded()),
         InferMeshRewriteUsingAnalysis(),
-        InferMeshFinalize(infers, keep_memories),
+        FinalizeKeepingMemories(infers) if keep_memories else InferMeshFinalize(infers),
     ]
 
 
@@ -276,7 +280,7 @@ def pipeline(
 
     yield [
         # What is named is a named computation or tensor; nothing has a mesh.
-        CleanUp(request.keeps_chlo, request.keeps_chlo),
+        CleanUpForXla() if request.keeps_chlo else CleanUp(),
         CopyTopologyFromMain(),
         *_when(request.heterogeneous, GenerateSdyMeshesFromTopology()),
         UnrollForLoops(),
@@ -329,7 +333,7 @@ def pipeline(
         *_when(own_meshes, UseOwnMeshes()),
         UniquifyFunctionInputsOutputs(use_transfer_instead_of_fragment=True),
         *_when(jit and options.hoist_invariants, PreferRows()),
-        ShardyPropagation(chlo=request.keeps_chlo, split=not request.keeps_chlo),
+        PropagateWithChlo() if request.keeps_chlo else ShardyPropagation(),
         PopulateUnreducedOutSharding(),
         EnforceUserShardings(),
         *_when(own_meshes, UseOwnMeshes()),
@@ -359,7 +363,7 @@ def pipeline(
         DelayInferredFragments(),
         DelayTransfersFromCpu(),
         SinkCreateTokenIntoFragments(),
-        MarkAliasingAndDonation(uniform),
+        MarkEqualDonation() if uniform else MarkAliasingAndDonation(),
         MarkFragmentReservedMemory(),
         ValidateNoParamTransfers(),
         ValidateNoInferredFragments(),
@@ -381,7 +385,7 @@ def _placed(request: PartitionRequest) -> list[Pass]:
         InferMeshAssignMeshFuncLeaves(True),
         InferMeshPopulateUseSet(),
         RewriteDirectly(),
-        InferMeshFinalize(True, keep_memories=request.step is not None),
+        InferMeshFinalize(True) if request.step is None else FinalizeKeepingMemories(True),
     ]
 
 

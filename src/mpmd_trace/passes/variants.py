@@ -3,15 +3,16 @@
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
+from typing import ClassVar
 
 from mpmd_trace.diagnostics.messages import Diagnostic, MpmdError
 from mpmd_trace.ir.attributes import TensorShardingAttr
-from mpmd_trace.ir.core import Op, OpResult, Use, Value
+from mpmd_trace.ir.core import BlockArg, Op, OpResult, Use, Value
 from mpmd_trace.ir.diagnostics import Diagnostics
-from mpmd_trace.ir.ops import AssignOp, CallOp, FragmentCallOp, FragmentOp, FuncOp, Module, UnassignOp
+from mpmd_trace.ir.ops import AssignOp, CallOp, FragmentCallOp, FragmentOp, FuncOp, Module, UnassignOp, make_transfer
 from mpmd_trace.ir.shardings import equivalent_shardings
-from mpmd_trace.ir.types import Type
+from mpmd_trace.ir.types import MeshTensorType, Type
 from mpmd_trace.passes.common.copy_constants import CopyConstants
 from mpmd_trace.passes.common.erase_unused_callee_block_arguments import EraseUnusedCalleeBlockArguments
 from mpmd_trace.passes.common.merge_user_fragments_into_scheduling_units import MergeUserFragmentsIntoSchedulingUnits
@@ -20,18 +21,24 @@ from mpmd_trace.passes.common.verify_stage_merging import VerifyStageMerging
 from mpmd_trace.passes.export.validate_no_reshards import ValidateNoReshards
 from mpmd_trace.passes.fragment_rules import MergeRule
 from mpmd_trace.passes.greedy import apply_greedily
+from mpmd_trace.passes.import_.clean_up import CleanUp
+from mpmd_trace.passes.import_.infer_mesh_finalize import InferMeshFinalize, backwards, drop_if_trivial
 from mpmd_trace.passes.import_.infer_mesh_rewrite_using_analysis import InferMeshRewriteUsingAnalysis, Rewrite
 from mpmd_trace.passes.import_.introduce_transfers import AssignOfUnassign, IntroduceTransfers
+from mpmd_trace.passes.import_.mesh_flow import function_name
 from mpmd_trace.passes.import_.mesh_sets import MeshSets
 from mpmd_trace.passes.loop_numbers import LoopNumbers
+from mpmd_trace.passes.outlining import outline
 from mpmd_trace.passes.sharding.convert_sdy_shardings_to_mpmd_types import ConvertSdyShardingsToMpmdTypes, unset_whole
 from mpmd_trace.passes.sharding.extract_reshards_from_inter_mesh_transfers import ExtractReshardsFromInterMeshTransfers
 
 __all__ = [
+    "CleanUpForXla",
     "ConvertShardingsUnsettingWhole",
     "CopyScalars",
     "EraseUnusedArgumentsOfAllCalls",
     "ExtractReshardsKeepingHostCopies",
+    "FinalizeKeepingMemories",
     "IntroduceDirectTransfers",
     "MergeByRulesStrictly",
     "MergeUnitsInCallees",
@@ -39,6 +46,16 @@ __all__ = [
     "ValidateNoUnnamedReshards",
     "VerifyStagesOfLoops",
 ]
+
+
+class CleanUpForXla(CleanUp):
+    """Ops of CHLO stay, since XLA knows them, and large functions of keys that are called often stay out of line."""
+
+    keeps_chlo: ClassVar[bool] = True
+
+    def run(self, module: Module, diagnostics: Diagnostics) -> bool:
+        outline(module)
+        return super().run(module, diagnostics)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -81,6 +98,49 @@ class _DirectRewrite(Rewrite):
         use.owner.result.replace_all_uses_with(result)
         use.owner.erase()
         return True
+
+
+@dataclasses.dataclass(frozen=True)
+class FinalizeKeepingMemories(InferMeshFinalize):
+    """Values that go into calls, or come out of them, have the memory of their name.
+
+    What a callee returns in the memory of the host stays there until a user of the call needs it.
+    """
+
+    def changes_memory(self, unassign: UnassignOp, assign: AssignOp) -> bool:
+        if super().changes_memory(unassign, assign):
+            return True
+        value = unassign.operand(0)
+        is_argument = isinstance(value, BlockArg) and isinstance(value.owner.parent_op, FuncOp)
+        return is_argument and unassign.mesh_type.memory_kind != assign.mesh_type.memory_kind
+
+    def drop_pairs(self, module: Module) -> None:
+        for op in backwards(module):  # the order of uses is free, so the walk goes on to the first op
+            drop_if_trivial(op, self.changes_memory)
+
+    def finish(self, functions: Sequence[FuncOp]) -> None:
+        _follow_memories(functions)
+
+
+def _follow_memories(functions: Sequence[FuncOp]) -> None:
+    """Type results of calls as their callees return them; what is in the memory of the host leaves it for each user.
+
+    So it stays there from the call that makes it to the one that needs it, as from a forward to its backward.
+    """
+    returned = {function_name(function): function.type.results for function in functions}
+    for function in functions:
+        for call in [op for op in function.body if isinstance(op, CallOp)]:
+            for result, type in zip(call.results, returned[call.callee], strict=True):
+                wanted = result.type
+                if wanted is type:
+                    continue
+                assert isinstance(wanted, MeshTensorType)
+                result.type = type
+                for user in dict.fromkeys(result.users):
+                    transfer = make_transfer(result, wanted)
+                    function.body.insert_before(user, transfer)
+                    for use in [use for use in user._operands if use.value is result]:
+                        use.set(transfer.result)
 
 
 @dataclasses.dataclass(frozen=True)

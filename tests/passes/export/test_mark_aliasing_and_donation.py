@@ -16,6 +16,7 @@ import mpmd_trace
 from mpmd_trace.ir.ops import FragmentOp
 from mpmd_trace.passes.base import Pass
 from mpmd_trace.passes.export.mark_aliasing_and_donation import MarkAliasingAndDonation
+from mpmd_trace.passes.programs.mark_equal_donation import MarkEqualDonation
 from mpmd_trace.passes.programs.share_programs import SharePrograms
 from util import check, diagnostics, run
 
@@ -165,7 +166,7 @@ def test_a_mark_that_is_there_already_is_an_error() -> None:
 def test_microbatches_of_one_program_donate_the_same() -> None:
     """Also in a module that was read, where equal bodies are not one object: the last reader keeps it, too."""
     body = fragment("%f", "%p") + fragment("%g", "%p") + "return %f, %g : !s, !s"
-    mark = MarkAliasingAndDonation(equal_microbatches=True)
+    mark = MarkEqualDonation()
     for passes in ([mark], [SharePrograms(), mark]):
         assert marks(f"%p: !s {DONOR}", "!s, !s", body, passes) == ["none", "none"]
 
@@ -188,7 +189,7 @@ def test_an_operand_takes_the_place_of_what_is_made_of_all_that_reads_it() -> No
       mpmd.return %n, %m : {t}, {t} }} : (!s, !s) -> (!s, !s)\nreturn %f#0, %f#1 : !s, !s"""
 
     def last(results: str, body: str, ours: bool) -> str:
-        return marks("%p: !s", results, made + body, [MarkAliasingAndDonation(equal_microbatches=ours)])[-1]
+        return marks("%p: !s", results, made + body, [MarkEqualDonation() if ours else MarkAliasingAndDonation()])[-1]
 
     def place(k: int) -> str:
         return f"{{tf.aliasing_output = {k} : i32}}"

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any
 from unittest import mock
 
@@ -18,16 +18,18 @@ from mpmd_trace.ir import core
 from mpmd_trace.ir.ops import FragmentOp, Module
 from mpmd_trace.ir.text import parse
 from mpmd_trace.passes import greedy
-from mpmd_trace.passes.import_ import absorb_meshless, infer_mesh_finalize
+from mpmd_trace.passes.base import Pass
+from mpmd_trace.passes.import_ import absorb_meshless
 from mpmd_trace.passes.import_ import insert_nameless_clone_of_negligible_ops as clones
+from mpmd_trace.passes.import_.infer_mesh_finalize import InferMeshFinalize
 from mpmd_trace.passes.import_.infer_mesh_rewrite_using_analysis import InferMeshRewriteUsingAnalysis
 from mpmd_trace.passes.manager import run_passes
-from mpmd_trace.passes.variants import RewriteDirectly
+from mpmd_trace.passes.variants import FinalizeKeepingMemories, RewriteDirectly
 from oracle import assert_same_meaning
 
 #: What to put in the place of each shortcut, so that the long way is taken.
 SHORTCUTS: dict[str, tuple[Any, str, Callable[..., Any]]] = {
-    "finalize": (infer_mesh_finalize, "drop_pairs", lambda *_: None),
+    "finalize": (InferMeshFinalize, "drop_pairs", lambda *_: None),
     "absorb": (absorb_meshless.Absorber, "absorb_again", lambda absorber, op: False),
     "clones": (clones, "holds_computations", lambda body: True),
 }
@@ -58,7 +60,7 @@ def state(module: Module) -> list[object]:
     return found
 
 
-def outcome(text: str, passes: list[str]) -> list[object]:
+def outcome(text: str, passes: Sequence[str | Pass]) -> list[object]:
     module = parse(text)
     try:
         return state(run_passes(module, passes))
@@ -166,11 +168,12 @@ def test_pairs_in_front_of_a_transfer_do_not_go_through_it_either_where_orders_a
         }}
         """
     texts = []
-    for keep, most in (("true", 2), ("false", 82)):  # the transfer takes an assign and an unassign
+    for last, most in (
+        (FinalizeKeepingMemories(True), 2),
+        (InferMeshFinalize(True), 82),
+    ):  # the transfer takes an assign and an unassign
         with mock.patch.object(greedy.Rewriter, "erase", autospec=True, side_effect=greedy.Rewriter.erase) as erase:
-            texts.append(
-                run(text, f"mpmd-infer-mesh-finalize{{infer-transfers=true keep-memories={keep}}}").to_generic()
-            )
+            texts.append(run(text, [last]).to_generic())
         assert erase.call_count == most
     assert texts[0] == texts[1] and texts[0].count("mpmd.transfer") == 1
 
@@ -181,10 +184,10 @@ def test_pairs_in_front_of_a_transfer_do_not_go_through_it_either_where_orders_a
 def test_what_goes_in_one_walk_where_orders_are_free(seed: int, steps: int, max_clones: int) -> None:
     """The text is the same, or the walk lets fragments share a transfer that the driver makes twice."""
     text = program(seed, steps)
-    *passes, last = sequence(infer_transfers=True, max_clones=max_clones)
-    passes = ["mpmd-introduce-transfers", *passes, last.replace("true}", "true keep-memories=true}")]
+    *steps_before, _ = sequence(infer_transfers=True, max_clones=max_clones)
+    passes = ["mpmd-introduce-transfers", *steps_before, FinalizeKeepingMemories(True)]
     expected = outcome(text, passes)
-    with mock.patch.object(*SHORTCUTS["finalize"]):
+    with mock.patch.object(FinalizeKeepingMemories, "drop_pairs", lambda *_: None):
         found, walked = outcome(text, passes)[0], expected[0]
     if found != walked:
         assert isinstance(found, str) and isinstance(walked, str)

@@ -7,7 +7,7 @@ import pytest
 from mpmd_trace.ir.attributes import TensorShardingAttr
 from mpmd_trace.ir.text import parse
 from mpmd_trace.passes.manager import run_passes
-from mpmd_trace.passes.sharding.shardy_propagation import ShardyPropagation
+from mpmd_trace.passes.propagation.propagate_with_chlo import PropagateWithChlo
 
 DOT = '"chlo.ragged_dot"({}) <{{ragged_dot_dimension_numbers = #chlo.ragged_dot<{}>}}>'
 #: lhs, rhs and sizes of groups of rows: two batch dimensions of 2, 8 rows, 4 columns, 3 groups, 6 features.
@@ -49,7 +49,7 @@ def propagated(op: str, types: list[str], results: list[str], given: dict[int, s
           }} : ({", ".join(arguments)}) -> ({", ".join(made)})
           return {returned.replace("%9", "%8")} : {", ".join(made)}
         }}"""
-    module = run_passes(parse(text), [ShardyPropagation(chlo=True)])
+    module = run_passes(parse(text), [PropagateWithChlo()])
     assert "sharding_rule" not in str(module)
     main = module.main
     found = [attrs.entries.get("sdy.sharding") for attrs in (*main.arg_attrs, *main.res_attrs)]

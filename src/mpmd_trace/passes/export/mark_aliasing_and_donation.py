@@ -3,20 +3,15 @@
 from __future__ import annotations
 
 import dataclasses
-import functools
-import operator
-from collections.abc import Callable, Hashable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Hashable, Sequence
 from typing import ClassVar, NamedTuple
 
 from mpmd_trace.ir.attributes import ArrayAttr, Attribute, BoolAttr, DictAttr, IntegerAttr
-from mpmd_trace.ir.bodies import effective_operands, remembers
 from mpmd_trace.ir.core import BlockArg, Op, OpResult, Region, Use, Value
 from mpmd_trace.ir.diagnostics import Diagnostics
 from mpmd_trace.ir.ops import FragmentOp, FuncOp, Module, TransferOp
-from mpmd_trace.ir.shardings import sharding_class
-from mpmd_trace.ir.types import MeshTensorType, Type
+from mpmd_trace.ir.types import Type
 from mpmd_trace.passes.base import FunctionPass
-from mpmd_trace.passes.dedup_bodies import first_equal
 from mpmd_trace.passes.export.value_attrs import EMPTY, LAYOUT_MODE, array_of, inserted, is_pinned_host, value_dicts
 
 __all__ = ["ALIASING_OUTPUT", "DONOR", "MarkAliasingAndDonation"]
@@ -64,39 +59,42 @@ class MarkAliasingAndDonation(FunctionPass):
     name: ClassVar[str] = "mpmd-mark-aliasing-and-donation"
     summary: ClassVar[str] = "mark the fragment operands whose buffers may be reused"
     mpmd_only: ClassVar[bool] = True
-    #: Whether equal fragments donate the same (ours): the last one not what the others of its body read, too, none of
-    #: them scalars that another one keeps, and types that differ in how they say that nothing is sharded are one.
-    #: Then an operand also takes the place of a result that cannot be there before all that reads the operand has run,
-    #: if there is one: in the place of another one, XLA would copy the operand first.
-    equal_microbatches: bool = False
 
     def run_on_function(self, function: FuncOp, module: Module, diagnostics: Diagnostics) -> bool:
         given: dict[Value, DictAttr] = dict(zip(function.args, function.arg_attrs, strict=True))
         last_uses, kept = _last_uses(function)
         kept.update([arg for arg, attributes in given.items() if not _given_away(attributes)])
         known: dict[Hashable, ArrayAttr | None] = {}
-        program: Mapping[Region, Region] = {}
-        if self.equal_microbatches:
-            program = first_equal(op.body for op in function.body if isinstance(op, FragmentOp))
+        needed = self.needed(function)
         changed = False
         for op, uses in reversed(last_uses):
-            candidates = [use for use in reversed(uses) if use.value not in kept]
-            if self.equal_microbatches:
-                candidates = [use for use in candidates if not _read_by_its_like(use, op, program)]
+            candidates = [use for use in reversed(uses) if use.value not in kept and not needed(use, op)]
             if candidates:
                 changed = True
                 arg_attrs = self._marked(op, candidates, given, function, known, diagnostics)
                 if arg_attrs is not None:
                     op.attrs["arg_attrs"] = arg_attrs
-        if self.equal_microbatches:
-            _keep_scalars((op for op, _ in last_uses), program)
+        self.finish([op for op, _ in last_uses])
         return changed
 
-    def _kind(self, type: Type) -> Hashable:
+    def needed(self, function: FuncOp) -> Callable[[Use, FragmentOp], bool]:
+        """Return a function that tells whether something else needs what a fragment is the last to read."""
+        return lambda use, fragment: False
+
+    def finish(self, fragments: Sequence[FragmentOp]) -> None:
+        """Do what is left, once all fragments are marked."""
+
+    def kind(self, type: Type) -> Hashable:
         """Return what an operand and the result in its place have in common."""
-        if self.equal_microbatches and isinstance(type, MeshTensorType):
-            return type.tensor, sharding_class(type.sharding), type.memory_kind
         return type
+
+    def alike(self, op: FragmentOp) -> Hashable:
+        """Return what fragments have in common that are marked alike if their types are."""
+        return op.num_operands
+
+    def late_results(self, body: Region) -> LateResults | None:
+        """Return the results that are computed after all that reads an argument; None if that does not matter."""
+        return None
 
     def _marked(
         self,
@@ -111,7 +109,7 @@ class MarkAliasingAndDonation(FunctionPass):
         if not given.keys().isdisjoint([use.value for use in candidates]):
             return self._marker(op, function, diagnostics).mark(candidates, given)
         key = (
-            op.body if self.equal_microbatches else op.num_operands,
+            self.alike(op),
             tuple([use.index for use in candidates]),
             tuple([use.value.type for use in candidates]),
             op.attrs.get("arg_attrs"),
@@ -123,8 +121,7 @@ class MarkAliasingAndDonation(FunctionPass):
         return known[key]
 
     def _marker(self, op: FragmentOp, function: FuncOp, diagnostics: Diagnostics) -> _Marker:
-        late = _late_results(op.body) if self.equal_microbatches else None
-        return _Marker(op, function, diagnostics, self._kind, late)
+        return _Marker(op, function, diagnostics, self.kind, self.late_results(op.body))
 
 
 def _last_uses(function: FuncOp) -> tuple[list[tuple[FragmentOp, list[Use]]], set[Value]]:
@@ -146,7 +143,7 @@ def _last_uses(function: FuncOp) -> tuple[list[tuple[FragmentOp, list[Use]]], se
     return last_uses, transferred
 
 
-class _LateResults(NamedTuple):
+class LateResults(NamedTuple):
     """For each argument of a body the results computed from all that reads it, so that it is not needed any more.
 
     A set of results is a number with a bit for each: bit r for result `order[r]`.  Those that most ops go into are
@@ -155,61 +152,6 @@ class _LateResults(NamedTuple):
 
     order: tuple[int, ...]
     after: tuple[int, ...]
-
-
-@remembers
-def _late_results(body: Region) -> _LateResults:
-    block = body.block
-    ops = list(block)[:-1]
-    #: The ops that an op depends on, itself among them, as bits.
-    before: dict[Op, int] = {}
-    for i, op in enumerate(ops):
-        makers = [before[maker] for value in effective_operands(op) if (maker := value.defining_op) is not None]
-        before[op] = functools.reduce(operator.or_, makers, 1 << i)
-    makers_of_results = [value.defining_op for value in body.returned]
-    counts = [0 if maker is None else before[maker].bit_count() for maker in makers_of_results]
-    order = sorted(range(len(counts)), key=lambda k: -counts[k])
-    #: The results that depend on an op.
-    after: dict[Op, int] = dict.fromkeys(ops, 0)
-    for rank, k in enumerate(order):
-        if (maker := makers_of_results[k]) is not None:
-            after[maker] |= 1 << rank
-    every = (1 << len(order)) - 1
-    of_args: list[int | None] = [None] * len(block.args)
-    for op in reversed(ops):
-        for value in effective_operands(op):
-            if (maker := value.defining_op) is not None:
-                after[maker] |= after[op]
-            elif isinstance(value, BlockArg):
-                known = of_args[value.index]
-                of_args[value.index] = after[op] & (every if known is None else known)
-    return _LateResults(tuple(order), tuple([results or 0 for results in of_args]))
-
-
-def _read_by_its_like(use: Use, op: FragmentOp, program: Mapping[Region, Region]) -> bool:
-    """Whether another fragment with an equal body reads the value: donated, it would make two programs of one."""
-    if use.value.has_one_use:
-        return False
-    others = [user for user in use.value.users if isinstance(user, FragmentOp) and user is not op]
-    return any(program.get(other.body, other.body) is program[op.body] for other in others)
-
-
-def _keep_scalars(fragments: Iterable[FragmentOp], program: Mapping[Region, Region]) -> None:
-    """Donate no scalar that another fragment with an equal body keeps, as where it is sent on to the next mesh."""
-    alike: dict[Region, list[FragmentOp]] = {}
-    for op in fragments:
-        alike.setdefault(program[op.body], []).append(op)
-    for members in alike.values():
-        given = [value_dicts(op, "arg_attrs") or [EMPTY] * op.num_operands for op in members]
-        for i, arg in enumerate(members[0].body.block.args):
-            if not arg.type.is_scalar:
-                continue
-            marked = [op for op, dicts in zip(members, given, strict=True) if DONOR in dicts[i].entries]
-            if 0 < len(marked) < len(members):
-                for op in marked:
-                    dicts = list(value_dicts(op, "arg_attrs") or ())
-                    dicts[i] = DictAttr.get({k: v for k, v in dicts[i].entries.items() if k != DONOR})
-                    op.attrs["arg_attrs"] = array_of(dicts)
 
 
 def _donated(attributes: DictAttr) -> bool:
@@ -234,7 +176,7 @@ class _Marker:
         function: FuncOp,
         diagnostics: Diagnostics,
         kind: Callable[[Type], Hashable],
-        late: _LateResults | None,
+        late: LateResults | None,
     ) -> None:
         self.op = op
         self.kind = kind
@@ -270,7 +212,7 @@ class _Marker:
             marked = True
         return array_of(self.inputs) if marked else None
 
-    def _late(self, late: _LateResults, candidates: Sequence[Use], given: dict[Value, DictAttr]) -> dict[int, int]:
+    def _late(self, late: LateResults, candidates: Sequence[Use], given: dict[Value, DictAttr]) -> dict[int, int]:
         """Return the late results that inputs take the place of, those with the fewest to choose from first."""
         rank = {k: r for r, k in enumerate(late.order)}
         free = {key: sum(1 << rank[k] for k in _bits(results)) for key, results in self.free.items()}

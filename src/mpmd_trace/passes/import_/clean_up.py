@@ -19,7 +19,7 @@ from mpmd_trace.passes.dedup_bodies import share_equal_bodies
 from mpmd_trace.passes.greedy import walk_mutable
 from mpmd_trace.passes.inline_calls import InlineCalls, has_calls
 from mpmd_trace.passes.mlir_pass import MlirPass
-from mpmd_trace.passes.outlining import outline, outline_calls
+from mpmd_trace.passes.outlining import outline_calls
 
 __all__ = ["CanonicalizeUnrolled", "CleanUp", "read_clean"]
 
@@ -65,15 +65,11 @@ class CleanUp(Pass):
     name: ClassVar[str] = "mpmd-clean-up"
     summary: ClassVar[str] = "chlo-legalize-to-stablehlo, inline, cse and canonicalize"
 
-    #: `mpmd_trace.jit` sets this, since XLA knows these ops; the text form does not have it.
-    keeps_chlo: bool = False
-    #: Likewise: large functions of keys that are called often stay out of line (`outlining.py`).
-    outlines: bool = False
+    #: Whether ops of CHLO stay.
+    keeps_chlo: ClassVar[bool] = False
 
     def run(self, module: Module, diagnostics: Diagnostics) -> bool:
         steps: list[Pass]
-        if self.outlines:
-            outline(module)
         if has_calls(module):
             steps = [*([] if self.keeps_chlo else [MlirPass(_CHLO)]), InlineCalls(), MlirPass(_SIMPLIFY)]
         else:  # then MLIR's own inliner is good enough, and all steps are one run
@@ -99,13 +95,12 @@ def _expand(calls: Calls) -> None:
         calls.inline(order)
 
 
-def read_clean(
-    given: Any, *, keeps_chlo: bool = False, outlines: bool = False
-) -> tuple[Module, list[Diagnostic], float] | None:
+def read_clean(given: Any, *, for_xla: bool = False) -> tuple[Module, list[Diagnostic], float] | None:
     """`given`, MLIR text or a jaxlib module, as `CleanUp` leaves it, what was reported, and the passes' CPU seconds.
 
     MLIR reads the text, or copies the module, once and cleans it before we read it, instead of printing it for MLIR a
-    second time.  None for what takes `CleanUp`, step by step: modules with mistakes, and with calls unless `outlines`.
+    second time.  What is `for_xla` keeps ops of CHLO, and large functions of keys out of line.  None for what takes
+    `CleanUp`, step by step: modules with mistakes, and those with calls that are not for XLA.
     """
     outlined: list[FuncOp] = []
 
@@ -118,7 +113,7 @@ def read_clean(
     through = to_generic_through if isinstance(given, str) else copy_to_generic_through
     try:
         generic, diagnostics, seconds = through(
-            given, f"builtin.module({_without_calls(keeps_chlo)})", inline if outlines else None
+            given, f"builtin.module({_without_calls(for_xla)})", inline if for_xla else None
         )
     except MpmdError:
         return None
@@ -126,7 +121,7 @@ def read_clean(
         return None
     module = parse_generic(generic)
     module.outlined = tuple(outlined)
-    for op in module.body.ops if outlines else ():
+    for op in module.body.ops if for_xla else ():
         if op.name == "sdy.mesh" and op.props["mesh"].text == "#sdy.mesh<[]>":
             name = op.props["sym_name"]
             if isinstance(name, StringAttr) and f"@{name.value}" not in generic:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 
 from mpmd_trace.ir.attributes import ArrayAttr, StringAttr
 from mpmd_trace.ir.bodies import BodyBuilder
@@ -32,14 +32,18 @@ from mpmd_trace.passes.mesh_order import in_topology_order
 __all__ = ["AssignOfUnassign", "LowerBroadcast", "LowerReduce", "changes_memory"]
 
 
+#: Whether a value that is unassigned and assigned on one mesh is wanted in another memory.
+ChangesMemory = Callable[[UnassignOp, AssignOp], bool]
+
+
 class AssignOfUnassign:
     """The value itself on its own mesh, else a transfer that exists, else new ones where they are allowed."""
 
     op_name: str | None = "mpmd.assign"
 
-    def __init__(self, infer_transfers: bool, keep_memories: bool) -> None:
+    def __init__(self, infer_transfers: bool, changes_memory: ChangesMemory) -> None:
         self.infer_transfers = infer_transfers
-        self.keep_memories = keep_memories
+        self.changes_memory = changes_memory
 
     def match_and_rewrite(self, op: Op, rewriter: Rewriter) -> bool:
         assert isinstance(op, AssignOp)
@@ -47,7 +51,7 @@ class AssignOfUnassign:
         if not isinstance(unassign, UnassignOp):
             return False
         value = unassign.operand(0)
-        if unassign.mesh_type.mesh == op.mesh_type.mesh and not changes_memory(unassign, op, self.keep_memories):
+        if unassign.mesh_type.mesh == op.mesh_type.mesh and not self.changes_memory(unassign, op):
             rewriter.replace_op(op, [value])
             return True
         transfer = _transfer_to(value, op)
@@ -70,15 +74,11 @@ class AssignOfUnassign:
         return False
 
 
-def changes_memory(unassign: UnassignOp, assign: AssignOp, keep_memories: bool) -> bool:
-    """Whether the value is wanted in another memory of its mesh: by a call, whose callee says in which one, by type,
-    or, with `keep_memories`, as an argument of a callee."""
+def changes_memory(unassign: UnassignOp, assign: AssignOp) -> bool:
+    """Return whether a call wants the value in another memory of its mesh, whose callee says in which one, by type."""
     if unassign.mesh_type.memory_kind == assign.mesh_type.memory_kind:
         return False
-    if any(isinstance(user, CallOp) for user in assign.results[0].users):
-        return True
-    value = unassign.operand(0)
-    return keep_memories and isinstance(value, BlockArg) and isinstance(value.owner.parent_op, FuncOp)
+    return any(isinstance(user, CallOp) for user in assign.results[0].users)
 
 
 def _transfer_to(value: Value, assign: AssignOp) -> TransferOp | None:

@@ -3,23 +3,29 @@
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from typing import ClassVar, cast
 
 from mpmd_trace.ir.bodies import map_ops
 from mpmd_trace.ir.core import Op, Region
 from mpmd_trace.ir.diagnostics import Diagnostics
-from mpmd_trace.ir.ops import AssignOp, CallOp, FragmentOp, FuncOp, Module, UnassignOp, make_transfer, make_unassign
+from mpmd_trace.ir.ops import AssignOp, FragmentOp, FuncOp, Module, UnassignOp, make_unassign
 from mpmd_trace.ir.semantics import trivially_dead
 from mpmd_trace.ir.types import MeshTensorType
 from mpmd_trace.passes.base import Pass, option
 from mpmd_trace.passes.greedy import Pattern, apply_greedily
 from mpmd_trace.passes.import_.building_blocks import on_mesh, put_behind
-from mpmd_trace.passes.import_.finalize_patterns import AssignOfUnassign, LowerBroadcast, LowerReduce, changes_memory
+from mpmd_trace.passes.import_.finalize_patterns import (
+    AssignOfUnassign,
+    ChangesMemory,
+    LowerBroadcast,
+    LowerReduce,
+    changes_memory,
+)
 from mpmd_trace.passes.import_.mesh_flow import LET_MOVE, function_name, op_line, place, ways_out
 from mpmd_trace.passes.import_.mesh_sets import SRC_SET, USE_SET, clear_sets, is_meshless, without_sets
 
-__all__ = ["InferMeshFinalize", "drop_pairs"]
+__all__ = ["InferMeshFinalize", "backwards", "drop_if_trivial"]
 
 
 @dataclasses.dataclass(frozen=True)
@@ -30,9 +36,7 @@ class InferMeshFinalize(Pass):
     for.  Then greedy rewriting with region clean-up of assigns of unassigned values as in `mpmd-introduce-transfers`,
     to other meshes for arguments only, or for all values with `infer_transfers`; a broadcast is a chain of transfers,
     and a reduce a fragment for the values of each mesh, transfers, and a fragment on each mesh that wants the result
-    (inferred by `infer_mesh_convert_reduce_ops`).  With `keep_memories` (ours), what a callee returns in the
-    memory of the host stays there until a user of the call needs it.  What is without a mesh then is reported, and the
-    pass fails.
+    (inferred by `infer_mesh_convert_reduce_ops`).  What is without a mesh then is reported, and the pass fails.
 
     Before:
 
@@ -53,16 +57,15 @@ class InferMeshFinalize(Pass):
     name: ClassVar[str] = "mpmd-infer-mesh-finalize"
     summary: ClassVar[str] = "remove all assigns and unassigns and check that everything has a mesh"
     infer_transfers: bool = option(False, "transfer a value to every mesh that asks for it")
-    keep_memories: bool = option(False, "values that go into calls, or come out of them, have the memory of their name")
 
     def run(self, module: Module, diagnostics: Diagnostics) -> bool:
         functions = [f for f in module.mpmd_functions if not f.is_declaration]
         for function in functions:
             if function.is_entry_point and not _type_arguments(function, diagnostics):
                 return True
-        drop_pairs(module, self.keep_memories)
+        self.drop_pairs(module)
         patterns: list[Pattern] = [
-            AssignOfUnassign(self.infer_transfers, self.keep_memories),
+            AssignOfUnassign(self.infer_transfers, self.changes_memory),
             LowerBroadcast(diagnostics),
             LowerReduce(diagnostics),
         ]
@@ -70,13 +73,27 @@ class InferMeshFinalize(Pass):
             raise diagnostics.fatal(None, f"{self.name} did not come to an end; please report this program")
         for function in functions:
             function.refresh_type()
-        if self.keep_memories:
-            _follow_memories(functions)
+        self.finish(functions)
         for function in functions:
             if not _verify(function, diagnostics):
                 diagnostics.fail()
             _clear_boundary(function)
         return True
+
+    def changes_memory(self, unassign: UnassignOp, assign: AssignOp) -> bool:
+        """Return whether a value that is unassigned and assigned on one mesh is wanted in another memory."""
+        return changes_memory(unassign, assign)
+
+    def drop_pairs(self, module: Module) -> None:
+        """Do what the greedy driver does first, as far as it is only dead code and assigns on the same mesh.
+
+        The driver goes from the last op to the first.  As long as it meets nothing else, what it schedules to visit
+        again stays as it is, so that one walk has the same result, in the same order of uses.
+        """
+        all(drop_if_trivial(op, self.changes_memory) for op in backwards(module))
+
+    def finish(self, functions: Sequence[FuncOp]) -> None:
+        """Do what is left, once all values have their types."""
 
 
 # Entry points.
@@ -119,22 +136,15 @@ def _type_arguments(function: FuncOp, diagnostics: Diagnostics) -> bool:
 # Assigns to the mesh of the value: nearly all there are.
 
 
-def drop_pairs(module: Module, keep_memories: bool = False) -> None:
-    """Do what the greedy driver does first, as far as it is only dead code and assigns on the same mesh.
-
-    The driver goes from the last op to the first.  As long as it meets nothing else, what it schedules to visit
-    again stays as it is, so that one walk has the same result, in the same order of uses.  With `keep_memories` the
-    program is not compared with the reference's, the order of uses is free, and the walk goes on to the first op.
-    """
+def backwards(module: Module) -> Iterator[Op]:
+    """Yield the ops of all functions, the last one first; they may be erased meanwhile."""
     for function in reversed(module.functions):
         for region in function.regions:
             for block in reversed(region.blocks):
-                for op in reversed(block):
-                    if not _drop(op, keep_memories) and not keep_memories:
-                        return
+                yield from reversed(block)
 
 
-def _drop(op: Op, keep_memories: bool) -> bool:
+def drop_if_trivial(op: Op, changes_memory: ChangesMemory) -> bool:
     """Remove the op if it is dead or an assign on the same mesh; False when it may be for another pattern."""
     if isinstance(op, AssignOp):
         result = op.results[0]
@@ -142,7 +152,7 @@ def _drop(op: Op, keep_memories: bool) -> bool:
             unassign = op._operands[0].value.defining_op
             if not isinstance(unassign, UnassignOp):
                 return True
-            if unassign.mesh_type.mesh != op.mesh_type.mesh or changes_memory(unassign, op, keep_memories):
+            if unassign.mesh_type.mesh != op.mesh_type.mesh or changes_memory(unassign, op):
                 return False
             result.replace_all_uses_with(unassign._operands[0].value)
         op.erase()
@@ -156,30 +166,6 @@ def _drop(op: Op, keep_memories: bool) -> bool:
     if trivially_dead(op):
         op.erase()
     return True
-
-
-# Memories.
-
-
-def _follow_memories(functions: Sequence[FuncOp]) -> None:
-    """Type results of calls as their callees return them; what is in the memory of the host leaves it for each user.
-
-    So it stays there from the call that makes it to the one that needs it, as from a forward to its backward.
-    """
-    returned = {function_name(function): function.type.results for function in functions}
-    for function in functions:
-        for call in [op for op in function.body if isinstance(op, CallOp)]:
-            for result, type in zip(call.results, returned[call.callee], strict=True):
-                wanted = result.type
-                if wanted is type:
-                    continue
-                assert isinstance(wanted, MeshTensorType)
-                result.type = type
-                for user in dict.fromkeys(result.users):
-                    transfer = make_transfer(result, wanted)
-                    function.body.insert_before(user, transfer)
-                    for use in [use for use in user._operands if use.value is result]:
-                        use.set(transfer.result)
 
 
 # Checks.

@@ -13,13 +13,7 @@ from mpmd_trace.ir.ops import FragmentOp, FuncOp, Module, make_return
 from mpmd_trace.passes.base import Pass
 from mpmd_trace.passes.dedup_bodies import share_equal_bodies
 from mpmd_trace.passes.sharding.agreement import agrees
-from mpmd_trace.passes.sharding.bodies_alone import (
-    drop_unused_transfers,
-    drop_whole_shardings,
-    has_no_shardings,
-    propagate_in_bodies,
-)
-from mpmd_trace.passes.sharding.chlo_rules import with_rules
+from mpmd_trace.passes.sharding.bodies_alone import drop_unused_transfers, has_no_shardings, propagate_in_bodies
 from mpmd_trace.passes.sharding.edges import SHARDING
 from mpmd_trace.passes.sharding.kinds import Kinds, shardings_of
 from mpmd_trace.passes.sharding.reduction import Reduction, numbered, reducible, with_body
@@ -70,10 +64,16 @@ class ShardyPropagation(Pass):
 
     #: Programs with at most so many ops, bodies of fragments counted for each fragment, are not reduced.
     whole_up_to: int = 1_000
-    #: Whether Shardy is given rules for CHLO, of which it knows nothing.
-    chlo: bool = False
-    #: Whether readers of a constant expression get copies of it where there are no shardings, too, as from Shardy.
-    split: bool = True
+
+    def prepare(self, module: Module, function: FuncOp) -> None:
+        """Do what is to be done before it is known whether there are shardings."""
+
+    def propagate_in_bodies(self, module: Module, function: FuncOp, diagnostics: Diagnostics) -> bool:
+        """Replace every body of a program without shardings by what Shardy makes of it; False when that fails."""
+        return propagate_in_bodies(module, function, diagnostics)
+
+    def prepare_bodies(self, function: FuncOp) -> None:
+        """Do what is to be done with bodies that Shardy will see."""
 
     def run(self, module: Module, diagnostics: Diagnostics) -> bool:
         functions = [f for f in module.functions if not f.is_declaration]
@@ -82,15 +82,11 @@ class ShardyPropagation(Pass):
         function = functions[0]
         share_equal_bodies(functions)
         drop_unused_transfers(function)
-        if self.chlo:
-            drop_whole_shardings(module, function)
+        self.prepare(module, function)
         if self.whole_up_to and has_no_shardings(module, function):
-            done = propagate_in_bodies(module, function, diagnostics, chlo=self.chlo, split=self.split)
+            done = self.propagate_in_bodies(module, function, diagnostics)
             return done or not diagnostics.failed
-        if self.chlo:
-            for op in function.body:
-                if isinstance(op, FragmentOp):
-                    op.body = with_rules(op.body)
+        self.prepare_bodies(function)
         size = _size(function.body)
         for kinds in _choices(function, reduced=size > self.whole_up_to):
             reduction = Reduction(module, function, kinds)

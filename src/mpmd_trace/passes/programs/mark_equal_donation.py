@@ -1,0 +1,109 @@
+"""`MarkEqualDonation`: equal fragments donate the same, so that they stay one program."""
+
+from __future__ import annotations
+
+import dataclasses
+import functools
+import operator
+from collections.abc import Callable, Hashable, Iterable, Mapping, Sequence
+
+from mpmd_trace.ir.attributes import DictAttr
+from mpmd_trace.ir.bodies import effective_operands, remembers
+from mpmd_trace.ir.core import BlockArg, Op, Region, Use
+from mpmd_trace.ir.ops import FragmentOp, FuncOp
+from mpmd_trace.ir.shardings import sharding_class
+from mpmd_trace.ir.types import MeshTensorType, Type
+from mpmd_trace.passes.dedup_bodies import first_equal
+from mpmd_trace.passes.export.mark_aliasing_and_donation import DONOR, LateResults, MarkAliasingAndDonation
+from mpmd_trace.passes.export.value_attrs import EMPTY, array_of, value_dicts
+
+__all__ = ["MarkEqualDonation"]
+
+
+@dataclasses.dataclass(frozen=True)
+class MarkEqualDonation(MarkAliasingAndDonation):
+    """`mpmd-mark-aliasing-and-donation`, with which equal fragments donate the same.
+
+    The last one does not donate what the others of its body read, too, and none of them scalars that another one keeps;
+    types that differ in how they say that nothing is sharded are one.  An operand takes the place of a result that
+    cannot be there before all that reads the operand has run, if there is one: in the place of another one, XLA would
+    copy the operand first.
+    """
+
+    def needed(self, function: FuncOp) -> Callable[[Use, FragmentOp], bool]:
+        program = _programs(op for op in function.body if isinstance(op, FragmentOp))
+        return lambda use, fragment: _read_by_its_like(use, fragment, program)
+
+    def finish(self, fragments: Sequence[FragmentOp]) -> None:
+        _keep_scalars(fragments, _programs(fragments))
+
+    def kind(self, type: Type) -> Hashable:
+        if isinstance(type, MeshTensorType):
+            return type.tensor, sharding_class(type.sharding), type.memory_kind
+        return type
+
+    def alike(self, op: FragmentOp) -> Hashable:
+        return op.body
+
+    def late_results(self, body: Region) -> LateResults:
+        return _late_results(body)
+
+
+def _programs(fragments: Iterable[FragmentOp]) -> Mapping[Region, Region]:
+    """Return for each body the first one that is equal."""
+    return first_equal(op.body for op in fragments)
+
+
+@remembers
+def _late_results(body: Region) -> LateResults:
+    block = body.block
+    ops = list(block)[:-1]
+    #: The ops that an op depends on, itself among them, as bits.
+    before: dict[Op, int] = {}
+    for i, op in enumerate(ops):
+        makers = [before[maker] for value in effective_operands(op) if (maker := value.defining_op) is not None]
+        before[op] = functools.reduce(operator.or_, makers, 1 << i)
+    makers_of_results = [value.defining_op for value in body.returned]
+    counts = [0 if maker is None else before[maker].bit_count() for maker in makers_of_results]
+    order = sorted(range(len(counts)), key=lambda k: -counts[k])
+    #: The results that depend on an op.
+    after: dict[Op, int] = dict.fromkeys(ops, 0)
+    for rank, k in enumerate(order):
+        if (maker := makers_of_results[k]) is not None:
+            after[maker] |= 1 << rank
+    every = (1 << len(order)) - 1
+    of_args: list[int | None] = [None] * len(block.args)
+    for op in reversed(ops):
+        for value in effective_operands(op):
+            if (maker := value.defining_op) is not None:
+                after[maker] |= after[op]
+            elif isinstance(value, BlockArg):
+                known = of_args[value.index]
+                of_args[value.index] = after[op] & (every if known is None else known)
+    return LateResults(tuple(order), tuple([results or 0 for results in of_args]))
+
+
+def _read_by_its_like(use: Use, op: FragmentOp, program: Mapping[Region, Region]) -> bool:
+    """Whether another fragment with an equal body reads the value: donated, it would make two programs of one."""
+    if use.value.has_one_use:
+        return False
+    others = [user for user in use.value.users if isinstance(user, FragmentOp) and user is not op]
+    return any(program.get(other.body, other.body) is program[op.body] for other in others)
+
+
+def _keep_scalars(fragments: Iterable[FragmentOp], program: Mapping[Region, Region]) -> None:
+    """Donate no scalar that another fragment with an equal body keeps, as where it is sent on to the next mesh."""
+    alike: dict[Region, list[FragmentOp]] = {}
+    for op in fragments:
+        alike.setdefault(program[op.body], []).append(op)
+    for members in alike.values():
+        given = [value_dicts(op, "arg_attrs") or [EMPTY] * op.num_operands for op in members]
+        for i, arg in enumerate(members[0].body.block.args):
+            if not arg.type.is_scalar:
+                continue
+            marked = [op for op, dicts in zip(members, given, strict=True) if DONOR in dicts[i].entries]
+            if 0 < len(marked) < len(members):
+                for op in marked:
+                    dicts = list(value_dicts(op, "arg_attrs") or ())
+                    dicts[i] = DictAttr.get({k: v for k, v in dicts[i].entries.items() if k != DONOR})
+                    op.attrs["arg_attrs"] = array_of(dicts)

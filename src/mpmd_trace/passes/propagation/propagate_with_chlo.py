@@ -1,0 +1,32 @@
+"""`PropagateWithChlo`: Shardy's propagation in programs that keep ops of CHLO."""
+
+from __future__ import annotations
+
+import dataclasses
+
+from mpmd_trace.ir.diagnostics import Diagnostics
+from mpmd_trace.ir.ops import FragmentOp, FuncOp, Module
+from mpmd_trace.passes.sharding.bodies_alone import drop_whole_shardings, propagate_in_bodies
+from mpmd_trace.passes.sharding.chlo_rules import with_rules
+from mpmd_trace.passes.sharding.shardy_propagation import ShardyPropagation
+
+__all__ = ["PropagateWithChlo"]
+
+
+@dataclasses.dataclass(frozen=True)
+class PropagateWithChlo(ShardyPropagation):
+    """`mpmd-shardy-propagation`, with rules for CHLO, of which Shardy knows nothing.
+
+    Shardings that say nothing are dropped first, and readers of a constant expression share it where there are none.
+    """
+
+    def prepare(self, module: Module, function: FuncOp) -> None:
+        drop_whole_shardings(module, function)
+
+    def propagate_in_bodies(self, module: Module, function: FuncOp, diagnostics: Diagnostics) -> bool:
+        return propagate_in_bodies(module, function, diagnostics, chlo=True, split=False)
+
+    def prepare_bodies(self, function: FuncOp) -> None:
+        for op in function.body:
+            if isinstance(op, FragmentOp):
+                op.body = with_rules(op.body)
