@@ -131,7 +131,7 @@ def _devices(op: Op) -> float:
         attribute = op.props.get(name)
         shardings = attribute.shardings if isinstance(attribute, TensorShardingPerValueAttr) else ()
         for sharding, whole, part in zip(shardings, outside, inside, strict=False):
-            for dim, (many, few) in enumerate(zip(_shape(whole), _shape(part), strict=False)):
+            for dim, (many, few) in enumerate(zip(shape_of(whole), shape_of(part), strict=False)):
                 if few and many != few:
                     sizes[tuple(sorted(axis.name for axis in sharding.dim_axes(dim)))] = many / few
     counted: set[str] = set()
