@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import warnings
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any, Self
 
@@ -64,6 +65,16 @@ class Config:
         schedule = getattr(self.pipeline_schedule, "name", self.pipeline_schedule)
         options = "".join(f", {name}={value!r}" for name, value in self.options.changed().items())
         return f"Config({{{meshes}}}, {names}, pipeline_schedule={schedule!r}{options})"
+
+    def __getattr__(self, name: str) -> Any:
+        """Return an option that was a field of its own before; for one release."""
+        if name == "partitioning_options":
+            warnings.warn(f"config.{name} is config.options", DeprecationWarning, stacklevel=2)
+            return self.options.changed()
+        if name in CompileOptions.__dataclass_fields__:
+            warnings.warn(f"config.{name} is config.options.{name}", DeprecationWarning, stacklevel=2)
+            return getattr(self.options, name)
+        raise AttributeError(f"{type(self).__name__!r} object has no attribute {name!r}", name=name, obj=self)
 
     def with_options(self, **changes: Any) -> Self:
         """Return the configuration with other options of the compiler."""

@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 from jax.sharding import AbstractMesh, Mesh
 
-from mpmd_trace import make_config
+from mpmd_trace import MpmdError, make_config
 from mpmd_trace.frontend import FrontendError
 from mpmd_trace.ir.assignment import Assignment
 from mpmd_trace.schedules import get_schedule
@@ -148,3 +148,31 @@ def test_a_config_cannot_be_changed() -> None:
     config = make_config(TOPOLOGY, {"a": "m0"})
     with pytest.raises(TypeError):
         config.assignments["b"] = Assignment("m1")  # type: ignore[index]
+
+
+def test_arguments_may_be_given_among_the_options() -> None:
+    config = make_config(TOPOLOGY, {}, partitioning_options={"gather": "phase", "optimizer_sharding": "data"})
+    assert config.options == make_config(TOPOLOGY, {}, gather="phase", optimizer_sharding="data").options
+    assert config.options.gather == "phase" and config.options.optimizer_sharding == ("data",)
+    assert "gather='phase'" in repr(config)
+    with pytest.raises(FrontendError, match=r"gather is 'step', and 'phase' in partitioning_options\. Give it once"):
+        make_config(TOPOLOGY, {}, gather="step", partitioning_options={"gather": "phase"})
+    with pytest.raises(FrontendError, match="gather is 'auto', 'step', 'phase' or 'microbatch', not 'often'"):
+        make_config(TOPOLOGY, {}, partitioning_options={"gather": "often"})
+
+
+def test_options_that_do_not_go_together_cannot_be_made() -> None:
+    config = make_config(TOPOLOGY, {}, remat="auto")
+    with pytest.raises(MpmdError, match="remat='auto' and the option mpmd_fragment_remat both recompute"):
+        config.with_options(mpmd_fragment_remat=True)
+    assert config.with_options(remat=None, mpmd_fragment_remat=True).options.mpmd_fragment_remat
+
+
+def test_names_of_options_from_before() -> None:
+    config = make_config(TOPOLOGY, {}, placement="reference", partitioning_options={"mpmd_infer_transfers": True})
+    with pytest.warns(DeprecationWarning, match=r"config\.placement is config\.options\.placement"):
+        assert config.placement == "reference"
+    with pytest.warns(DeprecationWarning, match=r"config\.options"):
+        assert config.partitioning_options == {"placement": "reference", "mpmd_infer_transfers": True}
+    with pytest.raises(AttributeError, match="no attribute 'nothing'"):
+        _ = config.nothing
