@@ -9,7 +9,7 @@ from mpmd_trace.diagnostics.messages import MpmdError
 from mpmd_trace.ir.ops import local_type
 from mpmd_trace.ir.types import TensorType, Type
 
-__all__ = ["dtype_of", "element_of", "tensor_type"]
+__all__ = ["dtype_of", "tensor_type"]
 
 _DTYPES: dict[str, np.dtype] = {
     "i1": np.dtype(np.bool_),
@@ -39,7 +39,6 @@ for _element, _name in {
 }.items():
     if hasattr(ml_dtypes, _name):
         _DTYPES[_element] = np.dtype(getattr(ml_dtypes, _name))
-_ELEMENTS = {dtype: element for element, dtype in _DTYPES.items()}
 
 
 def dtype_of(type: TensorType) -> np.dtype:
@@ -47,14 +46,6 @@ def dtype_of(type: TensorType) -> np.dtype:
     result = _DTYPES.get(type.element)
     if result is None:
         raise MpmdError(f"no array has the element type {type.element} of {type.text}")
-    return result
-
-
-def element_of(dtype: np.dtype) -> str:
-    """Return the MLIR element type of a numpy dtype.  Raises `MpmdError` when there is none."""
-    result = _ELEMENTS.get(np.dtype(dtype))
-    if result is None:
-        raise MpmdError(f"no MLIR tensor has elements of dtype {dtype}")
     return result
 
 

@@ -7,19 +7,20 @@ MLIR once.  Functions with other ops at the top level go through MLIR as a whole
 from __future__ import annotations
 
 from collections.abc import Hashable
-from typing import ClassVar
+from typing import ClassVar, cast
 
 from mpmd_trace.diagnostics.location import UNKNOWN
 from mpmd_trace.ir.bodies import remembered
-from mpmd_trace.ir.core import Op, Region, make_op
+from mpmd_trace.ir.core import Op, Region, Value
 from mpmd_trace.ir.diagnostics import Diagnostics
-from mpmd_trace.ir.ops import OFFLOADED, BroadcastOp, FragmentOp, FuncOp, Module, ReduceOp, TransferOp, make_transfer
+from mpmd_trace.ir.ops import OFFLOADED, FragmentOp, FuncOp, Module, ReduceOp
 from mpmd_trace.ir.semantics import is_constant_like, trivially_dead
 from mpmd_trace.ir.types import MeshTensorType
 from mpmd_trace.passes.base import Pass
 from mpmd_trace.passes.constants import constant_key, constants_stay
 from mpmd_trace.passes.greedy import Choices, Pattern, Rewriter, apply_greedily, rewrites, walk_mutable
 from mpmd_trace.passes.mlir_parts import frozen_bodies, result_of, run_on_bodies, run_on_functions
+from mpmd_trace.passes.stablehlo.rules import New, Rule, any_value, made_by
 from mpmd_trace.passes.trivially_canonical import as_read
 
 __all__ = ["PIPELINE", "CanonicalizeMpmd", "canonical_body"]
@@ -132,52 +133,31 @@ def _forwarded(body: Region) -> list[tuple[int, int]]:
     return remembered(body, "forwarded", look)
 
 
-@rewrites("mpmd.transfer")
-def _no_transfer(op: Op, rewriter: Rewriter) -> bool:
-    """Return a transfer to the type that the value has is the value."""
-    if op.operand(0).type is not op.results[0].type:
-        return False
-    rewriter.replace_op(op, op.operands)
-    return True
+def _is_within_mesh(inner: Op, op: Op) -> bool:
+    """Return whether two transfers stay on one mesh, so that they are one (but for those of `mpmd-fit-memory`)."""
+    types = (inner.operand(0).type, inner.result.type, op.result.type)
+    return OFFLOADED not in inner.attrs and len({t.mesh for t in types if isinstance(t, MeshTensorType)}) == 1
 
 
-@rewrites("mpmd.transfer")
-def _transfer_chain(op: Op, rewriter: Rewriter) -> bool:
-    """Two transfers within one mesh are one (memory kinds do not matter, but for `mpmd-fit-memory`)."""
-    inner = op.operand(0).defining_op
-    if not isinstance(inner, TransferOp) or OFFLOADED in inner.attrs:
-        return False
-    source = inner.operand(0)
-    types = (source.type, inner.results[0].type, op.results[0].type)
-    if len({t.mesh for t in types if isinstance(t, MeshTensorType)}) != 1:
-        return False
-    new = make_transfer(source, op.results[0].type, loc=op.loc)
-    rewriter.insert_before(op, new)
-    rewriter.replace_op(op, new.results)
-    return True
+def _one_transfer(op: Op, value: Value) -> New | None:
+    inner = cast(Op, value.defining_op)
+    return New("mpmd.transfer", [inner.operand(0)], keep_attrs=False) if _is_within_mesh(inner, op) else None
 
 
-@rewrites("mpmd.broadcast")
-def _broadcast_chain(op: Op, rewriter: Rewriter) -> bool:
-    """Return a broadcast of a broadcast is one."""
-    inner = op.operand(0).defining_op
-    if not isinstance(inner, BroadcastOp):
-        return False
-    new = make_op("mpmd.broadcast", inner.operands, [op.results[0].type], loc=op.loc)
-    rewriter.insert_before(op, new)
-    rewriter.replace_op(op, new.results)
-    return True
+def _one_broadcast(op: Op, value: Value) -> New:
+    return New("mpmd.broadcast", cast(Op, value.defining_op).operands, keep_attrs=False)
 
 
-@rewrites("mpmd.reduce")
-def _reduce_chain(op: Op, rewriter: Rewriter) -> bool:
-    """Return a reduce whose first operand is a reduce of its kind is that one; further operands are dropped."""
-    assert isinstance(op, ReduceOp)
-    inner = op.operand(0).defining_op if op.num_operands else None
-    if not isinstance(inner, ReduceOp) or op.kind not in ("none", inner.kind):
-        return False
-    rewriter.replace_op(op, inner.results)
-    return True
+def _same_reduce(op: Op, value: Value, *others: Value) -> Value | None:
+    """Return the inner reduce if it is of the same kind; further operands are dropped."""
+    kinds = cast(ReduceOp, op).kind, cast(ReduceOp, value.defining_op).kind
+    return value if kinds[0] in ("none", kinds[1]) else None
 
 
-_PATTERNS: list[Pattern] = [_bypass, _transfer_chain, _no_transfer, _broadcast_chain, _reduce_chain]
+_PATTERNS: list[Pattern] = [
+    _bypass,
+    Rule("mpmd.transfer", (made_by("mpmd.transfer"),), _one_transfer),
+    Rule("mpmd.transfer", (any_value,), lambda op, value: value if value.type is op.result.type else None),
+    Rule("mpmd.broadcast", (made_by("mpmd.broadcast"),), _one_broadcast),
+    Rule("mpmd.reduce", (made_by("mpmd.reduce"),), _same_reduce),
+]

@@ -1,4 +1,4 @@
-"""Rewrites of StableHLO ops as data: which op, with which operands, and what stands in its place.
+"""Rewrites of ops as data: which op, with which operands, and what stands in its place.
 
     Rule("add", (any_value, splat(0)), lambda op, x, zero: same_type(op, x))
 
@@ -66,7 +66,7 @@ Result = Value | Declared | Array | str | New | None
 
 
 class Rule:
-    """A rewrite of `stablehlo.{name}`; see the head of the file.
+    """A rewrite of `stablehlo.{name}`, or of an op of another dialect by its full name; see the head of the file.
 
     `operands` may be shorter than those of the op; those behind are not looked at.  With `when_constant` the rule is
     for ops that read a constant only, which saves asking most ops of a program.
@@ -75,7 +75,7 @@ class Rule:
     def __init__(
         self, name: str, operands: Sequence[Matcher], result: Callable[..., Result], *, when_constant: bool = False
     ) -> None:
-        self.op_name: str | None = f"stablehlo.{name}"
+        self.op_name: str | None = _full(name)
         self.needs_constant = when_constant or any(getattr(m, "needs_constant", False) for m in operands)
         self._matchers = [(i, m) for i, m in enumerate(operands) if m is not any_value]
         self._result = result
@@ -83,9 +83,13 @@ class Rule:
     def match_and_rewrite(self, op: Op, rewriter: Rewriter) -> bool:
         values = op.operands
         for i, matches in self._matchers:
-            if not matches(values[i]):
+            if i >= len(values) or not matches(values[i]):
                 return False
         return replace(op, self._result(op, *values), rewriter)
+
+
+def _full(name: str) -> str:
+    return name if "." in name else f"stablehlo.{name}"
 
 
 def replace(op: Op, result: Result, rewriter: Rewriter) -> bool:
@@ -166,8 +170,8 @@ def splat(what: int) -> Matcher:
 
 
 def made_by(name: str) -> Matcher:
-    """Return the result of `stablehlo.{name}`."""
-    wanted = f"stablehlo.{name}"
+    """Return the result of `stablehlo.{name}`, or of an op by its full name."""
+    wanted = _full(name)
 
     def matches(value: Value) -> bool:
         op = value.defining_op
