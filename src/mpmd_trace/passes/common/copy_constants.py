@@ -6,11 +6,11 @@ import dataclasses
 from collections.abc import Hashable
 from typing import ClassVar
 
-from mpmd_trace.ir.bodies import remembered
-from mpmd_trace.ir.core import Op, OpResult, Region, Value
+from mpmd_trace.ir.bodies import remembered, remembers
+from mpmd_trace.ir.core import Op, Region, Value
 from mpmd_trace.ir.diagnostics import Diagnostics
 from mpmd_trace.ir.freezing import freeze
-from mpmd_trace.ir.ops import FragmentOp, FuncOp, Module, before_transfers
+from mpmd_trace.ir.ops import FragmentOp, FuncOp, Module, TransferOp
 from mpmd_trace.ir.semantics import is_constant_like
 from mpmd_trace.passes.base import FunctionPass
 
@@ -63,14 +63,18 @@ class CopyConstants(FunctionPass):
         return True
 
     def run_on_function(self, function: FuncOp, module: Module, diagnostics: Diagnostics) -> bool:
+        known = _constants(function)
+        if not known:
+            return False
+        readers = {use.owner for value in known for use in value.uses}
         changed = False
         for fragment in reversed(function.body):
-            if isinstance(fragment, FragmentOp):
+            if isinstance(fragment, FragmentOp) and fragment in readers:
                 count = len(fragment.body.block.args)
                 constants = [
                     (i, op)
                     for i, value in enumerate(fragment.operands[:count])
-                    if (op := _constant_behind(value)) is not None and self.copies(op, fragment)
+                    if (op := known.get(value)) is not None and self.copies(op, fragment)
                 ]
                 if constants:
                     fragment.body = _with_constants(fragment.body, constants)
@@ -78,15 +82,21 @@ class CopyConstants(FunctionPass):
         return changed
 
 
-def _constant_behind(value: Value) -> Op | None:
-    """Return the constant that the value is, found through transfers and one fragment."""
-    value = before_transfers(value)
-    op = value.defining_op
-    if not isinstance(op, FragmentOp):
-        return None
-    assert isinstance(value, OpResult)
-    source = op.body.block.terminator.operand(value.index).defining_op
-    return source if source is not None and is_constant_like(source) else None
+def _constants(function: FuncOp) -> dict[Value, Op]:
+    """Return the constants that fragments return, by the results, and by the transfers of these."""
+    known: dict[Value, Op] = {}
+    for op in function.body:
+        if isinstance(op, FragmentOp):
+            known.update((op.results[i], constant) for i, constant in _returned_constants(op.body))
+        elif isinstance(op, TransferOp) and (sent := known.get(op.operand(0))) is not None:
+            known[op.results[0]] = sent
+    return known
+
+
+@remembers
+def _returned_constants(body: Region) -> list[tuple[int, Op]]:
+    makers = [value.defining_op for value in body.returned]
+    return [(i, op) for i, op in enumerate(makers) if op is not None and is_constant_like(op)]
 
 
 def _with_constants(body: Region, constants: list[tuple[int, Op]]) -> Region:

@@ -40,21 +40,22 @@ class ValidateNoParamTransfers(FunctionPass):
     param_pattern: str = option("params['transformer", "text that the names of parameters contain")
 
     def run_on_function(self, function: FuncOp, module: Module, diagnostics: Diagnostics) -> bool:
-        known: dict[Location, str | None] = {}  # many microbatches have one location, and reading it is slow
+        known: dict[tuple[str, int], str | None] = {}  # many microbatches have one location, and reading it is slow
 
         def matching(location: Location) -> str | None:
-            if location not in known:
+            key = location.text, id(location.table)
+            if key not in known:
                 name = location.name
-                known[location] = name if name is not None and self.param_pattern in name else None
-            return known[location]
+                known[key] = name if name is not None and self.param_pattern in name else None
+            return known[key]
 
         report = diagnostics.refuse if self.fail_on_param_transfers else diagnostics.warning
         for op in function.body:
-            if not isinstance(op, TransferOp):
+            if not isinstance(op, TransferOp) or op.is_intra_mesh:
                 continue
             matches = (matching(op.operand(0).location), matching(op.loc))
             names = dict.fromkeys([name for name in matches if name is not None])
-            if not names or op.is_intra_mesh:
+            if not names:
                 continue
             report(
                 op,
