@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import functools
 import inspect
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from typing import Any, Unpack, overload
 
 import jax
 
 from mpmd_trace.api.jit import Jitted, applied
-from mpmd_trace.api.options import DONATE, Donate, Donation, FilterJitOptions, statics
+from mpmd_trace.api.options import DONATE, Donation, FilterJitOptions, for_jitted, statics, takes_options
 from mpmd_trace.api.stage_info import Adapter
 from mpmd_trace.config import Config
 from mpmd_trace.frontend import mutation, tags
@@ -94,20 +94,9 @@ def filter_jit(
 ) -> Callable[[Callable[..., Any]], Jitted]: ...
 
 
+@takes_options(donate="none")
 def filter_jit(
-    fn: Callable[..., Any] | Config | None = None,
-    config: Config | None = None,
-    *,
-    in_shardings: Any = None,
-    out_shardings: Any = None,
-    donate: Donate = "none",
-    donate_argnums: int | Sequence[int] = (),
-    donate_argnames: str | Sequence[str] = (),
-    static_argnums: int | Sequence[int] = (),
-    static_argnames: str | Sequence[str] = (),
-    keep_unused: bool = False,
-    compiler_options: Mapping[str, Any] | None = None,
-    engine: str = "python",
+    fn: Callable[..., Any] | Config | None = None, config: Config | None = None, **options: Any
 ) -> Jitted | Callable[[Callable[..., Any]], Jitted]:
     """Compile a function of modules and other pytrees like `mpmd_trace.jit`, in the manner of `equinox.filter_jit`.
 
@@ -139,23 +128,14 @@ def filter_jit(
         if not callable(fn):
             raise mistake(f"filter_jit takes a function, not {fn!r} of type {type(fn).__name__}")
         callee = None if jax.tree_util.all_leaves([fn]) else fn
-        leaves = StaticLeaves(statics(fn, static_argnums, static_argnames), callee)
-        donation = _donation(donate, Donation.of(donate_argnums, donate_argnames))
-        prefix = in_shardings
+        leaves = StaticLeaves(statics(fn, options["static_argnums"], options["static_argnames"]), callee)
+        given = for_jitted(options, static_argnums=(), static_argnames=(), adapter=leaves)
+        given["donation"] = _donation(options["donate"], given["donation"])
         if callee is not None:
-            donation = donation.behind_first()
-            prefix = None if in_shardings is None else (None, *in_shardings)
-        return Jitted(
-            _on_wrapped(fn, callee is not None, leaves),
-            config,
-            in_shardings=prefix,
-            out_shardings=out_shardings,
-            donation=donation,
-            keep_unused=keep_unused,
-            compiler_options=compiler_options,
-            engine=engine,
-            adapter=leaves,
-        )
+            given["donation"] = given["donation"].behind_first()
+            if given["in_shardings"] is not None:
+                given["in_shardings"] = (None, *given["in_shardings"])
+        return Jitted(_on_wrapped(fn, callee is not None, leaves), config, **given)
 
     return applied(decorated, fn, config, "filter_jit")
 

@@ -16,7 +16,7 @@ import numpy as np
 from mpmd_trace.api import compilation_cache
 from mpmd_trace.api.compiled import Compiled
 from mpmd_trace.api.lowered import Lowered
-from mpmd_trace.api.options import Donation, JitOptions, statics
+from mpmd_trace.api.options import Donation, JitOptions, for_jitted, statics, takes_options
 from mpmd_trace.api.options import compiler_options as options_of_meshes
 from mpmd_trace.api.refs import Outcome, Refs, has_refs, on_arrays, with_refs_first
 from mpmd_trace.api.stage_info import PLAIN, Adapter
@@ -416,19 +416,9 @@ def jit(
 ) -> Callable[[Callable[..., Any]], Jitted]: ...
 
 
+@takes_options()
 def jit(
-    fn: Callable[..., Any] | Config | None = None,
-    config: Config | None = None,
-    *,
-    in_shardings: Any = None,
-    out_shardings: Any = None,
-    donate_argnums: int | Sequence[int] = (),
-    donate_argnames: str | Sequence[str] = (),
-    static_argnums: int | Sequence[int] = (),
-    static_argnames: str | Sequence[str] = (),
-    keep_unused: bool = False,
-    compiler_options: Mapping[str, Any] | None = None,
-    engine: str = "python",
+    fn: Callable[..., Any] | Config | None = None, config: Config | None = None, **options: Any
 ) -> Jitted | Callable[[Callable[..., Any]], Jitted]:
     """Compile `fn` into a pipeline over the meshes of `config`.
 
@@ -456,18 +446,7 @@ def jit(
     """
 
     def decorated(fn: Callable[..., Any], config: Any) -> Jitted:
-        return Jitted(
-            fn,
-            config,
-            in_shardings=in_shardings,
-            out_shardings=out_shardings,
-            donation=Donation.of(donate_argnums, donate_argnames),
-            static_argnums=static_argnums,
-            static_argnames=static_argnames,
-            keep_unused=keep_unused,
-            compiler_options=compiler_options,
-            engine=engine,
-        )
+        return Jitted(fn, config, **for_jitted(options))
 
     return applied(decorated, fn, config, "jit")
 

@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import dataclasses
+import functools
+import inspect
 from collections.abc import Callable, Mapping, Sequence
-from typing import Any, Literal, TypedDict
+from typing import Any, Literal, TypedDict, TypeVar, cast
 
 from mpmd_trace.backend.executables import CompilerOptions
 from mpmd_trace.config import Config
@@ -39,6 +41,48 @@ class FilterJitOptions(JitOptions, total=False):
     """The options of `filter_jit`; see there."""
 
     donate: Donate
+
+
+_DEFAULTS: dict[str, Any] = {
+    "in_shardings": None,
+    "out_shardings": None,
+    "donate_argnums": (),
+    "donate_argnames": (),
+    "static_argnums": (),
+    "static_argnames": (),
+    "keep_unused": False,
+    "compiler_options": None,
+    "engine": "python",
+}
+
+F = TypeVar("F", bound=Callable[..., Any])
+
+
+def takes_options(**more: Any) -> Callable[[F], F]:
+    """Return a decorator for `jit` and the like: they get all options, those that were not given at their default."""
+    defaults = {**_DEFAULTS, **more}
+    options = [inspect.Parameter(name, inspect.Parameter.KEYWORD_ONLY, default=v) for name, v in defaults.items()]
+
+    def decorate(function: F) -> F:
+        @functools.wraps(function)
+        def checked(fn: Any = None, config: Any = None, **given: Any) -> Any:
+            for name in given:
+                if name not in defaults:
+                    raise TypeError(f"{function.__name__}() got an unexpected keyword argument {name!r}")
+            return function(fn, config, **{**defaults, **given})
+
+        signature = inspect.signature(function)
+        first = [one for one in signature.parameters.values() if one.kind is not one.VAR_KEYWORD]
+        checked.__signature__ = signature.replace(parameters=[*first, *options])  # type: ignore[attr-defined]
+        return cast(F, checked)
+
+    return decorate
+
+
+def for_jitted(options: Mapping[str, Any], **other: Any) -> dict[str, Any]:
+    """Return the options of `jit` as `Jitted` takes them, some of them others."""
+    kept = {name: value for name, value in options.items() if name in _DEFAULTS and not name.startswith("donate_")}
+    return {**kept, "donation": Donation.of(options["donate_argnums"], options["donate_argnames"]), **other}
 
 
 @dataclasses.dataclass(frozen=True)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager
 from typing import Any, Unpack, overload
 
@@ -10,7 +10,7 @@ import jax
 from flax import nnx
 
 from mpmd_trace.api.jit import Jitted, applied
-from mpmd_trace.api.options import Donation, JitOptions, statics
+from mpmd_trace.api.options import JitOptions, for_jitted, statics, takes_options
 from mpmd_trace.api.stage_info import Adapter
 from mpmd_trace.config import Config
 from mpmd_trace.frontend.errors import warn
@@ -86,19 +86,9 @@ def jit(
 ) -> Callable[[Callable[..., Any]], Jitted]: ...
 
 
+@takes_options()
 def jit(
-    fn: Callable[..., Any] | Config | None = None,
-    config: Config | None = None,
-    *,
-    in_shardings: Any = None,
-    out_shardings: Any = None,
-    donate_argnums: int | Sequence[int] = (),
-    donate_argnames: str | Sequence[str] = (),
-    static_argnums: int | Sequence[int] = (),
-    static_argnames: str | Sequence[str] = (),
-    keep_unused: bool = False,
-    compiler_options: Mapping[str, Any] | None = None,
-    engine: str = "python",
+    fn: Callable[..., Any] | Config | None = None, config: Config | None = None, **options: Any
 ) -> Jitted | Callable[[Callable[..., Any]], Jitted]:
     """Compile a function of NNX objects like `mpmd_trace.jit`, in the manner of `nnx.jit`.
 
@@ -127,20 +117,11 @@ def jit(
     """
 
     def decorated(fn: Callable[..., Any], config: Any) -> Jitted:
-        numbers, names = statics(fn, static_argnums, static_argnames)
+        numbers, names = statics(fn, options["static_argnums"], options["static_argnames"])
         objects = Objects()
-        return Jitted(
-            _objects.pure_function(fn, objects) if callable(fn) else fn,
-            config,
-            in_shardings=in_shardings,
-            out_shardings=None if out_shardings is None else (None, out_shardings),
-            donation=Donation.of(donate_argnums, donate_argnames),
-            static_argnums=numbers,
-            static_argnames=names,
-            keep_unused=keep_unused,
-            compiler_options=compiler_options,
-            engine=engine,
-            adapter=objects,
-        )
+        given = for_jitted(options, static_argnums=numbers, static_argnames=names, adapter=objects)
+        if given["out_shardings"] is not None:
+            given["out_shardings"] = (None, given["out_shardings"])
+        return Jitted(_objects.pure_function(fn, objects) if callable(fn) else fn, config, **given)
 
     return applied(decorated, fn, config, "jit")

@@ -1,0 +1,44 @@
+"""`jit`, `filter_jit` and `nnx.jit` take the same options, and say which they take."""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import Callable
+from typing import Any
+
+import jax
+import pytest
+from jax.sharding import AbstractMesh
+
+import mpmd_trace
+
+OF_JAX = ("in_shardings", "out_shardings", "donate_argnums", "donate_argnames", "static_argnums", "static_argnames")
+
+
+def functions() -> list[Callable[..., Any]]:
+    pytest.importorskip("flax")
+    pytest.importorskip("equinox")
+    return [mpmd_trace.jit, mpmd_trace.filter_jit, mpmd_trace.nnx.jit]
+
+
+def test_the_options_are_those_of_jax_and_are_listed() -> None:
+    ours, filtered, nnx = (inspect.signature(one).parameters for one in functions())
+    assert set(OF_JAX) <= set(inspect.signature(jax.jit).parameters) & set(ours)
+    assert list(ours) == list(nnx) and {*ours, "donate"} == set(filtered)
+    assert all(one.kind is one.KEYWORD_ONLY for name, one in ours.items() if name not in ("fn", "config"))
+
+
+@pytest.mark.parametrize("as_decorator", [False, True])
+def test_other_options_are_refused_by_the_name_of_the_function(as_decorator: bool) -> None:
+    config = mpmd_trace.make_config({"m": AbstractMesh((1,), ("x",))}, {})
+    for one in functions():
+        with pytest.raises(TypeError, match=rf"{one.__name__}\(\) got an unexpected keyword argument 'inline'"):
+            one(config=config, inline=True) if as_decorator else one(lambda x: x, config, inline=True)
+
+
+def test_options_reach_the_program() -> None:
+    config = mpmd_trace.make_config({"m": AbstractMesh((1,), ("x",))}, {})
+    for one in functions():
+        jitted = one(lambda x, n: x * n, config, donate_argnums=0, keep_unused=True, engine="cpp")
+        assert jitted.donation.positions(2) == (0,) and jitted.keep_unused and jitted.engine == "cpp"
+        assert one(config=config)(lambda x: x).engine == "python"
