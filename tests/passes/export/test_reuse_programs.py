@@ -14,8 +14,8 @@ import mpmd_trace
 from mpmd_trace import enumerated_for, named_computation, parse
 from mpmd_trace.ir.bodies import fingerprint
 from mpmd_trace.ir.ops import FragmentCallOp, FragmentOp
-from mpmd_trace.passes.export import reuse_programs
 from mpmd_trace.passes.manager import PassManager
+from mpmd_trace.passes.programs import reuse_programs
 from oracle import assert_same_meaning
 
 LOCAL, SCALAR = "tensor<4xf32>", "tensor<f32>"
