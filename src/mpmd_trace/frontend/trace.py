@@ -268,6 +268,7 @@ def trace(
     try:
         with (
             jax.disable_jit(False),
+            tracing.known_forms(),
             assigned_parts(assigned, parts),
             microbatches_refused_by(refusal),
         ):  # names are jits
@@ -308,7 +309,8 @@ def trace(
     @paused_collector()
     def rewrite() -> Rewritten:
         rewriter = Rewriter(Meshes(m.shape for m in meshes), place)
-        program = rewriter.program(closed, given.name)
+        with tracing.known_forms():
+            program = rewriter.program(closed, given.name)
         bad = specs(rewriter.meshes)[2]
         raise_problems([*rewriter.problems, *bad], place_of(fn))
         return Rewritten(

@@ -26,6 +26,7 @@ from jaxlib.mlir.dialects import func as func_dialect
 from mpmd_trace.diagnostics.messages import MpmdError
 from mpmd_trace.jax_compat.layouts import place_of
 from mpmd_trace.jax_compat.slim import slim
+from mpmd_trace.jax_compat.tracing import known_forms
 
 __all__ = [
     "Built",
@@ -134,7 +135,7 @@ def lower_function(
         keep_unused=True,
     )
     # 64-bit types stay what they are, whatever `jax_enable_x64` says.
-    with jax.enable_x64(True), _no_mesh_around():
+    with jax.enable_x64(True), _no_mesh_around(), known_forms():
         lowered = jitted.lower(*arguments)
     if donate:
         _mark_donated(lowered.compiler_ir("stablehlo"), donate)

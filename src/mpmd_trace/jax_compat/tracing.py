@@ -335,6 +335,21 @@ def leak_error(tracer: Any) -> Exception:
     return error
 
 
+@contextlib.contextmanager
+def known_forms() -> Iterator[None]:
+    """Within, functions are traced to the forms that are known here, whatever is set.
+
+    Settings of the next JAX may give others for the same numbers: loops without their number of iterations
+    (`jax_scan3`), and equations that are evaluated while they are made (`eager_constant_folding`).
+    """
+    with contextlib.ExitStack() as settings:
+        for name in ("scan3", "eager_constant_folding"):
+            state = getattr(config, name, None)
+            if state is not None and state.value:
+                settings.enter_context(state(False))
+        yield
+
+
 def trace_settings() -> Any:
     """JAX's settings of this thread that change what a function is traced to; `jax.jit` compares them, too."""
     return config.trace_context()

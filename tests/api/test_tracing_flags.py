@@ -1,0 +1,60 @@
+"""Settings of JAX that change what a function is traced to."""
+
+from __future__ import annotations
+
+import jax
+import jax.numpy as jnp
+import pytest
+from pipelines import Weights, assert_same, batch, config, layer, weights
+
+import mpmd_trace as mt
+
+#: Flags of JAX that may make another program of the same function; those that it has.
+FLAGS = (
+    "jax_scan3",
+    "jax_remat3",
+    "jax_custom_vjp3",
+    # JAX 0.10 evaluates equations while it lowers others, which its compilation cache cannot do then.
+    *(["eager_constant_folding"] if jax.__version_info__ >= (0, 12) else []),
+    "jax_use_direct_linearize",
+    "jax_enable_custom_prng",
+    "jax_threefry_partitionable",
+    "jax_softmax_custom_jvp",
+    "jax_mutable_array_checks",
+    "jax_refs_to_pins",
+    "jax_remove_size_one_mesh_axis_from_type",
+    "jax_use_simplified_jaxpr_constants",
+)
+
+
+@jax.custom_vjp
+def scaled(x: jax.Array) -> jax.Array:
+    return 2 * x
+
+
+scaled.defvjp(lambda x: (2 * x, None), lambda _, g: (2 * g,))
+
+
+def loss(ws: Weights, x: jax.Array) -> jax.Array:
+    x = jax.checkpoint(mt.named_computation(layer, name="f0"))(ws[0], scaled(x))
+    x, _ = jax.lax.scan(lambda x, w: (scaled(layer(w, x)), None), x, jnp.stack([ws[1]] * 2))
+    return jnp.mean(mt.named_computation(jnp.sin, name="f1")(x) + jnp.arange(4.0))
+
+
+def step(ws: Weights, x: jax.Array) -> object:
+    return mt.value_and_grad(loss, microbatches=4)(ws, x)
+
+
+@pytest.mark.parametrize("flag", [f for f in FLAGS if f in jax.config.values])
+def test_the_pipeline_is_the_same(flag: str) -> None:
+    args = weights(), batch(rows=8)
+    wanted = jax.jit(step)(*args)
+    runs = len(mt.jit(step, config(pipeline_schedule="1F1B")).lower(*args).compile().program.plan.runs)
+    before = jax.config.values[flag]
+    jax.config.update(flag, not before)
+    try:
+        compiled = mt.jit(step, config(pipeline_schedule="1F1B")).lower(*args).compile()
+        assert_same(compiled(*args), wanted)
+    finally:
+        jax.config.update(flag, before)
+    assert len(compiled.program.plan.runs) == runs
