@@ -1,17 +1,25 @@
-# `make demo` and `make test` set themselves up: a virtual environment in .venv, made once from
-# pyproject.toml and constraints.txt and renewed when one of them changes.
+# `make demo` and `make test` set themselves up: a virtual environment in .venv, made once from pyproject.toml and
+# constraints.txt and renewed when one of them changes.  For `make demo` alone, it has only what the demo needs.
 PYTHON ?= python3
 VENV ?= .venv
 # More arguments for pytest: files, -k, ...; for `make test` and `make test-newest`.
 PYTEST_ARGS ?=
 STAMP = $(VENV)/.installed
+DEMO_STAMP = $(VENV)/.demo
 BIN = $(VENV)/bin
 
 # Says `--clear` when there is an environment that was made elsewhere (the folder was moved or copied, and what is
 # installed points to the old place), whose interpreter is gone, or that is not of the PYTHON of this call.
-STALE := $(shell test ! -e $(STAMP) || { test "$$(cat $(STAMP))" = "$(CURDIR)" && \
+stale = $(shell test ! -e $(1) || { test "$$(cat $(1))" = "$(CURDIR)" && \
   now=$$($(BIN)/python --version 2>/dev/null) && \
   { test "$(origin PYTHON)" != "command line" || test "$$now" = "$$($(PYTHON) --version 2>/dev/null)"; }; } || echo --clear)
+STALE := $(call stale,$(STAMP))
+DEMO_STALE := $(call stale,$(DEMO_STAMP))
+# uv is used where it is installed, since it is several times as fast.
+UV := $(shell command -v uv 2>/dev/null)
+INSTALL = $(if $(UV),uv pip install --python $(BIN)/python,$(BIN)/python -m pip install --disable-pip-version-check --progress-bar off)
+# The extras that the demo needs.
+DEMO = cli,equinox,plots
 
 # `make fuzz`: for how long, which programs (any number; printed when not given), and further arguments.
 MINUTES ?= 10
@@ -35,10 +43,10 @@ PROGRAMS ?= tests/programs/tiny.py tests/programs/uneven.py examples/char_gpt.py
 # `make grid`: which of its parts, all by default.
 GRID ?=
 
-.PHONY: demo test test-newest nightly fuzz deadlocks faults ends frozen grid explorer docs lint bench clean setup $(if $(STALE),$(STAMP))
+.PHONY: demo test test-newest nightly fuzz deadlocks faults ends frozen grid explorer docs lint bench clean setup $(if $(STALE),$(STAMP)) $(if $(DEMO_STALE),$(DEMO_STAMP))
 .DELETE_ON_ERROR:
 
-demo: $(STAMP)
+demo: $(if $(wildcard $(STAMP)),$(STAMP),$(DEMO_STAMP))
 	$(BIN)/mpmd-trace run examples/char_gpt.py
 
 test: $(STAMP)
@@ -100,15 +108,23 @@ bench: $(STAMP)
 
 setup: $(STAMP)
 
-$(STAMP): pyproject.toml constraints.txt
+# Make the environment: the extras, `--clear` for one that is to be made anew, and more packages.
+define set_up
 	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11))' 2>/dev/null || \
 	  { version=$$($(PYTHON) --version 2>/dev/null || echo "not there"); \
 	    echo "mpmd_trace needs Python 3.11 or newer; $(PYTHON) is $$version. Try: make PYTHON=python3.12 $(MAKECMDGOALS)" >&2; \
 	    exit 1; }
 	@echo "== setting up $(VENV) with $$($(PYTHON) --version) (once; some minutes on a slow line)"
-	$(PYTHON) -m venv $(STALE) $(VENV)
-	$(BIN)/python -m pip install --disable-pip-version-check --progress-bar off -c constraints.txt -e '.[test]'
+	$(PYTHON) -m venv $(2) $(VENV)
+	$(INSTALL) -c constraints.txt $(3) -e '.[$(1)]'
 	@echo "$(CURDIR)" > $@
+endef
+
+$(STAMP): pyproject.toml constraints.txt
+	$(call set_up,test,$(STALE))
+
+$(DEMO_STAMP): pyproject.toml constraints.txt
+	$(call set_up,$(DEMO),$(DEMO_STALE),optax)
 
 clean:
 	rm -rf .venv .venv-newest out site .pytest_cache .mypy_cache .ruff_cache build src/*.egg-info

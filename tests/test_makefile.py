@@ -16,7 +16,8 @@ for last; do :; done
 case "$*" in
   --version) echo "Python {version}" ;;
   -c*) exit {old} ;;
-  "-m venv"*) mkdir -p "$last/bin" && cp "$0" "$last/bin/python" ;;
+  "-m venv"*) mkdir -p "$last/bin" && cp "$0" "$last/bin/python" && cp "$last/../command" "$last/bin/mpmd-trace" ;;
+  "-m pip"*) echo "pip $last" ;;
 esac
 """
 
@@ -36,6 +37,8 @@ def folder(tmp_path: Path) -> Path:
     _interpreter(here, "python3", "3.11.7")
     _interpreter(here, "newer", "3.12.1")
     _interpreter(here, "older", "3.9.2", old=1)
+    (here / "command").write_text('#!/bin/sh\necho ran "$@"\n')
+    (here / "command").chmod(0o755)
     return here
 
 
@@ -79,3 +82,20 @@ def test_no_python(folder: Path, python: str, what: str) -> None:
     message = f"mpmd_trace needs Python 3.11 or newer; {python} is {what}. Try: make PYTHON=python3.12 demo"
     assert message in done.stderr
     assert not _sets_up(folder), "the environment stays as it is"
+
+
+def test_the_demo_installs_what_it_needs_alone(folder: Path) -> None:
+    first = _make(folder, "demo").stdout
+    assert "pip .[cli,equinox,plots]" in first and "ran run examples/char_gpt.py" in first
+    assert "pip" not in _make(folder, "demo").stdout
+    assert _sets_up(folder), "tests need more"
+    again = _make(folder, "demo").stdout
+    assert "pip" not in again and "ran run examples/char_gpt.py" in again
+
+
+def test_uv_installs_where_it_is(folder: Path) -> None:
+    (folder / "uv").write_text('#!/bin/sh\necho uv "$@"\n')
+    (folder / "uv").chmod(0o755)
+    done = _make(folder, "setup")
+    assert "uv pip install --python .venv/bin/python -c constraints.txt -e .[test]" in done.stdout, done.stdout
+    assert "\npip " not in done.stdout
