@@ -96,7 +96,7 @@ def test_what_is_done_once_per_step(tmp_path: pathlib.Path, capsys: pytest.Captu
 
 def test_what_takes_less_memory(tmp_path: pathlib.Path, capsys: pytest.CaptureFixture[str]) -> None:
     source = tmp_path / "remat.py"
-    changed = "dataclasses.replace(base.config, remat='auto', device_memory=10**6)"
+    changed = "base.config.with_options(remat='auto', device_memory=10**6)"
     source.write_text("import dataclasses\n" + SHARDED.replace("base.config", changed))
     status, out, err = run(capsys, str(source))
     assert status == 0, err

@@ -232,22 +232,23 @@ def test_all_views_in_a_browser(walker: Walker) -> None:
 def test_what_a_fragment_and_a_run_tell(folder: Path, walker: Walker) -> None:
     last = [row["pass"] for row in data(folder, "index")["passes"] if row["changed"]][-1]
     view = data(folder, f"pass{data(folder, 'index')['same'][str(last)]}")
-    forward = next(i for i, n in enumerate(view["nodes"]) if n.get("a") == [["second", 0]])
+    forward = next(i for i, n in enumerate(view["nodes"]) if n.get("a") == [["first", 0]])
     walker.go(f"view=program&node={forward}")
-    for text in ("run 2 times in the step", "stablehlo.dot_general", "second is assigned to m1", "scratch"):
+    for text in ("run 2 times in the step", "stablehlo.dot_general", "first is assigned to m0", "scratch"):
         assert text in walker.text(), text
     inlined = next(r["pass"] for r in data(folder, "index")["passes"] if r["spec"].startswith("mpmd-call-inline"))
     walker.go(f"view=passes&pass={inlined}")
     assert "8 split" in walker.text() and "first (0) on m0" in walker.text()
     # A residual, from the forward of its microbatch to its backward, in the plan and in other passes.
-    value = view["nodes"][forward]["o"][0]
+    backward = next(n for n in view["nodes"] if n.get("a") == [["first", 1]])
+    value = next(v for v in view["nodes"][forward]["o"] if v in backward["i"])
     walker.go(f"view=values&value=%25{value}")
     walker.page.wait_for_function("document.body.dataset.told === document.body.dataset.shown")
-    before = f"{inlined} mpmd-call-inline", "made by second (0) on m1"
-    for text in ("made by second on m1", "freed after second(1)", *before):
+    before = f"{inlined} mpmd-call-inline", "made by first (0) on m0"
+    for text in ("made by first on m0", "freed after first(1)", *before):
         assert text in walker.text(), text
     plan = data(folder, "plan")
-    second = next(i for i, row in enumerate(plan["instructions"]) if row[0] == "R" and row[1] == 1 and row[4] == "F")
+    second = next(i for i, row in enumerate(plan["instructions"]) if row[0] == "R" and row[1] == 1 and row[4] == "FB")
     walker.go(f"view=time&mode=measured&at={second}")
     assert "m1 waits" in walker.text() and "in the program" in walker.text()
     # Between meshes a plan may have another order than the module.
