@@ -8,6 +8,7 @@ than the C++ call below it, and transfers that the plan issues one after the oth
 from __future__ import annotations
 
 import functools
+import time
 from collections.abc import Callable, Sequence
 from operator import itemgetter
 from typing import Any, cast
@@ -18,6 +19,7 @@ import numpy as np
 from jax.sharding import Mesh, NamedSharding
 
 from mpmd_trace.backend.executables import Executable
+from mpmd_trace.backend.issue_threads import SLOW, ThreadedPlan, lanes_of
 from mpmd_trace.backend.placement import Placement
 from mpmd_trace.backend.plan import Free, Plan, Run, Slot, Transfer
 from mpmd_trace.backend.profiled import annotated_calls
@@ -66,6 +68,11 @@ class Runtime:
         self._results = _chooser(places.of(plan.results))
         self._donated = sorted(plan.donated.difference(plan.results))
         self._started = 0
+        #: The meshes, but for those that share the devices of an earlier one.
+        self._owners = [mesh for mesh in plan.meshes if plan.shared.get(mesh, mesh) == mesh]
+        #: How many calls in a row took long to issue; and whether so many did that threads issue now.
+        self._slow = 0
+        self._launches_slowly = False
         self._room = [None] * places.room
 
     def run(self, args: list[jax.Array]) -> list[jax.Array]:
@@ -77,7 +84,33 @@ class Runtime:
         self._started += 1
         if is_profiling():
             return self._profiled(args)
-        return self._issue(args, self.steps)
+        if self._launches_slowly and not _is_watched():
+            return self._issue_by_threads(args)
+        begin = time.perf_counter()
+        results = self._issue(args, self.steps)
+        if self._started > 1:  # what is done for the first time takes longer
+            each = (time.perf_counter() - begin) / max(1, len(self.steps))
+            self._slow = self._slow + 1 if each > SLOW else 0
+            self._launches_slowly = self._slow >= _SLOW_CALLS and len(self._owners) > 1
+        return results
+
+    @functools.cached_property
+    def _threaded(self) -> ThreadedPlan:
+        return ThreadedPlan(self.plan, lanes_of(self.plan, self._is_copy), self._issued, _chooser)
+
+    def _issue_by_threads(self, args: list[jax.Array]) -> list[jax.Array]:
+        """As `run`, with a thread for the devices of each mesh."""
+        donated = self.donated(args)
+        try:
+            results = self._threaded.issue(args)
+        except Exception as error:
+            number = getattr(error, "mpmd_instruction", -1)
+            if number >= 0:
+                error.add_note(f"while issuing instruction {number} of the plan: {self.describe(number)}")
+            raise
+        for array in donated:
+            array.delete()
+        return results
 
     def _profiled(self, args: list[jax.Array]) -> list[jax.Array]:
         """As `run`; the step and its instructions show in the profile."""
@@ -271,6 +304,16 @@ class Runtime:
         wanted = jax.ShapeDtypeStruct(given.shape, given.dtype, sharding=between)
         lowered = compat.lower_function(text, [given], [wanted], name="reshard")
         return between, compat.compile_lowered(lowered).direct_call()
+
+
+#: After so many calls that took long to issue, threads do it.
+_SLOW_CALLS = 3
+
+
+def _is_watched() -> bool:
+    """Return whether settings of JAX, which are those of the calling thread, look at values or copies."""
+    guard = jax.config.jax_transfer_guard_device_to_device or jax.config.jax_transfer_guard
+    return bool(jax.config.jax_debug_nans or jax.config.jax_debug_infs or guard not in (None, "allow"))
 
 
 def _chooser(slots: Sequence[int]) -> Callable[[list[Any]], Sequence[Any]]:

@@ -1,0 +1,180 @@
+"""Plans that several threads issue: the order on each device, numbers, errors, and when threads are used."""
+
+from __future__ import annotations
+
+import threading
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from jax.sharding import Mesh
+
+import mpmd_trace as mt
+from mpmd_trace.backend.issue_threads import SLOW, lanes_of
+from mpmd_trace.backend.plan import Free, Plan, Run, Transfer
+
+STAGES = 4
+
+
+def loss(ws: list[jax.Array], x: jax.Array) -> jax.Array:
+    for i, w in enumerate(ws):
+        x = mt.named_computation(lambda w, x: jnp.tanh(x @ w), name=f"layer{i}")(w, x)
+    return (x**2).mean()
+
+
+def step(ws: list[jax.Array], batch: jax.Array) -> tuple[list[jax.Array], jax.Array]:
+    start = (jnp.zeros(()), jax.tree.map(jnp.zeros_like, ws))
+    add = lambda i, c, x: jax.tree.map(jnp.add, c, jax.value_and_grad(loss)(ws, x))  # noqa: E731
+    value, grads = mt.enumerated_for(add, start, batch)
+    return jax.tree.map(lambda w, g: w - 0.1 * g, ws, grads), value
+
+
+ARGS = (
+    [np.random.default_rng(i).normal(size=(8, 8)).astype(np.float32) for i in range(STAGES)],
+    np.random.default_rng(9).normal(size=(6, 4, 8)).astype(np.float32),
+)
+
+
+def compiled(schedule: str = "1F1B", meshes: int = STAGES, devices: int = STAGES) -> mt.Compiled:
+    topology = {f"m{i}": Mesh(np.array(jax.devices()[i % devices : i % devices + 1]), ("x",)) for i in range(meshes)}
+    where = {f"layer{i}": f"m{i * meshes // STAGES}" for i in range(STAGES)}
+    config = mt.make_config(topology, where, pipeline_schedule=schedule)
+    return mt.jit(step, config, donate_argnums=0).lower(*ARGS).compile()
+
+
+def played(plan: Plan, choose: Any) -> dict[str, list[int]]:
+    """Issue the lanes in some order that they allow; return the numbers of what each device gets.  Checks every use."""
+    lanes = lanes_of(plan, lambda transfer: True)
+    instructions = [i for i in plan.instructions if not isinstance(i, Free)]
+    values = set(plan.arguments).difference(s for lane in lanes for s in lane.leading)
+    at, order = [0] * len(lanes), {mesh: [] for mesh in plan.meshes}
+    while any(at[i] < len(lane.steps) for i, lane in enumerate(lanes)):
+        ready = [
+            i
+            for i, lane in enumerate(lanes)
+            if at[i] < len(lane.steps) and all(at[other] > k for other, k in lane.awaited[at[i]])
+        ]
+        assert ready, "the threads wait for each other"
+        lane = ready[choose(len(ready))]
+        one = lanes[lane].steps[at[lane]]
+        at[lane] += 1
+        assert values.issuperset(one.inputs), "a value is used before it is there, or after it is dropped"
+        values.update(one.outputs)
+        values.difference_update(one.frees)
+        for number in one.numbers:
+            instruction = instructions[number]
+            order[instruction.mesh if isinstance(instruction, Run) else instruction.source].append(number)
+    assert values.issuperset(plan.results)
+    return order
+
+
+PLANS = {schedule: compiled(schedule).program.plan for schedule in ("1F1B", "zb-h1", "GPipe")}
+
+
+@settings(max_examples=60, deadline=None)
+@given(schedule=st.sampled_from(sorted(PLANS)), picks=st.lists(st.integers(0, 3), min_size=1, max_size=40))
+def test_in_any_order_of_threads_each_device_gets_its_programs_in_the_order_of_the_plan(
+    schedule: str, picks: list[int]
+) -> None:
+    plan, turn = PLANS[schedule], iter(range(10**6))
+    order = played(plan, lambda count: picks[next(turn) % len(picks)] % count)
+    numbered = [i for i in plan.instructions if not isinstance(i, Free)]
+    for mesh, numbers in order.items():
+        own = [n for n, i in enumerate(numbered) if mesh == (i.mesh if isinstance(i, Run) else i.source)]
+        assert numbers == own
+
+
+def test_a_transfer_that_waits_shares_no_call_with_one_that_is_waited_for() -> None:
+    """m0 sends a value, m1 answers with another one that m0 sends on."""
+    plan = PLANS["1F1B"]
+    slot = plan.slots[0]
+    type0, type1 = (next(s.type for s in plan.slots if s.mesh == mesh) for mesh in ("m0", "m1"))
+    slots = tuple(slot._replace(number=n, type=t) for n, t in enumerate((type0, type1, type0, type1)))
+    there = [Transfer("m0", "m1", (0,), (1,)), Transfer("m1", "m0", (1,), (2,)), Transfer("m0", "m1", (2,), (3,))]
+    small = Plan("f", plan.meshes, slots, (), tuple(there), (0,), (3,), frozenset(), ("",))
+    assert [n for n in played(small, lambda count: 0).values() if n] == [[0, 2], [1]]
+
+
+def test_several_threads_launch_at_once_and_numbers_are_those_of_jit() -> None:
+    """The last programs of two devices wait in their launches until both are there: one thread would not end."""
+    c = compiled("GPipe")
+    runtime = c.program.runtime
+    runtime._launches_slowly = True
+    together = threading.Barrier(2, timeout=60)
+    for mesh in ("m0", "m1"):  # their weights are updated
+        number = max(n for n, i in enumerate(runtime.instructions) if isinstance(i, Run) and i.mesh == mesh)
+
+        def waiting(args: Any, call: Any = runtime.calls[number]) -> Any:
+            together.wait()
+            return call(args)
+
+        runtime.calls[number] = waiting
+    expected = jax.jit(step)(*ARGS)
+    for _ in range(2):
+        for ours, theirs in zip(jax.tree.leaves(c(*ARGS)), jax.tree.leaves(expected), strict=True):
+            np.testing.assert_allclose(ours, theirs, rtol=1e-5, atol=1e-6)
+
+
+@pytest.mark.parametrize(("factor", "threads"), [(0.9, False), (1.1, True)])
+def test_threads_issue_where_launches_take_long(factor: float, threads: bool, monkeypatch: pytest.MonkeyPatch) -> None:
+    c = compiled()
+    runtime = c.program.runtime
+    clock = iter(np.arange(1000) * factor * SLOW * len(runtime.steps))  # looked at before and after each call
+    monkeypatch.setattr("mpmd_trace.backend.runtime.time.perf_counter", lambda: next(clock))
+    results = [c(*ARGS) for _ in range(4)]
+    assert runtime._launches_slowly is threads
+    results += [c(*ARGS) for _ in range(2)]
+    assert ("_threaded" in runtime.__dict__) is threads
+    for one in results[1:]:
+        jax.tree.map(np.testing.assert_array_equal, one, results[0])
+
+
+def test_one_call_that_takes_long_is_an_exception(monkeypatch: pytest.MonkeyPatch) -> None:
+    c = compiled()
+    many = SLOW * len(c.program.runtime.steps)
+    clock = iter(np.cumsum([0, 0, *[0, 2 * many, 0, 2 * many, 0, 0.1 * many] * 4]))
+    monkeypatch.setattr("mpmd_trace.backend.runtime.time.perf_counter", lambda: next(clock))
+    for _ in range(10):
+        c(*ARGS)
+    assert not c.program.runtime._launches_slowly
+
+
+def test_meshes_that_share_all_devices_have_one_thread() -> None:
+    c = compiled(meshes=2, devices=1)
+    assert len(lanes_of(c.program.plan, lambda t: True)) == 1
+    two = compiled(meshes=4, devices=2)
+    assert len(lanes_of(two.program.plan, lambda t: True)) == 2
+    two.program.runtime._launches_slowly = True
+    expected = jax.jit(step)(*ARGS)
+    for ours, theirs in zip(jax.tree.leaves(two(*ARGS)), jax.tree.leaves(expected), strict=True):
+        np.testing.assert_allclose(ours, theirs, rtol=1e-5, atol=1e-6)
+
+
+def test_what_a_thread_raises_names_its_instruction_and_stops_all() -> None:
+    c = compiled()
+    runtime = c.program.runtime
+    runtime._launches_slowly = True
+    number = next(n for n, i in enumerate(runtime.instructions) if isinstance(i, Run) and i.mesh == "m2")
+
+    def failing(_: Any) -> Any:
+        raise RuntimeError("the launch failed")
+
+    kept, runtime.calls[number] = runtime.calls[number], failing
+    with pytest.raises(RuntimeError, match="the launch failed") as caught:
+        c(*ARGS)
+    assert any(f"while issuing instruction {number} of the plan: run of" in note for note in caught.value.__notes__)
+    runtime.calls[number] = kept
+    del runtime.__dict__["_threaded"]
+    assert np.isfinite(float(c(*ARGS)[1]))
+
+
+def test_with_checks_of_numbers_one_thread_issues(monkeypatch: pytest.MonkeyPatch) -> None:
+    c = compiled()
+    c.program.runtime._launches_slowly = True
+    bad = [np.full_like(w, np.nan) for w in ARGS[0]]
+    with jax.debug_nans(True), pytest.raises(FloatingPointError, match="nan"):
+        c(bad, ARGS[1])
