@@ -40,10 +40,13 @@ FROZEN_ARGS ?=
 # `make explorer`: of which programs.
 PROGRAMS ?= tests/programs/tiny.py tests/programs/uneven.py examples/char_gpt.py
 
+# `make gpu`: further arguments.
+GPU_ARGS ?=
+
 # `make grid`: which of its parts, all by default.
 GRID ?=
 
-.PHONY: demo test test-newest nightly fuzz deadlocks faults ends frozen grid explorer docs lint bench clean setup $(if $(STALE),$(STAMP)) $(if $(DEMO_STALE),$(DEMO_STAMP))
+.PHONY: demo test test-newest nightly fuzz deadlocks faults ends frozen grid explorer docs lint bench gpu clean setup $(if $(STALE),$(STAMP)) $(if $(DEMO_STALE),$(DEMO_STAMP))
 .DELETE_ON_ERROR:
 
 demo: $(if $(wildcard $(STAMP)),$(STAMP),$(DEMO_STAMP))
@@ -102,6 +105,11 @@ lint: $(STAMP)
 	$(BIN)/ruff check src cli tests examples benchmarks
 	$(BIN)/ruff format --check --quiet src cli tests examples benchmarks
 	$(BIN)/mypy
+
+# Checks and measurements on the first GPU, in less than seven minutes; results in out/gpu/. Needs a JAX for GPUs in the
+# environment: $(BIN)/pip install 'jax[cuda13]'. GPU_ARGS=--rehearse runs them on the CPU.
+gpu: $(STAMP)
+	$(BIN)/python benchmarks/gpu.py --out out/gpu $(GPU_ARGS)
 
 bench: $(STAMP)
 	for script in benchmarks/*.py; do echo "== $$script"; $(BIN)/python $$script || exit 1; done

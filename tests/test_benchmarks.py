@@ -16,6 +16,7 @@ RUNS = {
     "compute_bound": ("--steps 1 --rounds 1 --batch 16 --json", '"runs": 23, "transfers": 16'),
     "dispatch": ("--steps 1 --rounds 1 --json", '"runs": 64, "transfers": 48'),
     "first_step": ("--models encoder,masked,modules --sizes 2x2x2 --where", "text and passes "),
+    "gpu": ("--rehearse --only equal-2", "equal-2: ok"),
     "growth": ("--only update --sizes 1,2 --json", '"knob": "depth of an update", "size": 2'),
     "parse_print": ("--ops 500 --repeat 1 --json", "{"),
     "partition": ("--sizes 2x2 --cpp-up-to 0 --repeat 1", "   2 x 2 "),
