@@ -82,8 +82,21 @@ def _api() -> str:
     parts = ["# mpmd_trace\n"]
     for subject, names in subjects.items():
         parts.append(f"## {subject}\n")
-        parts += [_of(getattr(mpmd_trace, name)) for name in names]
+        parts += [_of(getattr(mpmd_trace, name)) + example_of(name) for name in names]
     return "\n".join(parts)
+
+
+def examples() -> dict[str, str]:
+    """The code of the example of each public name."""
+    text = (Path(__file__).parent / "api_examples.py").read_text()
+    _, *parts = re.split(r"^# == (.*)\n", text, flags=re.M)
+    return {
+        name: code.strip() for names, code in zip(parts[::2], parts[1::2], strict=True) for name in names.split(", ")
+    }
+
+
+def example_of(name: str) -> str:
+    return f"\n**Example**\n\n```python\n{examples()[name]}\n```\n"
 
 
 def _is_module(name: str) -> bool:

@@ -384,3 +384,18 @@ def test_metrics_go_to_tensorboard(tmp_path: Path) -> None:
     run(code, tmp_path)
     [events] = tmp_path.glob("events.out.*")
     assert events.read_bytes().count(b"gradient_norm") == 5
+
+
+def test_every_public_name_has_an_example_and_all_run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    import mpmd_trace
+
+    script = ROOT / "scripts" / "api_examples.py"
+    named = re.findall(r"^# == (.*)$", script.read_text(), re.M)
+    names = [name for line in named for name in line.split(", ")]
+    assert sorted(names) == sorted({*mpmd_trace.__all__} - {"__version__"})
+    code = script.read_text()
+    for line, part in zip(named, re.split(r"^# == .*\n", code, flags=re.M)[1:], strict=True):
+        for name in line.split(", "):
+            assert name in part, f"the example of {name} does not mention it"
+    done = subprocess.run([sys.executable, str(script)], capture_output=True, text=True, check=False, cwd=tmp_path)
+    assert done.returncode == 0, done.stderr
