@@ -11,7 +11,7 @@ import pytest
 from pipelines import assert_same, config, loss, topology
 
 import mpmd_trace as mt
-from mpmd_trace.api.partitioned import _tell_once
+from mpmd_trace.api.partitioned import tell_once
 from mpmd_trace.scheduling.bridge import choose_schedule
 
 MICROBATCHES, ROWS, WIDTH, LAYERS = 8, 256, 32, 8
@@ -76,7 +76,7 @@ def test_no_mesh_takes_more_memory_than_jit(meshes: int) -> None:
 
 
 def test_that_meshes_wait_is_told_once(caplog: pytest.LogCaptureFixture) -> None:
-    _tell_once.cache_clear()
+    tell_once.cache_clear()
     with caplog.at_level(logging.WARNING, "mpmd_trace"):
         assert lowered(1).schedule.name == "program order"
         lowered(4, pipeline_schedule="1F1B")
