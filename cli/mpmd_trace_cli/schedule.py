@@ -356,7 +356,7 @@ def search(
     base = next((c.result.makespan for c in result.candidates if c.name == "1f1b"), None)
     typer.echo(opt.table([(c.name, c.result) for c in result.candidates[:top]], base, memory_limit), nl=False)
     if result.gap < 1e-6:
-        by = "the exact solver" if result.exact and result.exact.proved else "work and ramp alone"
+        by = "the exact solver" if result.exact and result.exact.proved else "work, ramp and memory alone"
         proof = f"proved optimal by {by}"
     else:
         proof = f"at most {100 * result.gap:.2f} % above the bound {result.lower_bound:g}"

@@ -103,14 +103,22 @@ def limits_of(meshes: int, memory_limit: float | Sequence[float] | None, default
 
 
 def greedy_family(
-    meshes: int, microbatches: int, costs: Costs, limits: Sequence[float], weight_fraction: float
+    meshes: int,
+    microbatches: int,
+    costs: Costs,
+    limits: Sequence[float],
+    weight_fraction: float,
+    gaps: Sequence[float] = (0.0,),
 ) -> Iterator[Schedule]:
-    """Yield what the heuristic makes of each of its choices, equal results once."""
+    """Yield what the heuristic makes of each of its choices, equal results once.
+
+    `gaps` are the shortest ones, as parts of a weight-gradient, that one fills.
+    """
     placement = Placement.loop(meshes)
     frame = make("zb-auto", [()] * meshes, placement, microbatches)
     seen: set[bytes] = set()
-    for choices in ALL_CHOICES:
-        run = _Run(frame, costs, limits, weight_fraction, choices)
+    for gap, choices in itertools.product(gaps, ALL_CHOICES):
+        run = _Run(frame, costs, limits, weight_fraction, choices, gap)
         run.warm_up()
         run.steady()
         # A mesh has 3 entries per microbatch, so one row ends where the next begins.
@@ -138,7 +146,13 @@ class _Run:
     """The state of one run: clocks, counters, memory and bubble of each mesh."""
 
     def __init__(
-        self, frame: Schedule, costs: Costs, limits: Sequence[float], weight_fraction: float, choices: Choices
+        self,
+        frame: Schedule,
+        costs: Costs,
+        limits: Sequence[float],
+        weight_fraction: float,
+        choices: Choices,
+        least_gap: float,
     ) -> None:
         self.meshes, self.count = frame.meshes, frame.microbatches
         timer = Timer(frame, costs)
@@ -147,7 +161,7 @@ class _Run:
         hops = range(self.meshes - 1)
         self.down = [costs.delay(i, i + 1) + size[i] * costs.seconds_per_size(i, i + 1) for i in hops]
         self.up = [costs.delay(i + 1, i) + size[i] * costs.seconds_per_size(i + 1, i) for i in hops]
-        self.limits, self.choices = limits, choices
+        self.limits, self.choices, self.least_gap = limits, choices, least_gap
         self.change = {"F": 1.0, "I": weight_fraction - 1.0, "W": -weight_fraction}
         self.clock = [0.0] * self.meshes
         self.done: dict[str, list[int]] = {k: [0] * self.meshes for k in ("F", "I", "W")}
@@ -278,7 +292,7 @@ class _Run:
         while self._pending(i) and self.clock[i] + cost <= until + _TINY:
             self.put("W", i)
         gap = until - self.clock[i]
-        if gap > _TINY and self._pending(i):
+        if gap > max(_TINY, self.least_gap * cost) and self._pending(i):
             small = self.bubble[i] + gap <= self.largest_bubble + _TINY
             if not (small and self.choices.patient):
                 self.put("W", i)

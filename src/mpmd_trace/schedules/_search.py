@@ -6,6 +6,7 @@ import warnings
 from collections.abc import Sequence
 from dataclasses import dataclass
 
+from mpmd_trace.schedules._bounds import memory_floor
 from mpmd_trace.schedules._costs import Costs
 from mpmd_trace.schedules._errors import ScheduleError, ScheduleWarning
 from mpmd_trace.schedules._exact import Exact, binaries, solve_exact
@@ -18,6 +19,9 @@ from mpmd_trace.schedules._simulate import simulate
 
 NOT_SEARCHED = ("none", "zb-auto")
 """The worst case, and what `search` itself does."""
+
+GAPS = (0.0, 0.1, 0.2)
+"""The shortest gaps, as parts of a weight-gradient, that the greedy family fills with one."""
 
 EXACT_UP_TO = 60
 """Binary variables up to which `search` proves optimality unasked (seconds of work)."""
@@ -110,7 +114,7 @@ def search(
             refused.append(str(error))
     if names is None and 1 in chunks:
         own = limits or [2.0 * meshes] * meshes
-        for schedule in greedy_family(meshes, microbatches, costs, own, weight_fraction):
+        for schedule in greedy_family(meshes, microbatches, costs, own, weight_fraction, GAPS):
             consider(schedule, 1)
     if not candidates:
         reason = f": {refused[0]}" if refused else ""
@@ -153,7 +157,7 @@ def search(
     proof = solved.get(best.schedule.placement.mesh_of)
     if proof is not None and not _covers(proof, best, costs):
         proof = None
-    bound = _bound(best, costs, measure) if proof is None else proof.lower_bound
+    bound = _bound(best, costs, measure, limits, weight_fraction) if proof is None else proof.lower_bound
     return SearchResult(best, tuple(candidates), measure, bound, proof)
 
 
@@ -228,8 +232,12 @@ def _covers(proof: Exact, best: Candidate, costs: Costs) -> bool:
     return schedule.only is None and schedule.graph.is_chain and not cheaper
 
 
-def _bound(best: Candidate, costs: Costs, measure: Measure) -> float:
-    """Return a mesh cannot finish before its first input arrives and all its work is done.
+def _bound(
+    best: Candidate, costs: Costs, measure: Measure, limits: Sequence[float] | None, weight_fraction: float
+) -> float:
+    """Return a time that follows from the work and the memory of each mesh.
+
+    A mesh cannot finish before its first input arrives and all its work is done, and see `memory_floor`.
 
     After its last input-gradient a mesh may still have weight-gradients to run, so the way back to
     mesh 0 counts only as far as those do not cover it: not at all here.
@@ -238,6 +246,8 @@ def _bound(best: Candidate, costs: Costs, measure: Measure) -> float:
     if schedule.only is not None or schedule.graph.entry is not None or costs.actions:
         return min(best.result.ideal, max(best.result.busy))
     floors = [Flow(schedule, costs, split=True).floor(measure == "span")]
+    if limits is not None and costs.backward is None and costs.fused is None:
+        floors[0] = max(floors[0], memory_floor(schedule, costs, limits, weight_fraction, measure))
     if costs.backward is not None:
         floors.append(Flow(schedule, costs, split=False).floor(measure == "span"))
     if costs.fused is not None:
