@@ -28,7 +28,7 @@ Checks = Sequence[tuple[Any, str | None]]
 
 def checks_of(traced: Traced) -> Checks:
     """Return the checks of Equinox in a program, which tell Python of an error while it runs."""
-    if _MODULE not in sys.modules:
+    if _MODULE not in sys.modules or traced.jaxpr is None:  # one from a file has no callbacks
         return ()
     result: list[tuple[Any, str | None]] = []
     visited: set[tuple[int, str | None]] = set()
