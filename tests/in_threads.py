@@ -7,8 +7,9 @@ processes: the order, the steps, the places of values, and what is dropped and d
 from __future__ import annotations
 
 import contextlib
+import queue
 import threading
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any
 
 import jax
@@ -19,8 +20,9 @@ from mpmd_trace.backend.distribution.reshard_transfer import ReshardTransfer
 from mpmd_trace.backend.distribution.runtime import ProcessRuntime
 from mpmd_trace.backend.distribution.transport import Log, Pending, Tags, here
 from mpmd_trace.backend.load import LoadedProgram
+from mpmd_trace.backend.plan import Slot
 
-__all__ = ["distributions", "run_in_threads"]
+__all__ = ["InOrder", "distributions", "run_in_threads"]
 
 #: Seconds after which a message does not come.
 _LATE = 60.0
@@ -41,7 +43,11 @@ def distributions(meshes: Sequence[str], processes: int) -> Iterator[dict[str, i
 
 
 def run_in_threads(
-    program: LoadedProgram, process_of: Mapping[str, int], args: Sequence[jax.Array], steps: int = 1
+    program: LoadedProgram,
+    process_of: Mapping[str, int],
+    args: Sequence[jax.Array],
+    steps: int = 1,
+    by_devices: Callable[[int], InOrder] | None = None,
 ) -> list[list[jax.Array]]:
     """The results of each of some steps for the same arguments, each of them from the process that has it.
 
@@ -50,6 +56,7 @@ def run_in_threads(
         process_of: the process of each mesh.
         args: exactly what the plan expects; donated ones are copied before.
         steps: how many.
+        by_devices: for each process what moves values from device to device, where they fit that.
     """
     plan, placement = program.plan, program.runtime.placement
     order = distribute(plan, {name: (process_of[name],) * mesh.size for name, mesh in placement.meshes.items()})
@@ -63,7 +70,9 @@ def run_in_threads(
             own = [
                 e if e is not None and process_of[e.spec.mesh] == number else None for e in program.runtime.executables
             ]
-            runtime: Any = _Alone(plan, order, own, placement, _Job(number, mailbox), 1)  # type: ignore[arg-type]
+            job = _Job(number, mailbox, None if by_devices is None else by_devices(number))
+            runtime: Any = _Alone(plan, order, own, placement, job, 1)  # type: ignore[arg-type]
+            runtime.tell_ways()
             found[number] = [runtime.run(mine) for mine in given]
         except BaseException as error:
             errors.append(error)
@@ -106,6 +115,10 @@ class _Alone(ProcessRuntime):
 
     def with_all_results(self, found: Sequence[Any]) -> list[Any]:
         return [None if x is None or isinstance(x, _Elsewhere) else here(x) for x in found]
+
+    def _one_to_one(self, before: Slot, after: Slot) -> Any:
+        between, prepare = super()._one_to_one(before, after)
+        return between, prepare if self.job.process in self.order.held[before.number] else lambda _: _Elsewhere()
 
 
 class _Mailbox:
@@ -182,8 +195,40 @@ class _InFlight:
     def launched(self, array: Any) -> None: ...
 
 
+class InOrder:
+    """Stands for `jax.device_put` between processes: both ends meet, and what arrives is known by its order alone.
+
+    ends: for each two processes the values under way; all processes share it.
+    """
+
+    def __init__(
+        self, process: int, ends: dict[tuple[int, int], queue.Queue[Any]], sent: list[tuple[int, ...]]
+    ) -> None:
+        self.process, self.ends, self.sent = process, ends, sent
+
+    def transfer(
+        self, tags: Tags, array: jax.Array | None, parcel: ReshardTransfer, log: Log, *, lent: bool, given: bool
+    ) -> jax.Array | None:
+        (way, other), tag = next(iter(tags.items()))
+        assert len(tags) == 1, "a mesh of several processes"
+        if way == "to":
+            taken = threading.Event()
+            self.sent.append((self.process, other, *log.place))
+            moved = jax.device_put(array, parcel.target, may_alias=False)
+            self.ends.setdefault((self.process, other), queue.Queue()).put((tag, moved, taken))
+            assert taken.wait(_LATE), "nobody takes it"
+            return None
+        known, moved, taken = self.ends.setdefault((other, self.process), queue.Queue()).get(timeout=_LATE)
+        taken.set()
+        assert known == tag, "values arrive in another order"
+        return moved
+
+
 class _Job:
-    def __init__(self, process: int, mailbox: _Mailbox) -> None:
+    must_go_by_devices = False
+
+    def __init__(self, process: int, mailbox: _Mailbox, by_devices: InOrder | None = None) -> None:
+        self.by_devices = by_devices
         self.process = process
         self.peers = _Peers(process)
         self.transport = _Transport(process, mailbox)

@@ -9,10 +9,11 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
-from jax.sharding import AbstractMesh, Mesh
+from jax.sharding import AbstractMesh, Mesh, NamedSharding
+from jax.sharding import PartitionSpec as P
 
 import mpmd_trace as mt
-from in_threads import distributions, run_in_threads
+from in_threads import InOrder, distributions, run_in_threads
 from mpmd_trace.backend.distribution.deadlock import check_order
 from mpmd_trace.backend.distribution.order import distribute
 from mpmd_trace.backend.distribution.parts import part_of
@@ -115,3 +116,63 @@ def test_every_distribution_computes_what_one_process_does(
         for found in run_in_threads(compiled.program, process_of, placed, steps=2):
             for a, b in zip(found, expected, strict=True):
                 np.testing.assert_array_equal(np.asarray(a), np.asarray(b), str(process_of))
+
+
+@pytest.mark.parametrize(("meshes", "schedule"), [(3, "1F1B"), (4, "zb-h1")])
+def test_from_device_to_device_values_arrive_in_the_order_in_which_they_are_sent(meshes: int, schedule: str) -> None:
+    """With ends that wait for each other and know what arrives by its order alone, as JAX's own transfers do."""
+    topology = {f"m{i}": Mesh(np.array(jax.devices()[i : i + 1]), ("x",)) for i in range(meshes)}
+    args = arguments(meshes, 4)
+    compiled = jitted(meshes, schedule, 4, topology).lower(*args).compile()
+    placed = jax.tree.leaves(compiled.place(*args))
+    expected = compiled.program.runtime.run([jax.device_put(x, x.sharding, may_alias=False) for x in placed])
+    for process_of in distributions(list(topology), meshes):
+        ends: dict[Any, Any] = {}
+        sent: list[tuple[int, ...]] = []
+        ways = functools.partial(InOrder, ends=ends, sent=sent)
+        for found in run_in_threads(compiled.program, process_of, placed, steps=2, by_devices=ways):
+            for a, b in zip(found, expected, strict=True):
+                np.testing.assert_array_equal(np.asarray(a), np.asarray(b), str(process_of))
+        assert len(sent) > 0 or len(set(process_of.values())) == 1
+        assert all(end.empty() for end in ends.values())
+
+
+def test_what_does_not_fit_goes_through_host_memory_with_the_reason(caplog: pytest.LogCaptureFixture) -> None:
+    devices = np.array(jax.devices())
+    topology = {name: Mesh(devices[i:j], ("x",)) for name, i, j in (("m0", 0, 2), ("m1", 2, 4), ("m2", 4, 5))}
+    args = arguments(3, 4)
+    compiled = jitted(3, "1F1B", 4, topology).lower(*args).compile()
+    placed = jax.tree.leaves(compiled.place(*args))
+    expected = compiled.program.runtime.run([jax.device_put(x, x.sharding, may_alias=False) for x in placed])
+    sent: list[tuple[int, ...]] = []
+    ways = functools.partial(InOrder, ends={}, sent=sent)
+    with caplog.at_level("INFO", "mpmd_trace"):
+        [found] = run_in_threads(compiled.program, {"m0": 0, "m1": 1, "m2": 2}, placed, by_devices=ways)
+    for a, b in zip(found, expected, strict=True):
+        np.testing.assert_allclose(np.asarray(a), np.asarray(b), rtol=1e-6)
+    assert {(source, target) for source, target, *_ in sent} == {(0, 1), (1, 0)}
+    said = set(caplog.messages)
+    assert "values go from mesh 'm0' to 'm1' from device to device" in said
+    slower = "values go from mesh 'm1' to 'm2' through host memory, which is slower: it goes from 2 to 1 devices"
+    assert slower in {r.getMessage() for r in caplog.records if r.levelname == "WARNING"}
+
+
+def test_other_tiles_are_made_on_the_source_first() -> None:
+    """Rows over the devices of m0, columns over those of m1."""
+    devices = np.array(jax.devices())
+    topology = {f"m{i}": Mesh(devices[2 * i : 2 * i + 2], ("x",)) for i in range(2)}
+    rows, columns = (NamedSharding(topology[m], P(*axes)) for m, axes in (("m0", ("x",)), ("m1", (None, "x"))))
+
+    def forward(x: Any) -> Any:
+        x = mt.named_computation(lambda x: jax.lax.with_sharding_constraint(x + 1, rows), name="f0")(x)
+        return mt.named_computation(lambda x: x * 2, name="f1")(jax.lax.with_sharding_constraint(x, columns))
+
+    config = mt.make_config(topology, {"f0": "m0", "f1": "m1"})
+    x = np.arange(16, dtype=np.float32).reshape(4, 4)
+    compiled = mt.jit(forward, config, in_shardings=rows, out_shardings=columns).lower(x).compile()
+    placed = jax.tree.leaves(compiled.place(x))
+    sent: list[tuple[int, ...]] = []
+    ways = functools.partial(InOrder, ends={}, sent=sent)
+    [[found]] = run_in_threads(compiled.program, {"m0": 0, "m1": 1}, placed, by_devices=ways)
+    np.testing.assert_array_equal(np.asarray(found), (x + 1) * 2)
+    assert len(sent) == 1 and found.sharding.is_equivalent_to(columns, 2)

@@ -52,8 +52,9 @@ def initialize(
             the coordinator (the loopback interface if the coordinator is on the same host).
         timeout: seconds after which a process without a heartbeat, or that does not send what another one waits
             for, is an error in all of them; 300 by default.
-        transfers: how arrays go between processes: "host" (through host memory, over connections of our own; the
-            default on CPUs) or "device_put" (JAX's own, the default elsewhere).
+        transfers: how arrays go between processes: "host" (through host memory, over connections of our own) or
+            "device_put" (JAX's own, from device to device).  By default from device to device where the platform and
+            the two meshes allow it, and through host memory otherwise, with a message; on CPUs always the latter.
 
     Raises:
         MpmdError: if JAX is in use already, or the arguments do not describe a job.

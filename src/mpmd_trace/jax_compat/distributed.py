@@ -25,6 +25,7 @@ __all__ = [
     "join",
     "leave",
     "place_in_job",
+    "sends_between_processes",
     "serve",
     "shared_store",
 ]
@@ -245,3 +246,8 @@ _OF_TRANSFERS = ("Error while transferring", "Gloo")
 def is_from_elsewhere(reason: str) -> bool:
     """Return whether a value is an error because of the process that it came from."""
     return any(words in reason for words in _OF_TRANSFERS)
+
+
+def sends_between_processes(device: jax.Device) -> bool:
+    """Return whether `jax.device_put` moves arrays between devices of several processes on this platform."""
+    return bool(getattr(device.client, "supports_cross_host_transfers", False))

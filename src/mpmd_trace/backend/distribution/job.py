@@ -15,6 +15,7 @@ from mpmd_trace.backend.distribution.peers import Peers
 from mpmd_trace.backend.distribution.tcp import TcpTransport
 from mpmd_trace.backend.distribution.transport import DevicePut, Posting, Transport
 from mpmd_trace.diagnostics.messages import MpmdError
+from mpmd_trace.jax_compat.distributed import sends_between_processes
 
 __all__ = ["Job", "Transfers", "begin", "current", "end", "is_reachable", "joined", "own_address"]
 
@@ -43,14 +44,27 @@ class Job:
 
     @property
     def transport(self) -> Transport:
-        """How arrays go between the processes; all of them must ask for it."""
+        """How arrays go between the processes if not from device to device; all of them must ask for it."""
         if self._transport is None:
-            chosen = self._transfers or ("host" if jax.local_devices()[0].platform == "cpu" else "device_put")
-            if chosen == "device_put":
+            if self._transfers == "device_put":
                 self._transport = DevicePut(self.peers)
             else:
                 self._transport = Posting(TcpTransport(self.host, self.process), self.peers, self.in_flight)
         return self._transport
+
+    @functools.cached_property
+    def by_devices(self) -> Transport | None:
+        """How arrays go from device to device, where meshes and shardings fit it; None where it is not used at all."""
+        transport = self.transport  # first: what is set last knows whether all is sent
+        if isinstance(transport, DevicePut):
+            return transport
+        can = sends_between_processes(jax.local_devices()[0])
+        return DevicePut(self.peers) if self._transfers is None and can else None
+
+    @property
+    def must_go_by_devices(self) -> bool:
+        """Whether nothing may go through host memory."""
+        return self._transfers == "device_put"
 
     @functools.cached_property
     def in_flight(self) -> InFlight:

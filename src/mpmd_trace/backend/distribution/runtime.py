@@ -26,12 +26,13 @@ from mpmd_trace.backend.distribution.order import (
 )
 from mpmd_trace.backend.distribution.parts import Exchanged, part_of, value_of
 from mpmd_trace.backend.distribution.reshard_transfer import ReshardTransfer, sample
-from mpmd_trace.backend.distribution.transport import DevicePut, Log, here, tag_of
+from mpmd_trace.backend.distribution.transport import Log, here, tag_of
 from mpmd_trace.backend.executables import Executable
 from mpmd_trace.backend.placement import Placement
 from mpmd_trace.backend.plan import Free, Plan, Run, Slot, Transfer
 from mpmd_trace.backend.runtime import Call, Runtime
 from mpmd_trace.diagnostics.messages import MpmdError
+from mpmd_trace.diagnostics.progress import LOG
 from mpmd_trace.jax_compat.layouts import put
 from mpmd_trace.jax_compat.runtime import from_shards
 
@@ -70,6 +71,8 @@ class ProcessRuntime(Runtime):
         self._given = frozenset(run.inputs[position] for run in plan.runs for position in run.donated)
         self._lent = self._given.union(plan.arguments, plan.results)
         slots = (plan.slots[s] for s in plan.results)
+        #: For each two meshes why values do not go from device to device, None for those that do.
+        self.ways: dict[tuple[str, str], dict[str | None, None]] = {}
         #: For each result what makes its array where no device of it is this process's.
         self._elsewhere = [from_shards(placement.spec(*slot.place)) for slot in slots]
         super().__init__(dataclasses.replace(plan, instructions=self.part.instructions), executables, placement)
@@ -187,8 +190,18 @@ class ProcessRuntime(Runtime):
         source = self.sharding(before.number)
         prepare: Callable[[Any], Any] | None = None
         transport = self.job.transport
-        if isinstance(transport, DevicePut):
-            source, prepare = self._one_to_one(before, after)
+        if (by_devices := self.job.by_devices) is not None:
+            reason = self._why_not_by_devices(before, after)
+            if reason is None:
+                transport = by_devices
+                source, prepare = self._one_to_one(before, after)
+            elif self.job.must_go_by_devices:
+                raise MpmdError(
+                    f"jax.device_put between processes cannot send {before} from mesh '{before.mesh}' to "
+                    f"'{after.mesh}': {reason}. Leave initialize(transfers='device_put') out: such values then go "
+                    "through host memory"
+                )
+            self.ways.setdefault((before.mesh, after.mesh), {}).setdefault(reason)
         parcel = ReshardTransfer(
             wanted,
             source,
@@ -215,15 +228,38 @@ class ProcessRuntime(Runtime):
 
         return call
 
+    def _why_not_by_devices(self, before: Slot, after: Slot) -> str | None:
+        """Return why `jax.device_put` does not move a value between these processes, None if it does.
+
+        It wants as many devices of one kind, another set of processes, and device memory on both sides.  Other tiles
+        are no reason: they are made on the source first.
+        """
+        source, target = self.sharding(before.number), self.sharding(after.number)
+        if source.num_devices != target.num_devices:
+            return f"it goes from {source.num_devices} to {target.num_devices} devices"
+        kinds = list(dict.fromkeys(d.device_kind for s in (source, target) for d in s.mesh.devices.flat))
+        if len(kinds) > 1:
+            return f"the devices are of several kinds ({', '.join(kinds)})"
+        if set(self.order.held[before.number]) == set(self.order.held[after.number]):
+            return "both meshes have devices of the same processes"
+        if "pinned_host" in (source.memory_kind, target.memory_kind):
+            return "it is in host memory"
+        return None
+
+    def tell_ways(self) -> None:
+        """Say how values go from mesh to mesh, where they may go from device to device."""
+        for (source, target), reasons in self.ways.items():
+            for reason in reasons:
+                if reason is None:
+                    LOG.info("values go from mesh '%s' to '%s' from device to device", source, target)
+                else:
+                    text = "values go from mesh '%s' to '%s' through host memory, which is slower: %s"
+                    LOG.warning(text, source, target, reason)
+
     def _one_to_one(self, before: Slot, after: Slot) -> tuple[NamedSharding, Callable[[Any], Any]]:
         """Return the sharding on the source mesh whose blocks are those of the target, and a function that makes it."""
-        source, target = self.sharding(before.number), self.sharding(after.number)
+        source = self.sharding(before.number)
         is_here = self.job.process in self.order.held[before.number]
-        if source.num_devices != target.num_devices:
-            raise MpmdError(
-                f"jax.device_put between processes needs meshes of the same size, and {before} goes from "
-                f"{source.num_devices} to {target.num_devices} devices; use mpmd_trace.initialize(transfers='host')"
-            )
         between, prepare = source, cast(Callable[[Any], Any], _as_it_is)
         if self._find_copy(before, after) is None:
             between, program = self.to_tiles(before, after)
@@ -241,9 +277,11 @@ def process_runtime(
     order = distribute(plan, {name: _processes(mesh) for name, mesh in placement.meshes.items()})
     check_order(plan, order)
     if program:
-        _ = job.transport  # all processes set it up together, also those that send nothing
+        _ = job.by_devices  # all processes set it up together, also those that send nothing
     made = {e.spec.number: e for e in executables}
-    return ProcessRuntime(plan, order, [made.get(p.number) for p in plan.programs], placement, job, program)
+    runtime = ProcessRuntime(plan, order, [made.get(p.number) for p in plan.programs], placement, job, program)
+    runtime.tell_ways()
+    return runtime
 
 
 def _processes(mesh: Mesh) -> tuple[int, ...]:
