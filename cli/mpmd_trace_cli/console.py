@@ -23,7 +23,7 @@ if TYPE_CHECKING:
     from rich.console import Console
     from rich.progress import Progress
 
-__all__ = ["as_json", "compiling", "console", "data", "data_stream", "guard", "programs_talk", "progress", "say"]
+__all__ = ["as_json", "compiling", "console", "data", "data_stream", "guard", "keeps_output_apart", "progress", "say"]
 
 P = ParamSpec("P")
 T = TypeVar("T")
@@ -32,8 +32,8 @@ T = TypeVar("T")
 _data_stream: TextIO | None = None
 
 
-def programs_talk(command: Callable[P, T]) -> Callable[P, T]:
-    """Return a command that runs a program of the user.  What that prints is talk, so that stdout is data alone."""
+def keeps_output_apart(command: Callable[P, T]) -> Callable[P, T]:
+    """Return a command that runs a program of the user, whose output goes to stderr: stdout has results alone."""
 
     @functools.wraps(command)
     def wrapped(*args: P.args, **kwargs: P.kwargs) -> T:
@@ -49,14 +49,14 @@ def programs_talk(command: Callable[P, T]) -> Callable[P, T]:
 
 
 def console() -> Console:
-    """Return the console for talk: stderr."""
+    """Return the console for diagnostics: stderr."""
     from rich.console import Console  # late: `passes` does without it
 
     return Console(stderr=True, highlight=False)
 
 
 def say(text: str) -> None:
-    """A line of talk."""
+    """Print a line on stderr."""
     print(text, file=sys.stderr)
 
 

@@ -15,7 +15,7 @@ from mpmd_trace.passes.registry import PASSES, PIPELINES
 from mpmd_trace.report.files import check_folder
 from mpmd_trace_cli._plan_options import PlanOptions
 from mpmd_trace_cli._schedule_options import grouped
-from mpmd_trace_cli.console import data, guard, programs_talk, say
+from mpmd_trace_cli.console import data, guard, keeps_output_apart, say
 from mpmd_trace_cli.files import check_output
 from mpmd_trace_cli.help_examples import examples
 from mpmd_trace_cli.inspect import diff_snapshots, dump_program, print_passes, show_program
@@ -68,7 +68,7 @@ def options(
 
 
 @app.command(epilog=examples("run"))
-@programs_talk
+@keeps_output_apart
 def run(
     file: File,
     out: Out = "out",
@@ -101,7 +101,7 @@ def run(
 
 
 @app.command(epilog=examples("compile"))
-@programs_talk
+@keeps_output_apart
 def compile(
     file: File,
     out: Annotated[
@@ -152,7 +152,7 @@ def launch(
 
 
 @app.command(epilog=examples("dump"))
-@programs_talk
+@keeps_output_apart
 def dump(
     file: File,
     out: Out = "dump",
@@ -169,7 +169,7 @@ def dump(
 
 
 @app.command(epilog=examples("explore"))
-@programs_talk
+@keeps_output_apart
 def explore(
     file: Annotated[str, typer.Argument(help="A program, an output folder of dump or run, or a module (.mlir).")],
     out: Annotated[str, typer.Option("--out", help="The output folder; replaced if it exists.")] = "out/explore",
@@ -190,7 +190,7 @@ def explore(
 
 
 @app.command(epilog=examples("bisect"))
-@programs_talk
+@keeps_output_apart
 def bisect(
     file: File,
     tolerance: Annotated[
@@ -217,14 +217,14 @@ def bisect(
 
 
 @app.command(epilog=examples("show"))
-@programs_talk
+@keeps_output_apart
 def show(file: File, stage: Annotated[str, typer.Option(help="jaxpr, ir, mpmd or plan")] = "mpmd") -> None:
     """Print a program: the jaxpr, the IR with named computations, the exported module, or the plan."""
     data(show_program(file, stage))
 
 
 @app.command(epilog=examples("compare"))
-@programs_talk
+@keeps_output_apart
 def compare(
     file: File,
     lines: Annotated[int, typer.Option(help="Number of lines of the first difference to print.")] = 20,
@@ -245,7 +245,7 @@ def compare(
 
 
 @app.command(epilog=examples("plan"))
-@programs_talk
+@keeps_output_apart
 @grouped
 def plan(
     file: File, options: PlanOptions, settings: Settings = None, target: Target = None, json: Json = False
@@ -257,7 +257,7 @@ def plan(
 
 
 @app.command(epilog=examples("check"))
-@programs_talk
+@keeps_output_apart
 def check(
     file: File,
     processes: Annotated[
@@ -306,7 +306,7 @@ def reduce(
 
 
 @app.command(epilog=examples("explain"))
-@programs_talk
+@keeps_output_apart
 def explain(
     file: Annotated[str, typer.Argument(help="A program (as for run), or an MLIR file.")],
     value: Annotated[
