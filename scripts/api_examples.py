@@ -202,7 +202,7 @@ exported = mt.jit(forward, config).lower(weights, x)
 partitioned = mt.partition(
     mt.trace(forward, weights, x).mlir_text(),
     "forward",
-    [("first", [("x", 1)]), ("second", [("x", 1)])],
+    [("first", first), ("second", second)],
     {"layer0": "first", "layer1": "second"},
     [None] * 3,
     [None],

@@ -133,7 +133,7 @@ def partition(
     Args:
         module: MLIR text, a jaxlib module, or our IR; it is not changed.
         func_name: the program's name, for messages; the function processed is always `@main`.
-        named_meshes: the topology, as (mesh name, [(axis name, size), ...]) pairs.
+        named_meshes: the topology, as (mesh name, [(axis name, size), ...]) pairs, or (mesh name, `jax.sharding.Mesh`).
         assignment: the mesh, or (mesh, stage), of each named computation and tensor.
         input_meshes: for each argument of `@main` a mesh or None (inferred); likewise `output_meshes`.
         donate_argnums: the arguments whose buffers the program may reuse.

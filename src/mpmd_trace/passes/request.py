@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Mapping, Sequence
-from typing import Any, Literal, Self
+from collections.abc import Iterable, Mapping, Sequence
+from typing import TYPE_CHECKING, Any, Literal, Self, TypeAlias
 
 from mpmd_trace.diagnostics.messages import Diagnostic, MpmdError
 from mpmd_trace.ir.assignment import Assignment
@@ -20,7 +20,11 @@ from mpmd_trace.passes.options import nearest
 __all__ = ["NamedMeshes", "PartitionRequest", "Phases", "StepFacts", "check_phases"]
 
 Phases = Literal["import", "optimize", "all"]
-NamedMeshes = Sequence[tuple[str, Sequence[tuple[str, int]]]]
+if TYPE_CHECKING:
+    from jax.sharding import AbstractMesh, Mesh
+
+#: Meshes with their axes, as (name, size) pairs, or as those of a `jax.sharding.Mesh`.
+NamedMeshes: TypeAlias = "Sequence[tuple[str, Sequence[tuple[str, int]] | Mesh | AbstractMesh]]"
 
 
 @dataclasses.dataclass(frozen=True)
@@ -137,7 +141,9 @@ class PartitionRequest:
             raise MpmdError("the topology has no mesh; give at least one")
         result = cls(
             func_name,
-            TopologyAttr.get({name: MeshAttr.get((str(a), int(n)) for a, n in axes) for name, axes in named_meshes}),
+            TopologyAttr.get(
+                {name: MeshAttr.get((str(a), int(n)) for a, n in _axes(mesh)) for name, mesh in named_meshes}
+            ),
             {n: Assignment.on_mesh(v) if isinstance(v, str) else Assignment.on_mesh(*v) for n, v in assignment.items()},
             tuple(None if mesh is None else Assignment.on_mesh(mesh) for mesh in input_meshes),
             tuple(None if mesh is None else Assignment.on_mesh(mesh) for mesh in output_meshes),
@@ -165,6 +171,10 @@ class PartitionRequest:
         ]
         if problems:
             raise MpmdError([Diagnostic("error", p) for p in problems])
+
+
+def _axes(mesh: Sequence[tuple[str, int]] | Mesh | AbstractMesh) -> Iterable[tuple[str, int]]:
+    return mesh if isinstance(mesh, Sequence) else mesh.shape.items()
 
 
 def check_phases(phases: str) -> None:
