@@ -166,3 +166,26 @@ def test_enough_memory_changes_nothing() -> None:
         warnings.simplefilter("error")
         found = lowered(remat="auto", offload="auto", device_memory=10**9)
     assert found.as_text("plan") == lowered().as_text("plan")
+
+
+def traced_for(platform: str, **options: Any) -> list[str]:
+    """What is said of memory in a program that is lowered for a platform."""
+    meshes = {f"m{i}": Mesh(np.array(jax.devices()[i : i + 1]), ("data",)) for i in range(STAGES)}
+    names = {f"f{i}": mesh for i, mesh in enumerate(meshes)}
+    config = mpmd_trace.make_config(meshes, names, pipeline_schedule="1F1B", **options)
+    traced = mpmd_trace.jit(step_of(), config).trace(*arguments())
+    found = traced.lower(lowering_platforms=(platform,))
+    return [d.message for d in found.partitioned.diagnostics if d.severity == "remark"]
+
+
+def test_where_copies_to_the_host_cost_more_than_they_are_worth_nothing_is_offloaded() -> None:
+    whole = max(memory.peak for memory in lowered().memory_analysis().values())
+    on_cpu = traced_for("cpu", offload="auto", device_memory=whole - 20_000)
+    assert any("is in host memory in between" in text for text in on_cpu)
+    on_gpu = traced_for("cuda", offload="auto", device_memory=whole - 20_000)
+    assert not any("is in host memory in between" in text for text in on_gpu)
+    [why] = {text.partition("'m0'")[2] for text in on_gpu if "'m0' nothing is offloaded" in text}
+    assert re.search(r"would cost \d{2,}% of the work of a step, more than 20%", why)
+    both = traced_for("cuda", offload="auto", remat="auto", device_memory=whole - 20_000)
+    assert any("is recomputed" in text for text in both)
+    assert not any("is in host memory in between" in text for text in both)

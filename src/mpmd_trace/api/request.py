@@ -105,6 +105,8 @@ class Asked:
                 own_meshes=config.is_heterogeneous,
                 keeps_chlo=self.engine != "cpp",
                 device_memory=self.limit,
+                # The memory of a CPU is that of its host.
+                offload_up_to=0.0 if self.traced.platform == "cpu" else _OFFLOAD_UP_TO,
                 reserved=tuple(Reserved(mesh, size) for mesh, size in self.reserved.items()),
                 replaced=self._replaced if options.optimizer_sharding else (),
             ),
@@ -132,6 +134,10 @@ def _on_device(assignment: Assignment | None) -> Assignment | None:
 
 
 # The meshes of arguments and results, from assignments and from shardings.
+
+
+#: What takes longer than that is not worth it: recomputing costs a third of a step at most.
+_OFFLOAD_UP_TO = 0.2
 
 
 def device_memory(config: Config) -> int | None:

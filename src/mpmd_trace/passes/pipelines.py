@@ -422,7 +422,7 @@ def _hoists(request: PartitionRequest) -> list[Pass]:
     remat, offload = options.remat is not None, options.offload is not None
     return [
         *_when(options.optimizer_sharding, ShardOptimizerState(options.optimizer_sharding, step.replaced)),
-        *_when(remat or offload, FitMemory(limit, remat, offload, reserved)),
+        *_when(remat or offload, FitMemory(limit, remat, offload, reserved, step.offload_up_to)),
         *_when(options.hoist_invariants, HoistInvariants(limit=limit, reserved=reserved, gather=options.gather)),
         *_when(options.gradient_reduction == "step", ReduceOnce(limit, reserved)),
     ]

@@ -46,6 +46,8 @@ class StepFacts:
     #: The bytes of a device that a step may take, 0 where nobody knows; and those of each mesh that are taken already.
     device_memory: int = 0
     reserved: tuple[Reserved, ...] = ()
+    #: How much of the work of a mesh offloading may cost in addition, 0: any.
+    offload_up_to: float = 0.0
     #: The arguments that results replace.
     replaced: tuple[Replaced, ...] = ()
 

@@ -18,7 +18,7 @@ from mpmd_trace.passes.base import FunctionPass, option
 from mpmd_trace.passes.fragment_info import call_counter, set_call_counter
 from mpmd_trace.passes.memory.activations import HOW, Forward, Option, Stage, stages_of
 from mpmd_trace.passes.memory.liveness import Change, Liveness, Places
-from mpmd_trace.passes.memory.recompute import Recomputed
+from mpmd_trace.passes.memory.recompute import Recomputed, work_of
 from mpmd_trace.passes.memory.remarks import MEMORY
 from mpmd_trace.passes.memory.reserved import Reserved, room_on
 from mpmd_trace.passes.sharding.edges import SHARDING, in_sharding, per_value, set_fragment_sharding, sharding_list
@@ -35,9 +35,10 @@ class FitMemory(FunctionPass):
 
     For each stage of a mesh: what its forwards leave is kept; or made again, from what they read, by a fragment in
     front of the backward, marked `remat`; or that is done with what takes no product; or what is kept is in host memory
-    in between.  Which, is chosen for all stages of a mesh together from the bytes that are held at each op, in the
-    order of the schedule: the cheapest choice that fits.  Where a backward follows directly on its forward nothing
-    changes, nor is anything recomputed in stages in which `jax.checkpoint` says what is.
+    in between, unless the copies cost more than `offload-up-to` allows. Which, is chosen for all stages of a mesh
+    together from the bytes that are held at each op, in the order of the schedule: the cheapest choice that fits. Where
+    a backward follows directly on its forward nothing changes, nor is anything recomputed in stages in which
+    `jax.checkpoint` says what is.
 
     Before, with {limit=240 remat=true}:
 
@@ -105,6 +106,7 @@ class FitMemory(FunctionPass):
     remat: bool = option(False, "whether activations may be recomputed")
     offload: bool = option(False, "whether activations may be kept in host memory")
     reserved: tuple[Reserved, ...] = option((), "additional bytes needed on meshes, as MESH=BYTES")
+    offload_up_to: float = option(0.0, "how much of the work of a mesh offloading may cost in addition; 0: any")
 
     def run_on_function(self, function: FuncOp, module: Module, diagnostics: Diagnostics) -> bool:
         if not self.limit or not reducible(function):
@@ -141,6 +143,13 @@ class FitMemory(FunctionPass):
             return held.above(room, changes(choice))
 
         choice = choose([[one.cost for one in stage.options] for stage in stages], excess)
+        if self.offload_up_to and (part := self._part_of_offloading(function, meshes, held, stages, choice)):
+            stages = [dataclasses.replace(s, options=tuple(o for o in s.options if not o.offloaded)) for s in stages]
+            choice = choose([[one.cost for one in stage.options] for stage in stages], excess)
+            text = (
+                f"{MEMORY}on mesh '{mesh}' nothing is offloaded: copies to host memory and back would cost {part:.0%} "
+            )
+            diagnostics.remark(function.loc, text + f"of the work of a step, more than {self.offload_up_to:.0%}")
         before, after = (held.peak(changes(c)) for c in ((0,) * len(stages), choice))
         options = [stage.options[i] for stage, i in zip(stages, choice, strict=True)]
         for stage, one in zip(stages, options, strict=True):
@@ -149,6 +158,21 @@ class FitMemory(FunctionPass):
             text = f"{MEMORY}on mesh '{mesh}' values take {after:,.0f} bytes at the peak"
             diagnostics.remark(function.loc, text + (f", without that {before:,.0f}" if before != after else ""))
         return [one for one in options if one.how != "keep"]
+
+    def _part_of_offloading(
+        self,
+        function: FuncOp,
+        meshes: Mapping[str, MeshAttr],
+        held: Liveness,
+        stages: Sequence[Stage],
+        choice: Sequence[int],
+    ) -> float:
+        """Return what the chosen options that offload cost, in parts of the work of the mesh, if that is too much."""
+        options = [stage.options[i] for stage, i in zip(stages, choice, strict=True)]
+        fragments = [op for op in function.body if isinstance(op, FragmentOp) and op.mesh in held.sharing]
+        work = sum(work_of(op.body) / meshes[op.mesh].size for op in fragments)
+        part = sum(one.cost for one in options if one.offloaded) / max(work, 1.0)
+        return part if part > self.offload_up_to else 0.0
 
 
 def _described(mesh: str, stage: Stage, one: Option) -> str:
