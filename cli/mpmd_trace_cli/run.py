@@ -6,11 +6,12 @@ import csv
 import io
 import math
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import jax
 import numpy as np
+from jax.sharding import Mesh
 from rich.columns import Columns
 from rich.table import Table
 
@@ -20,6 +21,7 @@ from mpmd_trace.diagnostics.messages import MpmdError, shortened
 from mpmd_trace.frontend.errors import at_users_place, place_of, problem
 from mpmd_trace.ir.ops import Module
 from mpmd_trace.ir.text import parse
+from mpmd_trace.jax_compat.targets import most_in_use
 from mpmd_trace.report.curves import curves_svg
 from mpmd_trace.report.files import check_folder, write_folder
 from mpmd_trace.report.numbers import difference, on_one_device
@@ -95,6 +97,7 @@ def run_program(
 
         # Other processes must not wait for it.
         reference = plainly() if processes == 1 else {}
+        before = _most_in_use(compiled.program.topology)
         task = shown.add_task("pipeline", total=program.steps, info="")
         copy = copied if program.donate_argnums else _as_they_are
         result = _steps(
@@ -104,6 +107,7 @@ def run_program(
             first=copy,
             get=fetch,
         )
+        after = _most_in_use(compiled.program.topology)
         task = shown.add_task("measure", total=3, info="")
         timelines = []
         for i in range(3):
@@ -141,6 +145,8 @@ def run_program(
         "xla_seconds": round(xla_seconds, 3),
         "passes": {f"{r.index + 1:03d} {r.spec}": round(1000 * r.seconds, 2) for r in partitioned.runs if r.changed},
         "peak_bytes_per_device": {m: a.peak for m, a in compiled.memory_analysis().items()},
+        # What plain jax.jit has used before hides what is less.
+        "measured_peak_bytes_per_device": {m: most if most > before[m] else None for m, most in after.items()},
         "collectives": placement_report.collectives_data(compiled.collectives()),
         "steps": program.steps,
         "losses": result["losses"],
@@ -195,6 +201,16 @@ def _utilization(program: Any, module: Module, seconds: float, peak: float | Non
         "mfu": used.mfu,
         "tokens_per_second": used.tokens_per_second,
     }
+
+
+def _most_in_use(topology: Mapping[str, Mesh]) -> dict[str, int]:
+    """Return the most memory that has been in use on a device of each mesh, where its devices say so."""
+    result = {}
+    for name, mesh in topology.items():
+        known = [most for d in mesh.local_devices if (most := most_in_use(d)) is not None]
+        if known:
+            result[name] = max(known)
+    return result
 
 
 def _check_all_have_devices(program: Any, processes: int) -> None:
@@ -390,6 +406,11 @@ def _tables(report: dict[str, Any]) -> Any:
         ),
         "largest peak per device": f"{max(report['peak_bytes_per_device'].values()):,} bytes",
     }
+    measured = {mesh: most for mesh, most in report["measured_peak_bytes_per_device"].items() if most is not None}
+    if measured:
+        mesh = max(measured, key=lambda mesh: measured[mesh])
+        predicted = report["peak_bytes_per_device"][mesh]
+        rows["measured peak per device"] = f"{measured[mesh]:,} bytes on {mesh}, predicted {predicted:,}"
     if report["mfu"] is not None:
         rows["MFU"] = f"{report['mfu']:.1%} of {report['devices']} devices"
     if report["tokens_per_second"] is not None:

@@ -21,6 +21,26 @@ def command(capsys: pytest.CaptureFixture[str]) -> Command:
     return runner(capsys)
 
 
+def test_run_tells_the_measured_peak_beside_the_predicted_one(
+    command: Command, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """What the pipeline has used more than what came before; CPUs say nothing, so devices stand in that do."""
+    seen: dict[int, int] = {}
+
+    def stands_in(device: Any) -> int | None:
+        seen[device.id] = seen.get(device.id, 0) + 1
+        # Of m0 plain jax.jit has used more before: nothing is known of the pipeline there.
+        return 5000 if device.id < 2 else 1000 * seen[device.id]
+
+    monkeypatch.setattr("mpmd_trace_cli.run.most_in_use", stands_in)
+    result = command("run", TINY, "--out", str(tmp_path / "out"))
+    assert result.status == 0, result.err
+    report = json.loads((tmp_path / "out" / "report.json").read_text())
+    assert report["measured_peak_bytes_per_device"] == {"m0": None, "m1": 2000}
+    predicted = report["peak_bytes_per_device"]["m1"]
+    assert f"2,000 bytes on m1, predicted {predicted:,}" in re.sub(r"\s+", " ", result.err)
+
+
 def test_run(command: Command, tmp_path: Path) -> None:
     out = tmp_path / "out"
     result = command("run", TINY, "--out", str(out), "--set", "steps=2")

@@ -22,7 +22,7 @@ from jaxlib import _jax
 from mpmd_trace.diagnostics.messages import MpmdError
 from mpmd_trace.jax_compat.gpu_targets import GPUS
 
-__all__ = ["KINDS", "devices_of", "is_described", "memory_of", "positions", "process_of"]
+__all__ = ["KINDS", "devices_of", "is_described", "memory_of", "most_in_use", "positions", "process_of"]
 
 #: GiB that XLA gives to the programs of a device, by `device_kind`: what libtpu 0.0.50 says when it refuses a program.
 _MEMORY = {
@@ -72,6 +72,13 @@ def memory_of(device: Any) -> int | None:
         return next((int(part * gpu.memory) for gpu in GPUS.values() if gpu.name == device.device_kind), None)
     gib = _MEMORY.get(device.device_kind)
     return None if gib is None else int(gib * 2**30)
+
+
+def most_in_use(device: Any) -> int | None:
+    """Return the most bytes of memory that have been in use on a device since the process began, None if not known."""
+    stats = None if is_described(device) else device.memory_stats()
+    peak = (stats or {}).get("peak_bytes_in_use")
+    return None if peak is None else int(peak)
 
 
 def positions(devices: Sequence[Any]) -> tuple[tuple[int, ...], ...]:
