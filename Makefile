@@ -37,6 +37,9 @@ RUNS ?= 50
 REF ?= HEAD
 FROZEN_ARGS ?=
 
+# `make launchers`: which of them; RAY_PYTHON is an interpreter that has Ray.
+LAUNCHERS ?= plain torchrun openmpi slurm ray_actors
+
 # `make explorer`: of which programs.
 PROGRAMS ?= tests/programs/tiny.py tests/programs/uneven.py examples/char_gpt.py
 
@@ -46,7 +49,7 @@ GPU_ARGS ?=
 # `make grid`: which of its parts, all by default.
 GRID ?=
 
-.PHONY: demo test test-newest nightly fuzz deadlocks faults ends frozen grid explorer docs lint bench gpu clean setup $(if $(STALE),$(STAMP)) $(if $(DEMO_STALE),$(DEMO_STAMP))
+.PHONY: demo test test-newest nightly fuzz deadlocks faults ends launchers frozen grid explorer docs lint bench gpu clean setup $(if $(STALE),$(STAMP)) $(if $(DEMO_STALE),$(DEMO_STAMP))
 .DELETE_ON_ERROR:
 
 demo: $(if $(wildcard $(STAMP)),$(STAMP),$(DEMO_STAMP))
@@ -92,6 +95,10 @@ faults: $(STAMP)
 ends: $(STAMP)
 	PYTHONPATH=tests/processes $(BIN)/python -m ends --runs $(RUNS)
 	PYTHONPATH=tests/processes $(BIN)/python -m ends --runs $(RUNS) --faults
+
+# Every launcher of the docs that is installed, with four processes; each says what it needs, and skips without it.
+launchers: $(STAMP)
+	for launcher in $(LAUNCHERS); do $(BIN)/python tests/launchers/$$launcher.py || exit 1; done
 
 grid: $(STAMP)
 	for processes in 2 4; do for size in 1 2; do \

@@ -1,8 +1,9 @@
 """How jobs end: `ends.py KIND VICTIM FOLDER` is a process of one; without arguments, jobs that succeed, and how often.
 
 Kinds: `late` (it comes to its end 2 s after the others), `alone` (it does not join), `exit` (with status 3, while the
-others wait in JAX), `raise`, `leave` (with status 0, while they wait), `kill` (before JAX knows its devices), `save`
-(it cannot save, catches that and exits with status 3, while the others wait in orbax).
+others wait in JAX), `system` (the same without `sys.exit`), `raise`, `leave` (with status 0, while they wait), `kill`
+(before JAX knows its devices), `save` (it cannot save, catches that and exits with status 3, while the others wait in
+orbax).
 
 PYTHONPATH=tests/processes python -m ends --runs 50 [--faults]
 """
@@ -25,11 +26,14 @@ PROCESSES = 3
 #: The status of the victim, and what the others say of it.
 FAULTS = {
     "exit": (3, "ended with status 3"),
+    "system": (3, "ended with status 3"),
     "raise": (1, "ended with ValueError: no more of this"),
     "leave": (0, r"has ended, and process \d has waited in \S+ in \w+ for [\d.]+ s"),
     "kill": (-9, r"has ended without a word \(it crashed, or was killed\)"),
     "save": (3, r"failed to save to \S+state: OSError: \[Errno 28\] No space left on device"),
 }
+if sys.version_info < (3, 12):  # which does not tell
+    del FAULTS["system"]
 
 
 def process(kind: str, victim: int, folder: str) -> None:
@@ -55,6 +59,8 @@ def process(kind: str, victim: int, folder: str) -> None:
         sync_global_devices("nobody else comes")
     elif kind == "exit":
         sys.exit(3)
+    elif kind == "system":
+        raise SystemExit(3)
     elif kind == "raise":
         raise ValueError("no more of this")
 
@@ -141,7 +147,9 @@ def faulty(kind: str, victim: int, *, by_launcher: bool, timeout: float = 5.0) -
     for p in set(range(PROCESSES)) - {victim}:
         if not re.search(rf"error: process {p} cannot go on: process {victim} {why}", texts[p]):
             problems.append(f"process {p} does not say why it ends")
-    if kind in ("exit", "raise", "leave") and not all(f in "".join(texts) for f in ("multihost_utils.py", "ends.py")):
+    if kind in ("exit", "system", "raise", "leave") and not all(
+        f in "".join(texts) for f in ("multihost_utils.py", "ends.py")
+    ):
         problems.append("nobody says where it waits")
     return [*problems, *dict.fromkeys(texts)] if problems else []
 

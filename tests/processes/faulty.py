@@ -2,13 +2,17 @@
 
 Kinds: `kill` and `stop` (the signals), `withhold` (it does not send what it should), `delay` (it sends later, which is
 no fault), `fail` (an instruction raises), `bug` (its runtime cannot be made, by a bug of the package), `crash` (a
-program on the device fails), `leave` (it ends in good order), `cut` (it dies while it sends an array).
+program on the device fails), `leave` (it ends in good order), `cut` (it dies while others fetch an array),
+`strangers` (others connect to what the job listens at, which is no fault).  Killed elsewhere: `start` (before JAX knows
+its devices), `compile`, `end` (when it leaves the job), and before a change of a file: `save` and `restore`, in which
+`disk` has no space left.  These keep a checkpoint in the folder FAULTY_FOLDER.
 With the option `across` every mesh is over two processes, with `measured` the step is one that is measured.  The others
 print the error that they get, and that they can still compute.
 """
 
 from __future__ import annotations
 
+import atexit
 import os
 import signal
 import socket
@@ -23,7 +27,6 @@ from jax.sharding import Mesh, NamedSharding, PartitionSpec
 
 import mpmd_trace as mt
 from mpmd_trace.backend.distribution.job import current
-from mpmd_trace.backend.distribution.tcp import HEAD
 from mpmd_trace.backend.distribution.transport import tag_of
 from mpmd_trace.backend.runtime import Runtime
 
@@ -31,6 +34,9 @@ KIND, VICTIM, STEP, INSTRUCTION = sys.argv[1], *map(int, sys.argv[2:5])
 ACROSS, MEASURED = ("across" in sys.argv[5:]), ("measured" in sys.argv[5:])
 DELAY = 1.0
 STEPS = 4
+#: The events of Python that change files, or look for them.
+FILES = ("open", "os.rename", "os.mkdir", "os.remove", "os.rmdir", "os.listdir", "shutil.rmtree")
+KEEPS = KIND in ("save", "restore", "disk")
 
 
 def layer(w: jax.Array, x: jax.Array, trouble: jax.Array) -> jax.Array:
@@ -73,6 +79,8 @@ def inject(compiled: mt.Compiled) -> None:
             os.kill(os.getpid(), {"kill": signal.SIGKILL, "stop": signal.SIGSTOP}[KIND])
         elif KIND == "delay":
             time.sleep(DELAY)
+        elif KIND == "strangers":
+            strangers()
         elif KIND == "fail":
             raise RuntimeError("no more of this")
         return call(arrays)
@@ -81,30 +89,70 @@ def inject(compiled: mt.Compiled) -> None:
     if MEASURED:
         call = runtime.calls[INSTRUCTION % len(runtime.calls)]
         runtime.calls[INSTRUCTION % len(runtime.calls)] = bad
-    if KIND == "withhold":
-        post = current().transport.post  # type: ignore[union-attr]
-        send, sent = post.send, [0]
+    if KIND in ("withhold", "cut"):
+        transport: Any = current().transport  # type: ignore[union-attr]
+        offer, offered = transport.offer, [0]
 
-        def never(process: int, tag: int, parts: Any) -> None:
-            sent[0] += tag >= tag_of(runtime.program, STEP, 0)
-            if sent[0] != 1:
-                send(process, tag, parts)
+        def bad_offer(tag: int, blocks: Any) -> None:
+            offered[0] += tag >= tag_of(runtime.program, STEP, 0)
+            if offered[0] != 1:
+                offer(tag, blocks)
+            elif KIND == "cut":
+                offer(tag, blocks)
+                kill()
 
-        post.send = never
-    if KIND == "cut":
+        transport.offer = bad_offer
 
-        def half(link: socket.socket, key: tuple[int, int], part: Any) -> None:
-            if key[0] < tag_of(runtime.program, STEP, 0):
-                return send_part(link, key, part)
-            link.sendall(HEAD.pack(*key, part.nbytes) + bytes(part.nbytes // 2))
-            return os.kill(os.getpid(), signal.SIGKILL)
 
-        post = current().transport.post  # type: ignore[union-attr]
-        send_part, post.send_part = post.send_part, half
+def kill() -> None:
+    os.kill(os.getpid(), signal.SIGKILL)
+
+
+class Files:
+    """Counts what happens to files while it is armed, and does something bad at one of these moments, or at the end."""
+
+    def __init__(self) -> None:
+        self.left: int | None = None
+        sys.addaudithook(self._event)
+
+    def _event(self, event: str, arguments: Any) -> None:
+        if self.left is None or event not in FILES:
+            return
+        self.left -= 1
+        if self.left < 0:
+            if KIND != "disk":
+                kill()
+            if event in ("os.mkdir", "os.rename") or (event == "open" and arguments[2] & (os.O_WRONLY | os.O_RDWR)):
+                raise OSError(28, "No space left on device")
+
+    def armed(self, call: Any) -> None:
+        """Call this, with trouble."""
+        self.left = INSTRUCTION % (4 if KIND == "disk" else 40)
+        call()
+        self.left = None
+        if KIND != "disk":
+            kill()
+
+
+def strangers() -> None:
+    """Connect to what all processes listen at, and say nothing, or something else than what is expected."""
+    job = current()
+    assert job is not None
+    places = [text.rsplit(":", 1) for text in job.transport.addresses]  # type: ignore[attr-defined]
+    for number in range(8 * len(places)):
+        link = socket.create_connection(places[number % len(places)])
+        _LINKS.append(link)
+        if number % 2:
+            link.sendall(bytes([number]) * 40)
+
+
+_LINKS: list[socket.socket] = []
 
 
 def main() -> None:
     mt.initialize()
+    if KIND == "start" and os.environ["JAX_PROCESS_ID"] == str(VICTIM):
+        kill()
     count = jax.process_count()
     first = [jax.local_devices(process_index=i) for i in range(count)]
     meshes = {f"m{i}": Mesh(np.array([first[i][0]]), ("x",)) for i in range(count)}
@@ -128,9 +176,15 @@ def main() -> None:
         names: dict[str, Any] = {}
         exec(compile("def broken(*args):\n    assert not args", Runtime.__init__.__code__.co_filename, "exec"), names)
         Runtime._issued = names["broken"]  # type: ignore[method-assign]
+    if KIND == "compile" and me == VICTIM:
+        kill()
     compiled = lowered.compile()
     if me == VICTIM:
         inject(compiled)
+        if KIND == "end":
+            atexit.register(kill)
+    files = Files()
+    path = os.path.join(os.environ.get("FAULTY_FOLDER", ""), "state")
     for number in range(STEPS):
         started = time.monotonic()
         if KIND == "leave" and me == VICTIM and number == STEP:
@@ -138,6 +192,8 @@ def main() -> None:
         try:
             given = ws, x, np.float32(KIND == "crash" and number == STEP)
             (ws, _), *_ = compiled.measure(*given) if MEASURED and number == STEP else (compiled(*given),)
+            if KEEPS:
+                ws = keep(path, ws, number, files if me == VICTIM and number == STEP else None)
         except mt.PeerError as error:
             alive = float(jnp.arange(4.0).sum()) == 6.0
             text = str(error).replace("\n", " | ")
@@ -146,5 +202,30 @@ def main() -> None:
     print("all steps", flush=True)
 
 
+def keep(path: str, ws: Any, number: int, files: Files | None) -> Any:
+    """Save the weights, and restore them."""
+
+    def save() -> None:
+        mt.save(path, {"ws": ws, "step": np.int32(number)}, overwrite=True)
+
+    def restore() -> None:
+        like = jax.tree.map(lambda x: jax.ShapeDtypeStruct(x.shape, x.dtype, sharding=x.sharding), ws)
+        result.append(mt.restore(path, {"ws": like, "step": 0})["ws"])
+
+    result: list[Any] = []
+    for name, call in (("save", save), ("restore", restore)):
+        if files is not None and (name == KIND or (name, KIND) == ("save", "disk")):
+            files.armed(call)
+        else:
+            call()
+    return result[0]
+
+
 if __name__ == "__main__":
-    main()
+    begun = time.monotonic()
+    try:
+        main()
+    except mt.PeerError as error:
+        text = str(error).replace("\n", " | ")
+        print(f"error in step -1 after {time.monotonic() - begun:.2f} s, alive=True: {text}", flush=True)
+        sys.exit(3)

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import sys
+
 import pytest
 from ends import faulty, plainly
 
@@ -39,6 +41,7 @@ def test_process_0_that_does_not_come_is_named() -> None:
         pytest.param("kill", 1, True, marks=pytest.mark.nightly),
         pytest.param("kill", 2, False, marks=pytest.mark.nightly),
         ("kill", 0, False),
+        pytest.param("system", 0, False, marks=pytest.mark.skipif(sys.version_info < (3, 12), reason="Python tells")),
     ],
 )
 def test_waits_for_others_in_other_libraries_end(kind: str, victim: int, by_launcher: bool) -> None:

@@ -47,7 +47,14 @@ def leave_at_the_end(peers: Peers, *, launched: bool) -> None:
         _end_soon()  # Python waits for threads, which may wait for other processes
 
     sys.excepthook = hook
-    _record_exits()
+
+    def exits(status: Any) -> None:
+        if status:
+            _report_end(peers, f"ended with status {status}")
+
+    if sys.version_info >= (3, 12) and _watch_exits(exits):
+        return
+    _record_exits(exits)
 
 
 @explains_internal_errors
@@ -86,8 +93,6 @@ def _leave_at_exit() -> None:
     if job is None:
         return
     peers = job.peers
-    if _Exit.status:
-        _report_end(peers, f"ended with status {_Exit.status}")
 
     def before() -> None:
         if peers.fault is not None:
@@ -167,29 +172,51 @@ def _where(stack: list[Any]) -> str:
     return f"{frame.f_code.co_filename}:{frame.f_lineno} in {frame.f_code.co_name}"
 
 
+if sys.version_info >= (3, 12):
+
+    def _watch_exits(call: Callable[[Any], None]) -> bool:
+        """Call this with the status when a `SystemExit` ends the main thread; False where nothing can be watched."""
+        events = sys.monitoring
+        tool = next((number for number in range(6) if events.get_tool(number) is None), None)
+        if tool is None:
+            return False
+
+        def unwound(code: object, offset: int, error: BaseException) -> None:
+            if (
+                isinstance(error, SystemExit)
+                and sys._getframe(1).f_back is None
+                and threading.current_thread() is threading.main_thread()
+            ):
+                call(error.code)
+
+        events.use_tool_id(tool, "mpmd_trace")
+        events.register_callback(tool, events.events.PY_UNWIND, unwound)
+        events.set_events(tool, events.events.PY_UNWIND)
+        return True
+
+
 class _Exit:
     """Goes with a `SystemExit`, and knows when that has ended the process: no hook of Python's tells its status."""
 
-    status: Any = None
-
-    def __init__(self, status: Any) -> None:
-        self._status = status
+    def __init__(self, call: Callable[[Any], None], status: Any) -> None:
+        self._call, self._status = call, status
 
     def __del__(self) -> None:
         try:
             sys._getframe(1)
         except ValueError:  # it was not caught: no code runs any more
-            _Exit.status = self._status
+            self._call(self._status)
 
 
-def _record_exits() -> None:
+def _record_exits(call: Callable[[Any], None]) -> None:
+    """Call this with the status when `sys.exit` ends the process (before Python 3.12, which tells of all exits)."""
     before = sys.exit
 
     def exit_(status: Any = None, /) -> NoReturn:
         try:
             before(status)
         except SystemExit as error:
-            error.ended = _Exit(error.code)  # type: ignore[attr-defined]
+            error.ended = _Exit(call, error.code)  # type: ignore[attr-defined]
             raise
 
     sys.exit = exit_

@@ -52,7 +52,7 @@ def initialize(
             the coordinator (the loopback interface if the coordinator is on the same host).
         timeout: seconds after which a process without a heartbeat, or that does not send what another one waits
             for, is an error in all of them; 300 by default.
-        transfers: how arrays go between processes: "host" (through host memory, over connections of our own) or
+        transfers: how arrays go between processes: "host" (through host memory, with JAX's transfer servers) or
             "device_put" (JAX's own, from device to device).  By default from device to device where the platform and
             the two meshes allow it, and through host memory otherwise, with a message; on CPUs always the latter.
 

@@ -20,7 +20,7 @@ from mpmd_trace.backend.distribution.job import current
 from mpmd_trace.backend.stacked import Pieces
 from mpmd_trace.jax_compat.tracing import is_key
 
-__all__ = ["Saved", "in_folder", "saved_arrays"]
+__all__ = ["Saved", "in_folder", "rows_of", "saved_arrays"]
 
 _ROWS = re.compile(r"rows (\d+):(\d+) of axis (\d+) of (.*)", re.DOTALL)
 _EMPTY = re.compile(r"empty (\w+)\[([\d,]+)\] (.*)", re.DOTALL)
@@ -60,13 +60,17 @@ def in_folder(arrays: Mapping[str, Any]) -> dict[str, Any]:
             shape = ",".join(map(str, spec.shape))
             result[f"empty {np.dtype(spec.dtype).name}[{shape}] {name}"] = np.zeros(1, np.int8)
         elif not _is_cut(x):
-            result[name] = parts[0]
+            result[name] = np.asarray(parts[0]) if isinstance(parts[0], np.generic) else parts[0]
         elif current() is None:
             result[name] = np.concatenate([np.asarray(part) for part in parts], x.axis)
         else:
-            for (a, b), part in zip(itertools.pairwise(x.bounds), parts, strict=True):
-                result[f"rows {a}:{b} of axis {x.axis} of {name}"] = part
+            result |= zip(rows_of(name, x), parts, strict=True)
     return result
+
+
+def rows_of(name: str, x: Any) -> list[str]:
+    """Return the names of the entries of an array in pieces."""
+    return [f"rows {a}:{b} of axis {x.axis} of {name}" for a, b in itertools.pairwise(x.bounds)]
 
 
 def saved_arrays(entries: Mapping[str, Any]) -> dict[str, Saved]:

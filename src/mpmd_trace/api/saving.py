@@ -18,10 +18,10 @@ from mpmd_trace.api.foreign_files import is_ours
 from mpmd_trace.api.jit import Compiled
 from mpmd_trace.api.placing import abstract
 from mpmd_trace.api.safetensors_files import is_safetensors
-from mpmd_trace.api.saved_arrays import in_folder, saved_arrays
+from mpmd_trace.api.saved_arrays import Saved, in_folder, rows_of, saved_arrays
 from mpmd_trace.api.stored_as import Names
 from mpmd_trace.backend.distribution.job import current
-from mpmd_trace.backend.stacked import Pieces, check_not_deleted
+from mpmd_trace.backend.stacked import Pieces, PiecesType, check_not_deleted
 from mpmd_trace.diagnostics.internal import explains_internal_errors, in_words
 from mpmd_trace.diagnostics.messages import Diagnostic, MpmdError
 from mpmd_trace.jax_compat.layouts import put
@@ -149,15 +149,18 @@ def restore(
         plain = {key for key in saved if key.startswith(_NUMBER)}.union(scalars.values())
         wanted = {name: leaf for name, leaf in wanted.items() if name not in scalars}
         _check(wanted, {name: info for name, info in saved.items() if name not in plain}, path)
+        # Layers that are cut as they were saved: each process reads what it has of them.
+        cut = {name: parts for name, leaf in wanted.items() if (parts := _parts(name, leaf, saved[name]))}
         # What is put together here, and then goes where it is wanted.
-        whole = {name: saved[name] for name in wanted if saved[name].entries != (name,)}
-        types = {name: _data_type(leaf) for name, leaf in wanted.items() if name not in whole}
+        whole = {name: saved[name] for name in wanted if saved[name].entries != (name,) and name not in cut}
+        types = {name: _data_type(leaf) for name, leaf in wanted.items() if name not in whole and name not in cut}
+        types |= {entry: _data_type(part) for parts in cut.values() for entry, part in parts.items()}
         arguments = {
             name: ocp.ArrayRestoreArgs(sharding=t.sharding, global_shape=t.shape, dtype=t.dtype)
             if t.sharding is not None
             # Layers in unequal pieces have no sharding of the whole: the program takes them from the host.
             else ocp.RestoreArgs(
-                restore_type=np.ndarray if is_program or isinstance(wanted[name], Pieces) else jax.Array, dtype=t.dtype
+                restore_type=np.ndarray if is_program or _is_cut(wanted[name]) else jax.Array, dtype=t.dtype
             )
             for name, t in types.items()
         }
@@ -180,11 +183,30 @@ def restore(
         if not is_dynamic(leaf):
             leaves.append(leaf)
             continue
+        if name in cut:
+            pieces = [_typed(arrays[entry], part) for entry, part in cut[name].items()]
+            leaves.append(Pieces(leaf.bounds, pieces, leaf.axis))
+            continue
         array = arrays[name] if name not in whole else _placed(whole[name].whole(arrays), leaf, is_program)
-        if is_key(leaf):
-            array = jax.random.wrap_key_data(array, impl=key_implementation(leaf))
+        array = _typed(array, leaf)
         leaves.append(put(array, leaf) if isinstance(leaf, jax.ShapeDtypeStruct) and leaf.sharding else array)
     return jax.tree.unflatten(structure, leaves)
+
+
+def _is_cut(leaf: Any) -> bool:
+    return isinstance(leaf, Pieces | PiecesType)
+
+
+def _parts(name: str, leaf: Any, saved: Saved) -> dict[str, Any]:
+    """Return the pieces of `leaf` by the names of the entries that they were saved as; none if it was cut otherwise."""
+    if not _is_cut(leaf):
+        return {}
+    entries = tuple(rows_of(name, leaf))
+    return dict(zip(entries, leaf.parts, strict=True)) if entries == saved.entries else {}
+
+
+def _typed(array: Any, leaf: Any) -> Any:
+    return jax.random.wrap_key_data(array, impl=key_implementation(leaf)) if is_key(leaf) else array
 
 
 def _placed(array: np.ndarray[Any, Any], leaf: Any, is_program: bool) -> Any:
@@ -192,7 +214,7 @@ def _placed(array: np.ndarray[Any, Any], leaf: Any, is_program: bool) -> Any:
     spec = _data_type(leaf)
     if spec.sharding is not None:
         return put(array, spec)
-    return array if is_program or isinstance(leaf, Pieces) else jax.numpy.asarray(array)
+    return array if is_program or _is_cut(leaf) else jax.numpy.asarray(array)
 
 
 def _scalars(wanted: dict[str, Any], numbers: dict[str, Any], saved: dict[str, Any]) -> dict[str, str]:

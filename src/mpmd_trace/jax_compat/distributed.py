@@ -12,6 +12,7 @@ import jax
 from jax._src import clusters, distributed, xla_bridge
 from jaxlib import _jax
 
+from mpmd_trace.diagnostics.messages import MpmdError
 from mpmd_trace.jax_compat.service import NotStarted, ServiceProcess
 
 __all__ = [
@@ -28,6 +29,7 @@ __all__ = [
     "sends_between_processes",
     "serve",
     "shared_store",
+    "transfer_server",
 ]
 
 #: Seconds without a heartbeat after which JAX takes a process for dead.
@@ -239,8 +241,25 @@ class Store:
             self._client.key_value_delete(name)
 
 
+def transfer_server(host: str) -> Any:
+    """Return a server of JAX's for arrays of this process, which listens at the address of an interface.
+
+    Raises:
+        MpmdError: where there is none in jaxlib.
+    """
+    try:
+        from jax.experimental import transfer  # late: cannot be imported where jaxlib has no such servers
+    except (ImportError, AttributeError):
+        raise MpmdError(
+            "arrays cannot go from one process to another on this platform: JAX's transfer servers are in jaxlib for "
+            "Linux only; use one process with several devices (jax.config.update('jax_num_cpu_devices', 8))"
+        ) from None
+    place = f"[{host}]:0" if ":" in host else f"{host}:0"
+    return transfer.start_transfer_server(jax.local_devices()[0].client, place, [place])
+
+
 #: What errors say of values that another process could not send, or whose connection broke.
-_OF_TRANSFERS = ("Error while transferring", "Gloo")
+_OF_TRANSFERS = ("Error while transferring", "SocketServer", "Gloo")
 
 
 def is_from_elsewhere(reason: str) -> bool:

@@ -462,15 +462,6 @@ def assembled(aval: Any, sharding: Any, shards: Sequence[jax.Array]) -> jax.Arra
     return result
 
 
-def from_memory(data: np.ndarray[Any, Any], spec: jax.ShapeDtypeStruct, *, copied: bool) -> jax.Array:
-    """The array of one device that `data` is; on CPUs in its memory, if it begins at a page and is not `copied`."""
-    sharding = spec.sharding
-    aval = core.update_aval_with_sharding(core.ShapedArray(spec.shape, spec.dtype), sharding)
-    devices = list(sharding.device_set)
-    result: jax.Array = _jax.batched_device_put(aval, sharding, [data], devices, force_copy=copied)
-    return result
-
-
 def from_shards(spec: jax.ShapeDtypeStruct) -> Callable[[list[jax.Array]], jax.Array]:
     """The function that makes an array of this type from its part on each device of this process, without any check."""
     sharding = spec.sharding

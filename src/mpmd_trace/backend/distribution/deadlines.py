@@ -2,10 +2,7 @@
 
 from __future__ import annotations
 
-import contextlib
 import dataclasses
-import queue
-import threading
 import time
 from collections.abc import Callable
 from typing import Any
@@ -64,47 +61,24 @@ def is_pending(array: Any) -> bool:
 
 
 class Deadline:
-    """Waits for an array until it is there or `end` is called, at no cost while nothing comes.
+    """Waits for arrays until they are there, or `end` is called.
 
-    XLA's own waiting cannot be broken off: a thread does that.  It stays there when the wait is ended, as happens once
-    in a job.
+    XLA's own waiting cannot be broken off, and a thread in it ends the process with SIGABRT when Python ends.  So this
+    looks again and again, the longer it takes the more seldom: a twentieth of the time that has passed is lost at most.
     """
 
-    #: Seconds for which looking again and again is cheaper than another thread.
-    _BRIEFLY = 2e-4
+    #: Seconds between two looks, at least and at most.
+    _FIRST, _LAST = 2e-5, 2e-3
 
     def __init__(self) -> None:
-        self._arrays: queue.SimpleQueue[tuple[Any, threading.Event]] = queue.SimpleQueue()
-        self._thread: threading.Thread | None = None
         self._ended = False
-        self._come = threading.Event()
 
     def until(self, array: Any) -> None:
         """Return when the array is there, is an error or is deleted, or when all waiting has ended."""
         begun = time.monotonic()
-        while not is_there(array):
-            if time.monotonic() - begun > self._BRIEFLY:
-                break
-            time.sleep(2e-5)
-        else:
-            return
-        if self._thread is None:
-            self._thread = threading.Thread(target=self._wait, name="mpmd-wait", daemon=True)
-            self._thread.start()
-        self._come = come = threading.Event()
-        self._arrays.put((array, come))
-        if not self._ended:  # `end` sets the event that it finds
-            come.wait()
+        while not self._ended and not is_there(array):
+            time.sleep(min(self._LAST, max(self._FIRST, (time.monotonic() - begun) / 20)))
 
     def end(self) -> None:
         """Whoever waits, now or later, waits no longer."""
         self._ended = True
-        self._come.set()
-
-    def _wait(self) -> None:
-        while True:
-            array, come = self._arrays.get()
-            with contextlib.suppress(Exception):  # whoever waits looks at what it is
-                array.block_until_ready()
-            come.set()
-            del array

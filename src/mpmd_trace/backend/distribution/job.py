@@ -12,14 +12,13 @@ import jax
 
 from mpmd_trace.backend.distribution.in_flight import InFlight
 from mpmd_trace.backend.distribution.peers import Peers
-from mpmd_trace.backend.distribution.tcp import TcpTransport
-from mpmd_trace.backend.distribution.transport import DevicePut, Posting, Transport
+from mpmd_trace.backend.distribution.transport import DevicePut, Pull, Transport
 from mpmd_trace.diagnostics.messages import MpmdError
 from mpmd_trace.jax_compat.distributed import sends_between_processes
 
 __all__ = ["Job", "Transfers", "begin", "current", "end", "is_reachable", "joined", "own_address"]
 
-#: How arrays go between processes: through host memory, over connections of our own, or with `jax.device_put`.
+#: How arrays go between processes: through host memory, with JAX's transfer servers, or with `jax.device_put`.
 Transfers = Literal["host", "device_put"]
 
 
@@ -49,7 +48,7 @@ class Job:
             if self._transfers == "device_put":
                 self._transport = DevicePut(self.peers)
             else:
-                self._transport = Posting(TcpTransport(self.host, self.process), self.peers, self.in_flight)
+                self._transport = Pull(self.peers, self.in_flight, self.host)
         return self._transport
 
     @functools.cached_property

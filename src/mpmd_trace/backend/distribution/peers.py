@@ -44,6 +44,8 @@ _Awaited = tuple[tuple[int, ...], int, str]
 _LAST = (1 << 62,)
 #: Seconds after which what has not come from a process that has ended does not come.
 _AFTER_THE_END = 3.0
+#: Seconds that a process which has ended waits for the others, at least its timeout.
+_LAST_TO_END = 3600.0
 
 
 class Peers:
@@ -248,13 +250,21 @@ class Peers:
         """
         while self._waits:
             array = self._waits[0].array
-            while not is_there(array):
-                self.check()
-                self._patience.until(array)
+            self.wait_for(array)
             if not array.is_deleted():
                 array.block_until_ready()  # raises what it is instead of a value
             self._waits.popleft()
         self.check()
+
+    def wait_for(self, array: Any) -> None:
+        """Return when the array is there, or an error.
+
+        Raises:
+            PeerError: when there is a fault before.
+        """
+        while not is_there(array):
+            self.check()
+            self._patience.until(array)
 
     @contextlib.contextmanager
     def telling(self, where: str) -> Iterator[None]:
@@ -499,6 +509,7 @@ class Peers:
         self._send_all({"bye": True})
         self._see_whether_all_are_gone()
         late = time.monotonic() + self.timeout
+        last = time.monotonic() + max(_LAST_TO_END, self.timeout)
         while self.fault is None and not self._all_gone.wait(self._beat):
             if self.process not in self._silent and self.has_sent_all():
                 self._silent.add(self.process)
@@ -506,6 +517,9 @@ class Peers:
             if time.monotonic() > late:
                 late = math.inf
                 print(f"mpmd_trace: process {self.process} has ended, and waits for the others", file=sys.stderr)
+            if time.monotonic() > last:
+                print(f"mpmd_trace: process {self.process} waits for the others no longer, and ends", file=sys.stderr)
+                break
 
     def _disconnect(self) -> None:
         self._closed = True

@@ -9,23 +9,22 @@ from __future__ import annotations
 import dataclasses
 import functools
 import math
-from collections.abc import Callable, Mapping
+import secrets
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any, Protocol
 
 import jax
 import numpy as np
 
 from mpmd_trace.backend.distribution.deadlines import PendingOp
-from mpmd_trace.backend.distribution.faults import Fault
 from mpmd_trace.backend.distribution.in_flight import InFlight
 from mpmd_trace.backend.distribution.order import MESSAGE_BITS, MESSAGES
 from mpmd_trace.backend.distribution.peers import Peers
 from mpmd_trace.backend.distribution.reshard_transfer import ReshardTransfer, sample
-from mpmd_trace.backend.distribution.tcp import RecvFuture, TcpTransport
-from mpmd_trace.diagnostics.messages import MpmdError
-from mpmd_trace.jax_compat.runtime import from_memory
+from mpmd_trace.diagnostics.internal import in_words
+from mpmd_trace.jax_compat.distributed import transfer_server
 
-__all__ = ["DevicePut", "Log", "Pending", "Posting", "Transport", "here", "tag_of"]
+__all__ = ["DevicePut", "Log", "Pending", "Pull", "Transport", "here", "tag_of"]
 
 #: For each message of a process its way (`"to"` or `"from"`), its other end, and its tag.
 Tags = Mapping[tuple[str, int], int]
@@ -72,7 +71,7 @@ class Pending:
         """Return the array.
 
         Raises:
-            OSError: when it does not come.
+            PeerError: when it does not come.
         """
         if self._make is not None:
             self._array, self._make = self._make(), None
@@ -106,26 +105,32 @@ class Transport(Protocol):
         """
 
 
-class Posting:
-    """Through host memory, over connections of our own (`tcp.py`).
+class Pull:
+    """With JAX's transfer servers: who needs an array fetches it from who has it, as soon as it is computed.
 
     Only the two ends of a message take part, in whatever order, and neither waits for the other: whoever needs what
     has not come waits for it.
 
     Args:
-        post: of this process.
         peers: the other processes.
         in_flight: the programs of this one.
+        host: the address of the interface to listen at.
+
+    Raises:
+        MpmdError: where JAX has no transfer servers.
     """
 
-    def __init__(self, post: TcpTransport, peers: Peers, in_flight: InFlight) -> None:
-        self.post = post
+    def __init__(self, peers: Peers, in_flight: InFlight, host: str) -> None:
         self.peers = peers
         self.in_flight = in_flight
-        post.addresses = [a.decode() for a in peers.allgather_bytes("addresses of transfers", post.address.encode())]
-        peers.on_fault.append(post.break_off)
-        post.on_failure = lambda text: peers.report(Fault(peers.process, text))
-        peers.has_sent_all = lambda: post.has_sent_all
+        self._server = transfer_server(host)
+        mine = f"{self._server.address()} {secrets.randbits(64)}".encode()
+        told = [one.decode().split() for one in peers.allgather_bytes("addresses of transfers", mine)]
+        #: Where each process listens.
+        self.addresses = [address for address, _ in told]
+        # Whoever asks for an array must know its number, and servers ask for nothing else.
+        self._secret = int(told[0][1])
+        self._connections: dict[int, Any] = {}
 
     def transfer(
         self, tags: Tags, array: jax.Array | None, parcel: ReshardTransfer, log: Log, *, lent: bool, given: bool
@@ -133,15 +138,17 @@ class Posting:
         me = self.peers.process
         for process, those in parcel.sends.items():
             assert array is not None
-            blocks = parcel.blocks(array, those, fresh=lent)
-            self.post.send(process, tags["to", process], blocks)
+            # JAX's servers hang for what has no elements, so it does not go.
+            blocks = [block for block in parcel.blocks(array, those, fresh=lent) if block.size]
+            if blocks:
+                self.offer(tags["to", process], blocks)
             for block in blocks:
                 self.in_flight.launched(block)
                 self.peers.watch(log.wait(block, (me,), "to", process))
-        arrivals: dict[int, list[RecvFuture]] = {}
+        arrivals: dict[int, list[_Arrival]] = {}
         for process in parcel.receives:
-            specs = parcel.incoming(process)
-            arrivals[process] = self.post.expect(process, tags["from", process], len(specs))
+            specs = [spec for spec in parcel.incoming(process) if math.prod(spec.shape)]
+            arrivals[process] = [_Arrival(array) for array in self._pull(process, tags["from", process], specs)]
             for arrival in arrivals[process]:
                 self.peers.watch(log.wait(arrival, (process,), "from", process))
         if not parcel.arrives:
@@ -151,25 +158,62 @@ class Posting:
             return parcel.assembled(own, {})
 
         def make() -> jax.Array:
-            return parcel.assembled(
-                own,
-                {
-                    process: [
-                        from_memory(_as(arrival.take(), spec), spec, copied=given)
-                        for arrival, spec in zip(received, parcel.incoming(process), strict=True)
-                    ]
-                    for process, received in arrivals.items()
-                },
-            )
+            blocks: dict[int, list[jax.Array]] = {}
+            for process, coming in arrivals.items():
+                for arrival in coming:
+                    self.peers.wait_for(arrival)
+                arrived = (arrival.take() for arrival in coming)
+                specs = parcel.incoming(process)
+                blocks[process] = [next(arrived) if math.prod(spec.shape) else _empty(spec) for spec in specs]
+            return parcel.assembled(own, blocks)
 
         return Pending(make)
 
+    def offer(self, tag: int, blocks: Sequence[jax.Array]) -> None:
+        """Keep the blocks, under this tag, until the other process has fetched them."""
+        self._server.await_pull(tag ^ self._secret, list(blocks))
 
-def _as(data: np.ndarray[Any, Any], spec: jax.ShapeDtypeStruct) -> np.ndarray[Any, Any]:
-    if data.nbytes != math.prod(spec.shape) * np.dtype(spec.dtype).itemsize:
-        raise MpmdError(f"another process sent {data.nbytes} bytes, which do not form a {spec.dtype}{list(spec.shape)}")
-    result: np.ndarray[Any, Any] = data.view(spec.dtype).reshape(spec.shape)
-    return result
+    def _pull(self, process: int, tag: int, specs: Sequence[jax.ShapeDtypeStruct]) -> list[jax.Array]:
+        if not specs:
+            return []
+        try:
+            if process not in self._connections:
+                self._connections[process] = self._server.connect(self.addresses[process])
+            result: list[jax.Array] = self._connections[process].pull(tag ^ self._secret, list(specs))
+        except Exception as error:
+            raise OSError(f"Error while transferring the array with tag {tag:#x}: {in_words(error)}") from error
+        return result
+
+
+class _Arrival:
+    """An array that is fetched, which whoever watches it does not keep."""
+
+    __slots__ = ("_array",)
+
+    def __init__(self, array: jax.Array) -> None:
+        self._array: jax.Array | None = array
+
+    def is_ready(self) -> bool:
+        array = self._array  # taken meanwhile, perhaps
+        return array is None or array.is_ready()
+
+    def is_deleted(self) -> bool:
+        array = self._array
+        return array is None or array.is_deleted()
+
+    def block_until_ready(self) -> None:
+        if (array := self._array) is not None:
+            array.block_until_ready()
+
+    def take(self) -> jax.Array:
+        """Return the array; nothing waits for it any more.  Raises what it is instead of values."""
+        result, self._array = self._array, None
+        assert result is not None
+        return result
+
+
+def _empty(spec: jax.ShapeDtypeStruct) -> jax.Array:
+    return jax.device_put(np.zeros(spec.shape, spec.dtype), spec.sharding)
 
 
 class DevicePut:
