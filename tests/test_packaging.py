@@ -19,7 +19,7 @@ PROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
 #: The files that may import what an extra brings.
 EXTRAS = {
     "equinox": ("src/mpmd_trace/equinox/",),
-    "flax": ("src/mpmd_trace/linen/", "src/mpmd_trace/nnx/"),
+    "flax": ("src/mpmd_trace/linen/", "src/mpmd_trace/nnx/", "src/mpmd_trace/api/foreign_files.py"),
     "typer": ("cli/",),
     "rich": ("cli/", "src/mpmd_trace/diagnostics/progress.py"),
     "matplotlib": ("src/mpmd_trace/report/curves.py", "src/mpmd_trace/schedules/_render.py"),
