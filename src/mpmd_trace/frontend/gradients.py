@@ -73,6 +73,10 @@ def value_and_grad(
     Inside `mpmd_trace.jit` each part is a microbatch of the pipeline; elsewhere the parts are the iterations of a
     `jax.lax.scan`.  Microbatch i has the rows `i * n` to `(i + 1) * n - 1` of every array of the batch.
 
+    The value is that of the whole batch where the loss is a mean or a sum over rows, or weighted.  What compares the
+    rows of a batch with each other is another loss in microbatches: balancing of experts, contrastive losses, batch
+    normalization, scales of quantized activations.
+
     Args:
         fn: a function of positional and keyword arguments that returns a scalar, the loss of its rows.
             With `reduce="weighted"` it returns `(total, weight)` instead: the sum over its rows, and its part of the
