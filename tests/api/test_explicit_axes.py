@@ -16,6 +16,7 @@ from pipelines import assert_same
 
 import mpmd_trace
 from mpmd_trace import MpmdError, MpmdWarning
+from mpmd_trace.jax_compat import explicit_axes
 
 Params = list[dict[str, jax.Array]]
 SHAPE, AXES = (2, 2), ("data", "model")
@@ -224,3 +225,35 @@ def test_an_error_in_shardings_is_that_of_jax() -> None:
         jax.jit(wrong)(np.ones((8, 8), np.float32))
     with pytest.raises(type(expected.value), match="date"):
         mpmd_trace.jit(wrong, config(names="a"))(np.ones((8, 8), np.float32))
+
+
+def test_programs_without_explicit_axes_are_not_rewritten(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(explicit_axes, "Plain", None)
+    auto = (AxisType.Auto, AxisType.Auto)
+    with jax.sharding.use_abstract_mesh(mesh(0, auto).abstract_mesh):
+        tanh = mpmd_trace.named_computation(jnp.tanh, name="a")
+        _ = mpmd_trace.jit(lambda x: jax.grad(lambda x: tanh(x).sum())(x), config(auto, "a")).trace(np.ones((4, 4)))
+    with pytest.raises(TypeError, match="not callable"):
+        mpmd_trace.jit(step, config()).trace(*arguments(on_stages))
+
+
+def test_explicit_axes_are_seen_wherever_they_are() -> None:
+    abstract = mesh(0).abstract_mesh
+    x = jnp.ones((4, 4))
+
+    def inside(x: jax.Array) -> jax.Array:
+        with jax.sharding.use_abstract_mesh(abstract):
+            return jnp.sin(x)
+
+    def constrained(x: jax.Array) -> jax.Array:
+        return jax.lax.with_sharding_constraint(x, NamedSharding(mesh(0, (AxisType.Auto,) * 2), P("data")))
+
+    manual = jax.shard_map(jnp.sin, mesh=mesh(0), in_specs=P(None, None), out_specs=P(None, None))
+    placed = jax.device_put(x, NamedSharding(mesh(0), P("data")))
+    looped = [lambda f=f, x=x: jax.lax.scan(lambda c, _: (f(c), None), x, length=2)[0] for f in (jnp.sin, inside)]
+    plain = [jax.make_jaxpr(f)(*args) for f, *args in [(jnp.sin, x), (constrained, x), (looped[0],)]]
+    explicit = [
+        jax.make_jaxpr(f)(*args) for f, *args in [(jnp.sin, placed), (manual, x), (lambda: placed,), (looped[1],)]
+    ]
+    assert [explicit_axes.is_plain(one) for one in plain] == [True] * len(plain)
+    assert [explicit_axes.is_plain(one) for one in explicit] == [False] * len(explicit)

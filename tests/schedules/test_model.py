@@ -317,3 +317,10 @@ def test_which_schedules_go_back() -> None:
     """Their backward passes begin with the last microbatch."""
     back = {name for name in schedule_names() if get_schedule(name, 2, 8).reverse_backward}
     assert back == {"looped-bfs", "circular-with-reversed-backward"}
+
+
+def test_actions_have_what_the_predicates_of_the_reference_ask_for() -> None:
+    kinds = [Action(2, kind, 1) for kind in ("F", "I", "W", "B")]
+    assert [one.is_weight_gradient for one in kinds] == [False, False, True, False]
+    assert [one.transpose_count for one in kinds] == [0, 1, 1, 1]
+    assert all((one.stage_id, one.call_counter) == (2, 1) for one in kinds)

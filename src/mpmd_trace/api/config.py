@@ -6,7 +6,7 @@ import collections
 import dataclasses
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from types import MappingProxyType
-from typing import Any, Literal
+from typing import Any, Generic, Literal, TypeVar, cast
 
 import jax
 import numpy as np
@@ -31,6 +31,21 @@ Place = str | tuple[str, int | None]
 
 MEMORY_KINDS = ("device", "pinned_host")
 
+T = TypeVar("T")
+
+
+@dataclasses.dataclass(frozen=True, repr=False)
+class _Default(Generic[T]):
+    value: T
+
+    def __repr__(self) -> str:
+        return repr(self.value)
+
+
+def _default(value: T) -> T:
+    """Return the default of an argument, which tells whether the argument was given."""
+    return cast(T, _Default(value))
+
 
 def make_config(
     topology: Mapping[str, Mesh | AbstractMesh] | Sequence[tuple[str, Mesh | AbstractMesh]] | Mesh | AbstractMesh,
@@ -44,14 +59,14 @@ def make_config(
     pipeline_schedule: Any = None,
     fragment_merge_rules: Any = (),
     fragment_schedule_rules: Any = (),
-    placement: str = "cut",
-    hoist_invariants: bool = True,
-    gather: Literal["auto", "step", "phase", "microbatch"] = "auto",
-    gradient_reduction: str = "step",
-    device_memory: int | None = None,
-    optimizer_sharding: str | Sequence[str] | None = None,
-    remat: Literal["auto"] | None = None,
-    offload: Literal["auto"] | None = None,
+    placement: str = _default("cut"),
+    hoist_invariants: bool = _default(True),
+    gather: Literal["auto", "step", "phase", "microbatch"] = _default("auto"),
+    gradient_reduction: str = _default("step"),
+    device_memory: int | None = _default(None),
+    optimizer_sharding: str | Sequence[str] | None = _default(None),
+    remat: Literal["auto"] | None = _default(None),
+    offload: Literal["auto"] | None = _default(None),
 ) -> Config:
     """Build a configuration and check it, as far as possible without a program.
 
@@ -106,12 +121,14 @@ def make_config(
         "gather": gather,
         "gradient_reduction": gradient_reduction,
         "device_memory": device_memory,
+        "optimizer_sharding": optimizer_sharding,
         "remat": remat,
         "offload": offload,
     }
     given = _mapping(partitioning_options, "partitioning_options", problems)
-    optimizer_sharding = given.pop("optimizer_sharding", optimizer_sharding)
-    options = _options(given, arguments, problems)
+    values = _merged(given, arguments, problems)
+    axes = values.pop("optimizer_sharding", None)
+    options = _options(values, problems)
     if stage_axis is not None or isinstance(topology, Mesh | AbstractMesh):
         topology = meshes_along(topology, stage_axis)
     meshes = _topology(topology, options, problems)
@@ -146,8 +163,7 @@ def make_config(
     merge_rules, wrong = checked_rules(fragment_merge_rules, "fragment_merge_rules")
     schedule_rules, more = checked_rules(fragment_schedule_rules, "fragment_schedule_rules")
     problems += (*wrong, *more)
-    axes = _axes(optimizer_sharding, meshes, problems)
-    options = dataclasses.replace(options, optimizer_sharding=axes)
+    options = dataclasses.replace(options, optimizer_sharding=_axes(axes, meshes, problems))
     where = callers_place()
     config = Config(
         topology=MappingProxyType(meshes),
@@ -155,6 +171,7 @@ def make_config(
         input_mesh_assignment=inputs,
         output_mesh_assignment=outputs,
         options=options,
+        options_given=tuple(given),
         pipeline_schedule=pipeline_schedule,
         fragment_merge_rules=merge_rules,
         fragment_schedule_rules=schedule_rules,
@@ -215,20 +232,21 @@ def _mapping(given: Any, what: str, problems: list[Problem]) -> dict[str, Any]:
     return result
 
 
-def _options(given: dict[str, Any], arguments: Mapping[str, Any], problems: list[Problem]) -> CompileOptions:
-    """Return all options: those by name, and the arguments that are not at their default."""
-    default = CompileOptions()
+def _merged(given: Mapping[str, Any], arguments: Mapping[str, Any], problems: list[Problem]) -> dict[str, Any]:
+    """Return all options that were given: those by name, and the arguments."""
+    arguments = {name: value for name, value in arguments.items() if not isinstance(value, _Default)}
     for name, value in arguments.items():
-        if value is getattr(default, name):
-            continue
         if name in given and given[name] != value:
             problems.append(f"{name} is {value!r}, and {given[name]!r} in partitioning_options. Give it once.")
-        given[name] = value
+    return {**given, **arguments}
+
+
+def _options(values: Mapping[str, Any], problems: list[Problem]) -> CompileOptions:
     try:
-        return CompileOptions.of(given)
+        return CompileOptions.of(values)
     except MpmdError as error:
         problems += error.diagnostics
-        return default
+        return CompileOptions()
 
 
 def _topology(topology: Any, options: CompileOptions, problems: list[Problem]) -> dict[str, Mesh | AbstractMesh]:

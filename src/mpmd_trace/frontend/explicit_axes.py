@@ -41,6 +41,8 @@ def traced(
 
 
 def _plain(closed: Closed) -> Closed:
+    if explicit_axes.is_plain(closed):
+        return closed
     plain = explicit_axes.Plain()
     known = {id(closed): closed}
 

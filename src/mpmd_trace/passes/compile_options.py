@@ -13,7 +13,7 @@ from mpmd_trace.passes.base import option
 from mpmd_trace.passes.optimize.schedules import SCHEDULES, Order
 from mpmd_trace.passes.options import nearest
 
-__all__ = ["OUR_OPTIONS", "CompileOptions"]
+__all__ = ["OUR_OPTIONS", "PARTITIONING_OPTIONS", "CompileOptions"]
 
 
 @dataclasses.dataclass(frozen=True)
@@ -101,12 +101,12 @@ class CompileOptions:
             if value is not None and (type(value) is not int or value <= 0):
                 yield f"{name} is a number of bytes, or None, not {value!r}."
         elif bool in kinds:
-            if value is not None and type(value) is not bool:
+            if type(value) is not bool and not (value is None and type(None) in kinds):
                 what = f"partitioning option '{name}'" if name in _OF_PARTITION else name
                 yield f"{what} is True or False, not {value!r}."
         elif literal := [one for one in kinds if typing.get_origin(one) is Literal]:
             allowed = [*typing.get_args(literal[0]), *([None] if type(None) in kinds else [])]
-            if value not in allowed:
+            if not (value is None or isinstance(value, str)) or value not in allowed:
                 yield f"{name} is {', '.join(map(repr, allowed[:-1]))} or {allowed[-1]!r}, not {value!r}."
 
     @classmethod
@@ -153,6 +153,8 @@ class CompileOptions:
 
 #: The options that `mpmd_trace.partition` has, too.
 _OF_PARTITION = tuple(f.name for f in dataclasses.fields(CompileOptions) if f.name.startswith("mpmd_"))
+#: Those that are no arguments of `make_config`.
+PARTITIONING_OPTIONS = (*_OF_PARTITION, "enable_heterogeneous_meshes")
 #: Options that change the program and that the reference's driver does not know.
 OUR_OPTIONS = ("mpmd_merge_forward_with_backward", "mpmd_merge_backward_with_forward")
 

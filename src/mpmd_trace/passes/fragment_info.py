@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import functools
-from collections.abc import Sequence
 from typing import Literal, cast
 
 from mpmd_trace.ir.attributes import UNIT, ArrayAttr, Attribute, IntegerAttr, MeshAttr, TopologyAttr, UserOriginAttr
@@ -157,12 +156,11 @@ def origin_union(first: FragmentOp, second: FragmentOp) -> tuple[UserOriginAttr,
     return own + tuple(origin for origin in second.origin if origin not in own)
 
 
-def is_executed_immediately_after(first: FragmentOp, second: FragmentOp, sharing: Sequence[str] = ()) -> bool:
-    """Whether `second` is the next fragment on the mesh of `first`, or on meshes `sharing` its devices, in the block of
-    `first`."""
+def is_executed_immediately_after(first: FragmentOp, second: FragmentOp) -> bool:
+    """Return whether `second` is the next fragment on the mesh of `first` in the block of `first`."""
     op = first.next_op
     while op is not None:
-        if isinstance(op, FragmentOp) and (op.mesh == first.mesh or op.mesh in sharing):
+        if isinstance(op, FragmentOp) and op.mesh == first.mesh:
             return op is second
         op = op.next_op
     return False

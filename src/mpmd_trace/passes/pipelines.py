@@ -98,7 +98,7 @@ from mpmd_trace.passes.programs.merge_parts_of_stages import MergePartsOfStages
 from mpmd_trace.passes.programs.reuse_programs import ReusePrograms
 from mpmd_trace.passes.programs.share_programs import SharePrograms
 from mpmd_trace.passes.propagation.prefer_rows import PreferRows
-from mpmd_trace.passes.propagation.propagate_with_chlo import PropagateWithChlo
+from mpmd_trace.passes.propagation.propagate_with_chlo import WHOLE_UP_TO, PropagateWithChlo
 from mpmd_trace.passes.propagation.use_own_meshes import UseOwnMeshes
 from mpmd_trace.passes.request import PartitionRequest
 from mpmd_trace.passes.sharding.convert_sdy_constants import ConvertSdyConstants
@@ -333,7 +333,7 @@ def pipeline(
         *_when(own_meshes, UseOwnMeshes()),
         UniquifyFunctionInputsOutputs(use_transfer_instead_of_fragment=True),
         *_when(jit and options.hoist_invariants, PreferRows()),
-        PropagateWithChlo() if request.keeps_chlo else ShardyPropagation(),
+        PropagateWithChlo() if request.keeps_chlo else ShardyPropagation(whole_up_to=WHOLE_UP_TO),
         PopulateUnreducedOutSharding(),
         EnforceUserShardings(),
         *_when(own_meshes, UseOwnMeshes()),

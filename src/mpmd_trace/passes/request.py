@@ -7,6 +7,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, Literal, Self, TypeAlias
 
 from mpmd_trace.diagnostics.messages import Diagnostic, MpmdError
+from mpmd_trace.diagnostics.moved import moved
 from mpmd_trace.ir.assignment import Assignment
 from mpmd_trace.ir.attributes import MeshAttr, TopologyAttr
 from mpmd_trace.passes.compile_options import CompileOptions
@@ -18,6 +19,12 @@ from mpmd_trace.passes.optimize.schedules import SCHEDULES, Comparator, Explicit
 from mpmd_trace.passes.options import nearest
 
 __all__ = ["NamedMeshes", "PartitionRequest", "Phases", "StepFacts", "check_phases"]
+
+__getattr__ = moved(
+    __name__,
+    "mpmd_trace.passes.compile_options",
+    {"PartitioningOptions": "CompileOptions", "OUR_OPTIONS": "OUR_OPTIONS"},
+)
 
 Phases = Literal["import", "optimize", "all"]
 if TYPE_CHECKING:

@@ -61,6 +61,11 @@ class Action:
         """0 for a forward, 1 for anything backward, as in the reference's fragment predicates."""
         return 0 if self.kind == "F" else 1
 
+    @property
+    def is_weight_gradient(self) -> bool:
+        """Whether this is a weight gradient, as in the reference's fragment predicates."""
+        return self.kind == "W"
+
     def __str__(self) -> str:
         return f"{self.stage}{self.kind}{self.microbatch if self.microbatch >= 0 else ''}"
 

@@ -8,11 +8,14 @@ import pytest
 from microbatched_programs import Step
 
 from mpmd_trace.diagnostics.messages import MpmdError
-from mpmd_trace.ir.attributes import StringAttr
+from mpmd_trace.ir.attributes import StringAttr, TopologyAttr
 from mpmd_trace.ir.ops import FragmentOp, Module, TransferOp
 from mpmd_trace.ir.text import parse
 from mpmd_trace.passes import mlir_pass
+from mpmd_trace.passes.compile_options import CompileOptions
 from mpmd_trace.passes.manager import run_passes
+from mpmd_trace.passes.pipelines import passes_of
+from mpmd_trace.passes.request import PartitionRequest
 from mpmd_trace.passes.sharding.kinds import Kinds
 from mpmd_trace.passes.sharding.reduction import Reduction, reducible
 from mpmd_trace.passes.sharding.shardy import propagation_pipeline
@@ -250,3 +253,10 @@ module {
     after = propagated(module, 10**9).main
     assert list(after.arg_attrs[0].entries) == ["mhlo.memory_kind", "sdy.sharding"]
     assert '[{"d"}]' in after.res_attrs[0].text
+
+
+@pytest.mark.parametrize(("placement", "whole_up_to"), [("reference", 5_000), ("cut", 1_000)])
+def test_programs_of_the_reference_are_whole_for_longer(placement: Any, whole_up_to: int) -> None:
+    request = PartitionRequest("f", TopologyAttr.get({}), options=CompileOptions(placement=placement))
+    found = [one for phase in passes_of(request) for one in phase if isinstance(one, ShardyPropagation)]
+    assert [one.whole_up_to for one in found] == [whole_up_to]

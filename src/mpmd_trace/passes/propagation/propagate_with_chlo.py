@@ -12,6 +12,9 @@ from mpmd_trace.passes.sharding.shardy_propagation import ShardyPropagation
 
 __all__ = ["PropagateWithChlo"]
 
+#: `whole_up_to` in pipelines of ours, where no one compares what Shardy makes of smaller programs with the reference.
+WHOLE_UP_TO = 1_000
+
 
 @dataclasses.dataclass(frozen=True)
 class PropagateWithChlo(ShardyPropagation):
@@ -19,6 +22,8 @@ class PropagateWithChlo(ShardyPropagation):
 
     Shardings that say nothing are dropped first, and readers of a constant expression share it where there are none.
     """
+
+    whole_up_to: int = WHOLE_UP_TO
 
     def prepare(self, module: Module, function: FuncOp) -> None:
         drop_whole_shardings(module, function)

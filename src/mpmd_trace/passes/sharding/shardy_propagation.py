@@ -63,7 +63,7 @@ class ShardyPropagation(Pass):
     summary: ClassVar[str] = "run Shardy's sharding propagation through fragments and transfers"
 
     #: Programs with at most so many ops, bodies of fragments counted for each fragment, are not reduced.
-    whole_up_to: int = 1_000
+    whole_up_to: int = 5_000
 
     def prepare(self, module: Module, function: FuncOp) -> None:
         """Do what is to be done before it is known whether there are shardings."""

@@ -1,0 +1,35 @@
+"""Names work where they were in the last release, with a warning."""
+
+from __future__ import annotations
+
+import importlib
+from typing import Any
+
+import pytest
+
+from mpmd_trace import config
+from mpmd_trace.passes import compile_options
+from mpmd_trace.scheduling import utilization
+
+MOVED = [
+    ("frontend.config", "Config", config.Config),
+    ("frontend.config", "MeshOfInput", config.MeshOfInput),
+    ("report.utilization", "peak_flops", utilization.peak_flops),
+    ("passes.request", "PartitioningOptions", compile_options.CompileOptions),
+    ("passes.request", "OUR_OPTIONS", compile_options.OUR_OPTIONS),
+]
+
+
+@pytest.mark.parametrize("module,name,now", MOVED)
+def test_where_it_was(module: str, name: str, now: Any) -> None:
+    old = importlib.import_module(f"mpmd_trace.{module}")
+    with pytest.warns(DeprecationWarning, match=f"{module}.{name} is mpmd_trace") as warned:
+        assert getattr(old, name) is now
+    assert [one.filename for one in warned] == [__file__]
+
+
+@pytest.mark.parametrize("module", dict.fromkeys(module for module, _, _ in MOVED))
+def test_other_names_are_not_there(module: str) -> None:
+    old = importlib.import_module(f"mpmd_trace.{module}")
+    with pytest.raises(AttributeError, match="nothing"):
+        _ = old.nothing
