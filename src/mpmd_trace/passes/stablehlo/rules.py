@@ -11,14 +11,16 @@ from __future__ import annotations
 
 import dataclasses
 from collections.abc import Callable, Mapping, Sequence
-from typing import Any
+from typing import TYPE_CHECKING, Any, Union
 
 from mpmd_trace.ir.attributes import Attribute, DenseArrayAttr
 from mpmd_trace.ir.core import Op, Value, make_op
 from mpmd_trace.ir.reading import ranked
 from mpmd_trace.ir.types import TensorType
 from mpmd_trace.passes.greedy import Rewriter
-from mpmd_trace.passes.stablehlo.elements import Array, constant_of, make_constant
+
+if TYPE_CHECKING:
+    from mpmd_trace.passes.stablehlo.elements import Array
 
 __all__ = [
     "BROADCAST",
@@ -62,7 +64,7 @@ class New:
     keep_attrs: bool = True
 
 
-Result = Value | Declared | Array | str | New | None
+Result = Union[Value, Declared, "Array", str, New, None]
 
 
 class Rule:
@@ -111,6 +113,8 @@ def replace(op: Op, result: Result, rewriter: Rewriter) -> bool:
     else:
         type_ = op.result.type
         assert isinstance(type_, TensorType)
+        from mpmd_trace.passes.stablehlo.elements import make_constant  # NumPy, which is slow to import
+
         made = make_constant(result, type_, op.loc)
         rewriter.insert_before(op, made)
         rewriter.replace_op(op, made.results)
@@ -154,6 +158,7 @@ def other_than_constant(value: Value) -> bool:
 
 def splat(what: int) -> Matcher:
     """Return a constant that repeats 0, 1, or (-1) all bits set."""
+    from mpmd_trace.passes.stablehlo.elements import constant_of  # NumPy, which is slow to import
 
     def matches(value: Value) -> bool:
         constant = constant_of(value)
