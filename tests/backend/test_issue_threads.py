@@ -123,6 +123,8 @@ def test_several_threads_launch_at_once_and_numbers_are_those_of_jit() -> None:
 def test_threads_issue_where_launches_take_long(factor: float, threads: bool, monkeypatch: pytest.MonkeyPatch) -> None:
     c = compiled()
     runtime = c.program.runtime
+    assert not runtime.may_use_threads  # on CPUs
+    runtime.may_use_threads = True
     clock = iter(np.arange(1000) * factor * SLOW * len(runtime.steps))  # looked at before and after each call
     monkeypatch.setattr("mpmd_trace.backend.runtime.time.perf_counter", lambda: next(clock))
     results = [c(*ARGS) for _ in range(4)]
@@ -135,6 +137,7 @@ def test_threads_issue_where_launches_take_long(factor: float, threads: bool, mo
 
 def test_one_call_that_takes_long_is_an_exception(monkeypatch: pytest.MonkeyPatch) -> None:
     c = compiled()
+    c.program.runtime.may_use_threads = True
     many = SLOW * len(c.program.runtime.steps)
     clock = iter(np.cumsum([0, 0, *[0, 2 * many, 0, 2 * many, 0, 0.1 * many] * 4]))
     monkeypatch.setattr("mpmd_trace.backend.runtime.time.perf_counter", lambda: next(clock))

@@ -70,6 +70,10 @@ class Runtime:
         self._started = 0
         #: The meshes, but for those that share the devices of an earlier one.
         self._owners = [mesh for mesh in plan.meshes if plan.shared.get(mesh, mesh) == mesh]
+        #: Whether threads may issue. On CPUs, launches take long only where they compute or wait for memory.
+        self.may_use_threads = len(self._owners) > 1 and any(
+            device.platform != "cpu" for mesh in placement.meshes.values() for device in mesh.devices.flat
+        )
         #: How many calls in a row took long to issue; and whether so many did that threads issue now.
         self._slow = 0
         self._launches_slowly = False
@@ -91,7 +95,7 @@ class Runtime:
         if self._started > 1:  # what is done for the first time takes longer
             each = (time.perf_counter() - begin) / max(1, len(self.steps))
             self._slow = self._slow + 1 if each > SLOW else 0
-            self._launches_slowly = self._slow >= _SLOW_CALLS and len(self._owners) > 1
+            self._launches_slowly = self._slow >= _SLOW_CALLS and self.may_use_threads
         return results
 
     @functools.cached_property

@@ -76,6 +76,7 @@ class ProcessRuntime(Runtime):
         #: For each result what makes its array where no device of it is this process's.
         self._elsewhere = [from_shards(placement.spec(*slot.place)) for slot in slots]
         super().__init__(dataclasses.replace(plan, instructions=self.part.instructions), executables, placement)
+        self.may_use_threads = False  # processes agree on one order of what they send and receive
 
     def from_all(self, what: str, mine: dict[str, int]) -> list[dict[str, int]]:
         """These numbers of each process that has a part in the program; all of them call this."""
