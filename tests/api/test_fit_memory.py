@@ -168,24 +168,41 @@ def test_enough_memory_changes_nothing() -> None:
     assert found.as_text("plan") == lowered().as_text("plan")
 
 
-def traced_for(platform: str, **options: Any) -> list[str]:
+def traced_for(platform: str, layer: Any = layer, **options: Any) -> list[str]:
     """What is said of memory in a program that is lowered for a platform."""
     meshes = {f"m{i}": Mesh(np.array(jax.devices()[i : i + 1]), ("data",)) for i in range(STAGES)}
     names = {f"f{i}": mesh for i, mesh in enumerate(meshes)}
     config = mpmd_trace.make_config(meshes, names, pipeline_schedule="1F1B", **options)
-    traced = mpmd_trace.jit(step_of(), config).trace(*arguments())
-    found = traced.lower(lowering_platforms=(platform,))
-    return [d.message for d in found.partitioned.diagnostics if d.severity == "remark"]
+    traced = mpmd_trace.jit(step_of(layer), config).trace(*arguments())
+    lowered = traced.lower(lowering_platforms=(platform,))
+    return [d.message for d in lowered.partitioned.diagnostics if d.severity == "remark"]
 
 
-def test_where_copies_to_the_host_cost_more_than_they_are_worth_nothing_is_offloaded() -> None:
+def test_nothing_is_offloaded_where_recomputing_saves_as_much_and_copies_cost_more_than_a_fifth(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    def deep(p: Any, x: jax.Array) -> jax.Array:
+        y = x @ p["up"] @ p["down"] @ p["up"] @ p["down"]
+        return x + y * y
+
+    whole = max(memory.peak for memory in lowered(deep).memory_analysis().values())
+    options: Any = {"layer": deep, "offload": "auto", "remat": "auto", "device_memory": whole - 20_000}
+    monkeypatch.setattr("mpmd_trace.passes.memory.activations.PER_HOST_BYTE", 2)  # copies cost less than recomputing
+    assert any("is in host memory in between" in text for text in traced_for("cpu", **options))
+    on_gpu = traced_for("cuda", **options)
+    [why] = {text.partition("'m0'")[2] for text in on_gpu if "'m0' nothing is offloaded" in text}
+    assert re.search(r"would cost \d{2,}% of the work of a step, more than 20%", why)
+    assert any("is recomputed" in text for text in on_gpu)
+    assert not any("is in host memory in between" in text for text in on_gpu)
+
+
+def test_copies_to_the_host_that_cost_much_are_the_last_resort() -> None:
     whole = max(memory.peak for memory in lowered().memory_analysis().values())
     on_cpu = traced_for("cpu", offload="auto", device_memory=whole - 20_000)
     assert any("is in host memory in between" in text for text in on_cpu)
-    on_gpu = traced_for("cuda", offload="auto", device_memory=whole - 20_000)
-    assert not any("is in host memory in between" in text for text in on_gpu)
-    [why] = {text.partition("'m0'")[2] for text in on_gpu if "'m0' nothing is offloaded" in text}
-    assert re.search(r"would cost \d{2,}% of the work of a step, more than 20%", why)
-    both = traced_for("cuda", offload="auto", remat="auto", device_memory=whole - 20_000)
-    assert any("is recomputed" in text for text in both)
-    assert not any("is in host memory in between" in text for text in both)
+    expected = (
+        r"on mesh 'm0' cost about \d{2,}% of the work of a step, and without them .* allow remat='auto', use more"
+    )
+    with pytest.warns(mpmd_trace.MpmdWarning, match=expected):
+        on_gpu = traced_for("cuda", offload="auto", device_memory=whole - 20_000)
+    assert any("is in host memory in between" in text for text in on_gpu)

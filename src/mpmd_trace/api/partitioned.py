@@ -35,6 +35,7 @@ from mpmd_trace.passes.common.verify_stage_merging import VerifyStageMerging
 from mpmd_trace.passes.cpp_engine import partition_with_cpp
 from mpmd_trace.passes.fission.split_divided import UNDIVIDED
 from mpmd_trace.passes.manager import Hook
+from mpmd_trace.passes.memory.fit_memory import SLOW_COPIES
 from mpmd_trace.passes.microbatches.follow_schedule import INEXACT
 from mpmd_trace.passes.microbatches.rule_orders import UserRules
 from mpmd_trace.passes.partition import Partitioned, partition_as
@@ -167,7 +168,7 @@ class PartitionedProgram(StageInfo):
         for one in diagnostics:
             if one.severity != "warning":
                 continue
-            if one.message.startswith(INEXACT):
+            if one.message.startswith((INEXACT, SLOW_COPIES)):
                 warn(one.message, self.config.where)
             elif one.message.startswith((WHOLE, UNDIVIDED)):
                 place = users_place(one.location).file

@@ -65,7 +65,8 @@ class Option:
     """What may be done with what the forwards of a stage leave.
 
     dropped: for each forward the results that are made again, with the body that does it; offloaded: those that go to
-    the host; fetched: the fragment before which they are sent back, where that is not the one that reads them.
+    the host; fetched: the fragment before which they are sent back, where that is not the one that reads them; copied:
+    the part of the cost that is copies to the host and back.
     """
 
     how: How
@@ -74,6 +75,7 @@ class Option:
     dropped: Mapping[Forward, tuple[tuple[int, ...], Recomputed]] = dataclasses.field(default_factory=dict)
     offloaded: Mapping[Forward, tuple[int, ...]] = dataclasses.field(default_factory=dict)
     fetched: Mapping[Forward, FragmentOp] = dataclasses.field(default_factory=dict)
+    copied: float = 0.0
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
@@ -183,7 +185,7 @@ def _offloading(
     what is left of the copy when that fragment is done.
     """
     offloaded: dict[Forward, tuple[int, ...]] = {}
-    cost, change = option.cost, option.change
+    copied, change = 0.0, option.change
     for one in forwards:
         gone, made = option.dropped.get(one, ((), None))
         sizes = {i: held.size(one.fragment.results[i]) for i in sorted(one.left) if i not in gone}
@@ -193,7 +195,7 @@ def _offloading(
         offloaded[one] = moved
         copy = PER_HOST_BYTE * sum(sizes[i] for i in moved)
         hidden = work_of(early[one].body) / devices if one in early else 0.0
-        cost += copy + max(copy - hidden, 0.0)
+        copied += copy + max(copy - hidden, 0.0)
         start = held.time[one.fragment]
         again = held.time[one.backwards[0]] - 1
         unread: list[tuple[Value, int]] = []
@@ -213,4 +215,4 @@ def _offloading(
     how: How = "offload" if option.how == "keep" else "recompute cheap, offload"
     if not early:
         how = "offload, fetch late" if option.how == "keep" else "recompute cheap, offload, fetch late"
-    return Option(how, cost, change, option.dropped, offloaded, early)
+    return Option(how, option.cost + copied, change, option.dropped, offloaded, early, copied)

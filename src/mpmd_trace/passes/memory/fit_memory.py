@@ -24,8 +24,10 @@ from mpmd_trace.passes.memory.reserved import Reserved, room_on
 from mpmd_trace.passes.sharding.edges import SHARDING, in_sharding, per_value, set_fragment_sharding, sharding_list
 from mpmd_trace.passes.sharding.reduction import reducible
 
-__all__ = ["FitMemory"]
+__all__ = ["SLOW_COPIES", "FitMemory"]
 
+#: How warnings of copies that take long begin.
+SLOW_COPIES = "Copies of activations to host memory and back"
 _HOST = "pinned_host"
 
 
@@ -143,13 +145,28 @@ class FitMemory(FunctionPass):
             return held.above(room, changes(choice))
 
         choice = choose([[one.cost for one in stage.options] for stage in stages], excess)
-        if self.offload_up_to and (part := self._part_of_offloading(function, meshes, held, stages, choice)):
+        part = self._part_of_copies(function, meshes, held, stages, choice) if self.offload_up_to else 0.0
+        if part > self.offload_up_to:
+            best, offloading = excess(choice), stages
             stages = [dataclasses.replace(s, options=tuple(o for o in s.options if not o.offloaded)) for s in stages]
-            choice = choose([[one.cost for one in stage.options] for stage in stages], excess)
-            text = (
-                f"{MEMORY}on mesh '{mesh}' nothing is offloaded: copies to host memory and back would cost {part:.0%} "
-            )
-            diagnostics.remark(function.loc, text + f"of the work of a step, more than {self.offload_up_to:.0%}")
+            other = choose([[one.cost for one in stage.options] for stage in stages], excess)
+            if excess(other) <= best:
+                choice = other
+                diagnostics.remark(
+                    function.loc,
+                    f"{MEMORY}on mesh '{mesh}' nothing is offloaded: copies to host memory and back would cost "
+                    f"{part:.0%} of the work of a step, more than {self.offload_up_to:.0%}",
+                )
+            else:
+                stages = offloading
+                diagnostics.warning(
+                    function.loc,
+                    f"{SLOW_COPIES} on mesh '{mesh}' cost about {part:.0%} of the work of a step, and without them it "
+                    "does not fit into the memory of a device: "
+                    + ("" if self.remat else "allow remat='auto', ")
+                    + "use "
+                    "more devices or smaller microbatches",
+                )
         before, after = (held.peak(changes(c)) for c in ((0,) * len(stages), choice))
         options = [stage.options[i] for stage, i in zip(stages, choice, strict=True)]
         for stage, one in zip(stages, options, strict=True):
@@ -159,7 +176,7 @@ class FitMemory(FunctionPass):
             diagnostics.remark(function.loc, text + (f", without that {before:,.0f}" if before != after else ""))
         return [one for one in options if one.how != "keep"]
 
-    def _part_of_offloading(
+    def _part_of_copies(
         self,
         function: FuncOp,
         meshes: Mapping[str, MeshAttr],
@@ -167,12 +184,11 @@ class FitMemory(FunctionPass):
         stages: Sequence[Stage],
         choice: Sequence[int],
     ) -> float:
-        """Return what the chosen options that offload cost, in parts of the work of the mesh, if that is too much."""
+        """Return what the copies of the chosen options cost, in parts of the work of the mesh."""
         options = [stage.options[i] for stage, i in zip(stages, choice, strict=True)]
         fragments = [op for op in function.body if isinstance(op, FragmentOp) and op.mesh in held.sharing]
         work = sum(work_of(op.body) / meshes[op.mesh].size for op in fragments)
-        part = sum(one.cost for one in options if one.offloaded) / max(work, 1.0)
-        return part if part > self.offload_up_to else 0.0
+        return sum(one.copied for one in options) / max(work, 1.0)
 
 
 def _described(mesh: str, stage: Stage, one: Option) -> str:
