@@ -146,7 +146,6 @@ def _variable(variable: str, name: str) -> int:
     return int(text)
 
 
-@explains_internal_errors
 def check_joined() -> None:
     """Raise `MpmdError` in a process of `mpmd-trace launch` that has not joined the others."""
     count = os.environ.get("JAX_NUM_PROCESSES", "1")
@@ -158,6 +157,7 @@ def check_joined() -> None:
         )
 
 
+@explains_internal_errors
 def fetch(tree: Any) -> Any:
     """Return the arrays of `tree` as NumPy arrays in every process, wherever they are.
 
