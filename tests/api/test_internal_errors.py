@@ -15,7 +15,9 @@ from jax.sharding import Mesh
 
 import mpmd_trace as mt
 from mpmd_trace.backend.runtime import Runtime
-from mpmd_trace.diagnostics.internal import in_words, internal_error
+from mpmd_trace.diagnostics.internal import FrozenBodyError, in_words, internal_error
+from mpmd_trace.ir.core import Block, Region, make_op
+from mpmd_trace.ir.freezing import freeze
 
 X = np.ones((4, 4), np.float32)
 
@@ -116,3 +118,20 @@ def test_an_assertion_of_jax_under_our_code_is_our_bug(monkeypatch: pytest.Monke
     for error in (OSError("full"), MemoryError(), KeyboardInterrupt(), mt.MpmdError("no")):
         assert internal_error(error) is None
     assert in_words(OSError("full\nmore")) == "OSError: full"
+
+
+def test_changing_a_frozen_body_is_a_bug_of_who_does_it(monkeypatch: pytest.MonkeyPatch) -> None:
+    body = Region([Block()])
+    freeze(body)
+    function = broken("def broken(*args, **kwargs):\n    body.blocks.append(None)")
+    function.__globals__["body"] = body
+    monkeypatch.setattr("mpmd_trace.api.jit.check_names", function)
+    with pytest.raises(mt.InternalError, match=r"FrozenBodyError: .* \(backend/runtime\.py:5002, in broken\)"):
+        mt.jit(step, config()).lower(X)
+
+    def pass_of_a_user(*args: Any, **kwargs: Any) -> None:
+        body.block.append(make_op("op"))
+
+    monkeypatch.setattr("mpmd_trace.api.jit.check_names", pass_of_a_user)
+    with pytest.raises(FrozenBodyError, match="frozen body"):
+        mt.jit(step, config()).lower(X)

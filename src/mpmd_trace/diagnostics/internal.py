@@ -13,15 +13,21 @@ from typing import ParamSpec, TypeVar
 
 from mpmd_trace.diagnostics.source_files import is_ours, is_users
 
-__all__ = ["InternalError", "explains_internal_errors", "in_words", "internal_error"]
+__all__ = ["FrozenBodyError", "InternalError", "explains_internal_errors", "in_words", "internal_error"]
 
 P = ParamSpec("P")
 T = TypeVar("T")
+
+
+class FrozenBodyError(RuntimeError):
+    """Something tried to change a body that ops share."""
+
 
 #: What is a bug of whoever raises it.  Other errors, such as JAX's own or those of the system, tell their causes.
 _BUGS = (
     AssertionError,
     AttributeError,
+    FrozenBodyError,
     LookupError,
     NameError,
     NotImplementedError,
@@ -73,6 +79,8 @@ def _place(error: BaseException) -> traceback.FrameSummary | None:
     frames = traceback.extract_tb(error.__traceback__)
     while len(frames) > 1 and isinstance(error, AssertionError | RecursionError) and _is_jax(frames[-1].filename):
         frames.pop()
+    while len(frames) > 1 and isinstance(error, FrozenBodyError) and is_ours(frames[-1].filename, "ir"):
+        frames.pop()  # which is told of the change; whoever called it may be a user
     if not frames or not is_ours(frames[-1].filename) or frames[-1].filename == __file__:
         return None
     is_filtered = any("JAX has removed its internal frames" in note for note in getattr(error, "__notes__", ()))

@@ -13,8 +13,10 @@ _TYPED = ("<ipython-input-", "<stdin>")
 _LIBRARIES = tuple({sysconfig.get_path(name) + os.sep for name in ("stdlib", "purelib", "platlib", "scripts")})
 
 
-def is_ours(file: str) -> bool:
-    """Return whether a source file is part of this package or of its command line."""
+def is_ours(file: str, part: str = "") -> bool:
+    """Return whether a source file is part of this package or of its command line; or of one `part` of the package."""
+    if part:
+        return file.startswith(os.path.join(_OURS, part) + os.sep)
     return file.startswith(_OURS) or _COMMAND_LINE in file
 
 

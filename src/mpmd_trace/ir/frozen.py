@@ -8,13 +8,11 @@ from __future__ import annotations
 
 from typing import Any, NoReturn, TypeVar
 
+from mpmd_trace.diagnostics.internal import FrozenBodyError
+
 __all__ = ["NO_ATTRIBUTES", "NO_ENTRIES", "Frozen", "FrozenBodyError", "FrozenDict", "FrozenList", "refuse"]
 
 T = TypeVar("T")
-
-
-class FrozenBodyError(RuntimeError):
-    """Something tried to change a body that ops share."""
 
 
 def refuse(what: str) -> NoReturn:

@@ -53,7 +53,10 @@ def divide(body: Region, late_results: tuple[bool, ...], mesh: MeshAttr) -> Divi
     whole: dict[Op, str] = {}
     waiting: set[Op] = set()
     while True:
-        early, late = demanded(roots[0], whole), demanded(roots[1], whole)
+        early = demanded(roots[0], whole)
+        # What no part of is early goes to the late part as it is, and takes all that its ops take.
+        undivided = {op for op in copy.walk() if is_divisible(op) and not any(r in early for r in op.results)}
+        late = demanded(roots[1], undivided.union(whole))
         mixed = [op for op in copy.walk() if op not in whole and is_divisible(op) and _is_mixed(op, early)]
         reasons = {op: reason for op in mixed if (reason := obstacle(op, early, late, mesh)) is not None}
         if not reasons:
@@ -83,14 +86,16 @@ def _compute_again(body: Region, early: set[Value], late_results: tuple[bool, ..
     ops = part.ops
     again = [op for op in ops if any(result in early for result in op.results)]
     copies: dict[Value, Value] = {}
+    readers = set(ops).difference(again)
     for op in again:
-        copies.update(zip(op.results, block.insert_after(op, op.clone()).results, strict=True))
+        clone = block.insert_after(op, op.clone())
+        readers.add(clone)
+        copies.update(zip(op.results, clone.results, strict=True))
     for op in block:  # in this order, since barriers may follow each other
         for result in op.results:
             if result in part.same:
                 operand = part.same[result]
                 copies[result] = copies.get(operand, operand)
-    readers = {*ops, *(value.defining_op for value in copies.values())} - set(again)
     for value, other in copies.items():
         value.replace_uses_if(other, lambda use: use.owner.ancestor_in(block) in readers)
     return bool(copies)

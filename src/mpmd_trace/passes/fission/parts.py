@@ -30,7 +30,7 @@ def obstacle(op: Op, early: Container[Value], late: Container[Value], mesh: Mesh
             return f"a value in it is of type {value.type}"
     waits = any(r in late and r not in early for r in op.results)
     if op.name == LOOP and waits and counter_of(op) is None:
-        return "how often it runs is not known in advance"
+        return "how often it runs is not known in advance, or its counter overflows"
     if op.name == MANUAL and not all(name in dict(mesh.axes) for name in _manual_axes(op)):
         return "it is manual over axes that its mesh does not have"
     return None
@@ -139,7 +139,8 @@ def _divide_loop(op: Op, first: list[int], rest: list[int], early: set[Value]) -
         """Return the loop over some carried values and more, the `operands`, whose body is `ops`."""
         extra = [value.type for value in operands]
         inner = Block([*(op.results[i].type for i in own), *extra])
-        mapping: dict[Value, Value] = dict(zip((condition.block.args[i] for i in own), inner.args, strict=False))
+        mapping: dict[Value, Value] = {condition.block.args[i]: op.operand(i) for i in same}
+        mapping.update(zip((condition.block.args[i] for i in own), inner.args, strict=False))
         tester = _region(inner, [t.clone(mapping) for t in tests], _mapped(condition.returned, mapping), condition)
         runner = _region(block, ops, values, body)
         return _with_regions(op, [*(op.operand(i) for i in own), *operands], own, extra, [tester, runner])
@@ -239,7 +240,8 @@ def _divide_manual(
     devices = math.prod(sizes[name] for name in axes)
     shardings = {name: _shardings(op, name) for name in ("in_shardings", "out_shardings")}
     refers = [s.mesh for each in shardings.values() for s in each]
-    rows = [_row_sharding(refers[0], axes, len(_shape(value.type))) for value in kept]
+    rest_is_open = set(axes) != set(sizes)
+    rows = [_row_sharding(refers[0], axes, len(_shape(value.type)), rest_is_open) for value in kept]
     local = [_with_dim(value.type, 1) for value in kept]
     whole = [_with_dim(value.type, devices) for value in kept]
 
@@ -285,7 +287,12 @@ def _set_shardings(op: Op, shardings: Sequence[TensorShardingAttr], name: str) -
     op.props[name] = TensorShardingPerValueAttr.get(shardings)
 
 
-def _row_sharding(mesh: str, axes: Sequence[str], rank: int) -> TensorShardingAttr:
-    """Return the sharding of an array with a row for each device, along the axes that are manual."""
+def _row_sharding(mesh: str, axes: Sequence[str], rank: int, is_open: bool) -> TensorShardingAttr:
+    """Return the sharding of an array with a row for each device, along the axes that are manual.
+
+    Open dimensions may be sharded along the other axes as well; closed ones would be gathered over them.
+    """
     names = ", ".join(f'"{name}"' for name in axes)
-    return parse_sharding_body(f"<{mesh}, [{', '.join(['{' + names + '}', *['{}'] * rank])}]>")
+    more = ("?",) if is_open else ()
+    dims = [", ".join((*([names] if names else ()), *more)), *["".join(more)] * rank]
+    return parse_sharding_body(f"<{mesh}, [{', '.join('{' + dim + '}' for dim in dims)}]>")

@@ -23,7 +23,10 @@ _COUNTING = frozenset(
 
 @dataclasses.dataclass(frozen=True)
 class Counter:
-    """Carried value `index` is `start`, `start + step`, ..., `trips` values in all."""
+    """Carried value `index` is `start`, `start + step`, ..., `trips` values in all.
+
+    `start + trips * step` and what is between the values do not overflow its type.
+    """
 
     index: int
     start: int
@@ -74,7 +77,9 @@ def counter_of(loop: Op) -> Counter | None:
     if start is None or step is None or step <= 0:
         return None
     trips = -(-(limit - start) // step)
-    return Counter(index, start, step, trips) if trips > 0 else None
+    # A sum that overflows goes on counting from below; a difference that does gives the number of another iteration.
+    fits = max(start + trips * step, trips * step) <= _largest(carried)
+    return Counter(index, start, step, trips) if trips > 0 and fits else None
 
 
 def counters_of(loop: Op) -> list[int]:
@@ -105,6 +110,14 @@ def _constant(value: Value, loop: Op) -> int | None:
             return None
         value = loop.operand(value.index)
     return integer_of(value) if _is_scalar_integer(value) else None
+
+
+def _largest(value: Value) -> int:
+    """Return the largest number that a scalar integer can be."""
+    assert isinstance(value.type, TensorType)
+    element = value.type.element
+    bits = int(element.lstrip("ui"))
+    return (1 << bits) - 1 if element.startswith("u") or bits == 1 else (1 << (bits - 1)) - 1
 
 
 def _is_scalar_integer(value: Value) -> bool:
