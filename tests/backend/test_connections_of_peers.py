@@ -184,3 +184,44 @@ def test_strangers_do_not_keep_processes_from_each_other() -> None:
     _together(first.close, second.close)
     for stranger in strangers:
         stranger.close()
+
+
+class _Slow:
+    """An array that comes when `arrives` is set."""
+
+    def __init__(self) -> None:
+        self.arrives = False
+
+    def is_ready(self) -> bool:
+        return self.arrives
+
+    def is_deleted(self) -> bool:
+        return False
+
+    def block_until_ready(self) -> None: ...
+
+
+def test_what_is_on_its_way_at_the_end_of_its_sender_may_take_its_time(
+    peers: Callable[..., list[Peers]], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """And what was not sent before that does not come."""
+    monkeypatch.setattr("mpmd_trace.backend.distribution.peers._AFTER_THE_END", 0.05)
+    first, second = peers(60.0)
+    for place in ((1, 0, 5), (2, 0, 9), (1, 1, 5)):
+        second.reach(place)
+    ends = threading.Thread(target=second.close)
+    ends.start()
+    slow = _Slow()
+    first.watch(PendingOp(slow, (1,), lambda: "receive x", (1, 0, 7)))  # on its way before step 1
+    until = time.monotonic() + 20
+    while first.ended != [1] and time.monotonic() < until:
+        time.sleep(0.01)
+    time.sleep(0.6)  # ten times as long as what was not sent is waited for
+    first.check()
+    slow.arrives = True
+    first.wait()
+    first.watch(PendingOp(_Never(), (1,), lambda: "receive y", (1, 1, 6)))
+    while first.fault is None and time.monotonic() < until:
+        time.sleep(0.01)
+    ends.join(60)
+    assert first.fault == Fault(1, "has ended, and process 0 has waited to receive y")

@@ -158,6 +158,39 @@ for number in range(3):
     assert said in done.stderr and (done.returncode == status if status else done.returncode in (0, 1)), done.stderr
 
 
+def test_what_is_fetched_slowly_comes_after_the_end_of_its_sender(tmp_path: Path) -> None:
+    script = tmp_path / "slow.py"
+    script.write_text(
+        """
+import time
+import jax, jax.numpy as jnp, numpy as np
+from jax.sharding import Mesh
+import mpmd_trace as mt
+from mpmd_trace.backend.distribution import peers, transport
+
+mt.initialize()
+peers._AFTER_THE_END = 0.1
+is_ready = transport._Arrival.is_ready
+
+def slow(arrival):
+    until = begun.setdefault(arrival, time.monotonic()) + 2.0
+    return time.monotonic() > until and is_ready(arrival)
+
+begun = {}
+transport._Arrival.is_ready = slow
+meshes = {f"m{i}": Mesh(np.array([d]), ("x",)) for i, d in enumerate(jax.devices())}
+
+def step(x):
+    made = mt.named_computation(lambda x: jnp.full((1000,), x), name="f0")(x)
+    return mt.named_computation(lambda y: y + 1, name="f1")(made)
+
+mt.jit(step, mt.make_config(meshes, {"f0": "m0", "f1": "m1"}))(np.float32(1))
+"""
+    )
+    done = launch("-n", 2, "--devices", 1, script)
+    assert (done.returncode, done.stderr) == (0, "")
+
+
 def _launched(tmp_path: Path, code: str, *arguments: str) -> subprocess.Popen[bytes]:
     script = tmp_path / "script.py"
     script.write_text(code)

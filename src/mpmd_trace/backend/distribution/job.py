@@ -54,7 +54,7 @@ class Job:
     @functools.cached_property
     def by_devices(self) -> Transport | None:
         """How arrays go from device to device, where meshes and shardings fit it; None where it is not used at all."""
-        transport = self.transport  # first: what is set last knows whether all is sent
+        transport = self.transport
         if isinstance(transport, DevicePut):
             return transport
         can = sends_between_processes(jax.local_devices()[0])

@@ -42,7 +42,7 @@ __all__ = ["Peers"]
 _Awaited = tuple[tuple[int, ...], int, str]
 #: The place of agreements, behind all others: who does not come to one may wait for what should have come before.
 _LAST = (1 << 62,)
-#: Seconds after which what has not come from a process that has ended does not come.
+#: Seconds after which what a process that has ended had not begun to send does not come.
 _AFTER_THE_END = 3.0
 #: Seconds that a process which has ended waits for the others, at least its timeout.
 _LAST_TO_END = 3600.0
@@ -84,8 +84,8 @@ class Peers:
         self._known_since = math.inf
         #: Called once when there is a fault: must end whatever waits for other processes.
         self.on_fault: list[Callable[[], None]] = []
-        #: Whether everything that this process gave to others is known to be on its way.
-        self.has_sent_all: Callable[[], bool] = lambda: True
+        #: For each program the last place in the order that this process has come to.
+        self._reached: dict[int, tuple[int, ...]] = {}
         self._waits: collections.deque[PendingOp] = collections.deque()
         self._inside: PendingOp | None = None
         self._pending = 0  # how many of them had not come, and when that changed
@@ -101,7 +101,7 @@ class Peers:
         self._selector = selectors.DefaultSelector()
         self._links: dict[int, Link] = {}
         self._gone: set[int] = set()  # said goodbye
-        self._silent: set[int] = set()  # and sends nothing any more
+        self._ended_at: dict[int, dict[int, tuple[int, ...]]] = {}  # what these had reached, by program
         self._all_gone = threading.Event()
         self._answered, self._time = threading.Event(), 0.0
         self._closed = self._leaves = False
@@ -142,7 +142,7 @@ class Peers:
                 if value is not None:
                     break
                 self.check()
-                if not patient or process in self._silent:
+                if not patient or process in self._ended_at:
                     self._missing = missing
                 elif time.monotonic() > until:
                     late = f"process {process} {text} within {self.timeout:g} s; still waiting"
@@ -220,6 +220,11 @@ class Peers:
         return sorted(self._gone - {self.process})
 
     # What is waited for.
+
+    def reach(self, place: tuple[int, ...]) -> None:
+        """Know that what this process gives to others at this place of the order, and before, is on its way."""
+        program = place[0]
+        self._reached[program] = max(place, self._reached.get(program, place))
 
     def watch(self, wait: PendingOp) -> None:
         """Count this among what must come within the timeout."""
@@ -322,9 +327,12 @@ class Peers:
                 self.report(Fault(others[0] if others else self.process, text))
 
     def _time_for(self, awaited: _Awaited | None) -> float:
-        """Return the seconds that it may take; few where it would come from a process that has ended."""
-        has_ended = awaited is not None and awaited[1] in self._silent
-        return min(self.timeout, _AFTER_THE_END) if has_ended else self.timeout
+        """Return the seconds that it may take; few where a process has ended before it would have sent that."""
+        if awaited is None or awaited[1] not in self._ended_at:
+            return self.timeout
+        place, process, _ = awaited
+        is_on_its_way = place <= self._ended_at[process].get(place[0], ())
+        return self.timeout if is_on_its_way else min(self.timeout, _AFTER_THE_END)
 
     # When something does not come, everybody says what it waits for: the first of that, in the order of all, is why.
 
@@ -438,8 +446,9 @@ class Peers:
             if "bye" in message:
                 self._gone.add(process)
                 self._see_whether_all_are_gone()
-            if "silent" in message:
-                self._silent.add(int(message["silent"]))
+            if "ended" in message:
+                places = (tuple(place) for place in message["reached"])
+                self._ended_at[int(message["ended"])] = {place[0]: place for place in places}
                 if self.process == 0:
                     self._send_all(message)
             if "end" in message:
@@ -507,13 +516,11 @@ class Peers:
         self._leaves = True
         self._gone.add(self.process)
         self._send_all({"bye": True})
+        self._send_all({"ended": self.process, "reached": list(self._reached.values())})
         self._see_whether_all_are_gone()
         late = time.monotonic() + self.timeout
         last = time.monotonic() + max(_LAST_TO_END, self.timeout)
         while self.fault is None and not self._all_gone.wait(self._beat):
-            if self.process not in self._silent and self.has_sent_all():
-                self._silent.add(self.process)
-                self._send_all({"silent": self.process})
             if time.monotonic() > late:
                 late = math.inf
                 print(f"mpmd_trace: process {self.process} has ended, and waits for the others", file=sys.stderr)

@@ -141,6 +141,7 @@ class ProcessRuntime(Runtime):
         def collective(arrays: Sequence[Any]) -> Sequence[Any]:
             step, place = self.step, (self.program, self.step, first.at)
             wait = PendingOp(None, first.members, lambda: self._what(first, step), place)
+            peers.reach(place)
             with peers.inside(wait):
                 outputs = call(arrays)
             array = last(outputs)

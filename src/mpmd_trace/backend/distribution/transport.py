@@ -136,6 +136,7 @@ class Pull:
         self, tags: Tags, array: jax.Array | None, parcel: ReshardTransfer, log: Log, *, lent: bool, given: bool
     ) -> Pending | jax.Array | None:
         me = self.peers.process
+        self.peers.reach(log.place)
         for process, those in parcel.sends.items():
             assert array is not None
             # JAX's servers hang for what has no elements, so it does not go.
@@ -224,11 +225,11 @@ class DevicePut:
 
     def __init__(self, peers: Peers) -> None:
         self.peers = peers
-        peers.has_sent_all = lambda: False  # JAX does not say
 
     def transfer(
         self, tags: Tags, array: jax.Array | None, parcel: ReshardTransfer, log: Log, *, lent: bool, given: bool
     ) -> jax.Array | None:
+        self.peers.reach(log.place)
         moved: jax.Array = jax.device_put(array, parcel.target)  # type: ignore[arg-type]
         for process in parcel.receives:
             self.peers.watch(log.wait(sample(moved) if given else moved, (process,), "from", process))
