@@ -33,7 +33,9 @@ def joined(monkeypatch: pytest.MonkeyPatch) -> list[tuple[object, ...]]:
 
     from mpmd_trace.jax_compat import distributed
 
-    for name in [n for n in os.environ if n.startswith(("JAX_COORD", "JAX_NUM_PROC", "JAX_PROC", "SLURM", "OMPI"))]:
+    ours = ("JAX_COORD", "JAX_NUM_PROC", "JAX_PROC", "JAX_LOCAL_DEVICE_IDS", "MPMD_TRACE_")
+    theirs = ("SLURM", "OMPI", "LOCAL_RANK", "TORCHELASTIC_", "MASTER_", "WORLD_SIZE", "RANK")
+    for name in [n for n in os.environ if n.startswith((*ours, *theirs))]:
         monkeypatch.delenv(name)
     monkeypatch.setattr(distributed, "backends_are_initialized", lambda: False)
     monkeypatch.setattr(distributed, "join", join)
@@ -84,7 +86,10 @@ def test_torchrun_with_one_process_or_without_all_variables(
 
 
 def _is_running(pid: int) -> bool:
-    return Path(f"/proc/{pid}").exists() and "Z" not in Path(f"/proc/{pid}/stat").read_text().split()[2]
+    try:
+        return "Z" not in Path(f"/proc/{pid}/stat").read_text().split()[2]
+    except (FileNotFoundError, ProcessLookupError):
+        return False
 
 
 @pytest.mark.skipif(not Path("/proc/net/tcp").exists(), reason="the system does not list its connections")

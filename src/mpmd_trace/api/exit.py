@@ -29,6 +29,8 @@ _AFTER_THE_FAULTY = 3.0
 _ELSEWHERE, _ELSEWHERE_LAUNCHED = 60.0, 20.0
 #: In the names of files that wait for other processes in ways of their own.
 _WAITING = (f"{os.sep}orbax{os.sep}", f"{os.sep}multihost_utils")
+#: What ends the watch for exits.
+_WATCHING: list[Callable[[], None]] = []
 
 
 def leave_at_the_end(peers: Peers, *, launched: bool) -> None:
@@ -52,9 +54,10 @@ def leave_at_the_end(peers: Peers, *, launched: bool) -> None:
         if status:
             _report_end(peers, f"ended with status {status}")
 
-    if sys.version_info >= (3, 12) and _watch_exits(exits):
-        return
-    _record_exits(exits)
+    if sys.version_info >= (3, 12) and (stop := _watch_exits(exits)) is not None:
+        _WATCHING.append(stop)
+    else:
+        _record_exits(exits)
 
 
 @explains_internal_errors
@@ -84,6 +87,8 @@ def _leave(before_disconnecting: Callable[[], None]) -> None:
 
     peers.close(disconnect, hosts=distributed.hosts_the_service(), patience=_LAST_SECONDS)
     jobs.end()
+    while _WATCHING:
+        _WATCHING.pop()()
     if peers.fault is not None and not peers.is_told:
         raise peers.error()
 
@@ -174,12 +179,16 @@ def _where(stack: list[Any]) -> str:
 
 if sys.version_info >= (3, 12):
 
-    def _watch_exits(call: Callable[[Any], None]) -> bool:
-        """Call this with the status when a `SystemExit` ends the main thread; False where nothing can be watched."""
+    def _watch_exits(call: Callable[[Any], None]) -> Callable[[], None] | None:
+        """Call this with the status when a `SystemExit` ends the main thread.
+
+        Return what ends that; None where nothing can be watched.
+        """
         events = sys.monitoring
-        tool = next((number for number in range(6) if events.get_tool(number) is None), None)
+        # The others are for debuggers, coverage, profilers and optimizers.
+        tool = next((number for number in (3, 4) if events.get_tool(number) is None), None)
         if tool is None:
-            return False
+            return None
 
         def unwound(code: object, offset: int, error: BaseException) -> None:
             if (
@@ -192,7 +201,13 @@ if sys.version_info >= (3, 12):
         events.use_tool_id(tool, "mpmd_trace")
         events.register_callback(tool, events.events.PY_UNWIND, unwound)
         events.set_events(tool, events.events.PY_UNWIND)
-        return True
+
+        def stop() -> None:
+            events.set_events(tool, 0)
+            events.register_callback(tool, events.events.PY_UNWIND, None)
+            events.free_tool_id(tool)
+
+        return stop
 
 
 class _Exit:

@@ -149,7 +149,7 @@ def _variable(variable: str, name: str) -> int:
 def check_joined() -> None:
     """Raise `MpmdError` in a process of `mpmd-trace launch` that has not joined the others."""
     count = os.environ.get("JAX_NUM_PROCESSES", "1")
-    if SERVED in os.environ and count != "1" and jobs.current() is None:
+    if SERVED in os.environ and count != "1" and jobs.current() is None and not jobs.has_ended():
         raise mistake(
             f"mpmd-trace launch has started {count} processes of this script, and this one has not joined the others, "
             "so that each would train alone. Call mpmd_trace.initialize() at the start of the script. (A process "

@@ -16,7 +16,7 @@ from mpmd_trace.backend.distribution.transport import DevicePut, Pull, Transport
 from mpmd_trace.diagnostics.messages import MpmdError
 from mpmd_trace.jax_compat.distributed import sends_between_processes
 
-__all__ = ["Job", "Transfers", "begin", "current", "end", "is_reachable", "joined", "own_address"]
+__all__ = ["Job", "Transfers", "begin", "current", "end", "has_ended", "is_reachable", "joined", "own_address"]
 
 #: How arrays go between processes: through host memory, with JAX's transfer servers, or with `jax.device_put`.
 Transfers = Literal["host", "device_put"]
@@ -81,6 +81,7 @@ class Job:
 
 
 _CURRENT: list[Job] = []
+_ENDED: list[int] = []  # the number that this process had
 
 
 def begin(job: Job) -> None:
@@ -88,14 +89,21 @@ def begin(job: Job) -> None:
 
 
 def end() -> None:
+    """Leave the job for good: this process is alone now."""
+    _ENDED.extend(job.process for job in _CURRENT)
     _CURRENT.clear()
+
+
+def has_ended() -> bool:
+    """Return whether this process was part of a job and has left it."""
+    return bool(_ENDED)
 
 
 def _forget() -> None:
     """In a forked child: the connections are its parent's, and so is the place in the job."""
     for job in _CURRENT:
         job.peers.forget()
-    end()
+    _CURRENT.clear()
 
 
 os.register_at_fork(after_in_child=_forget)
