@@ -78,6 +78,35 @@ def test_ahead_of_time_and_shardings() -> None:
     assert step.trace(ws, count, batch(rows=8)).fun_name == "train"
 
 
+@pytest.mark.parametrize("whole", [True, False])
+def test_placing_moves_what_is_in_refs(whole: bool) -> None:
+    """All arguments by the program's own `place`, or leading ones: the same Refs come back, and a call takes them."""
+    ws, count, x = refs(), jax.new_ref(jnp.zeros((), jnp.int32)), batch(rows=8)
+    compiled = mt.jit(train, config()).lower(ws, count, x).compile()
+    if whole:
+        (placed, placed_count, x), kwargs = compiled.place(ws, count, x)
+        assert kwargs == {}
+    else:
+        placed, placed_count = mt.place(compiled, ws, count)
+    assert placed_count is count and all(a is b for a, b in zip(placed, ws, strict=True))
+    wanted = compiled.input_shardings[0]
+    assert [array_in(w).sharding for w in ws] == wanted[0] and array_in(count).sharding == wanted[1]
+    others, other_count = refs(), jax.new_ref(jnp.zeros((), jnp.int32))
+    assert_same(compiled(placed, placed_count, x), jax.jit(train)(others, other_count, batch(rows=8)))
+    assert_same(read(ws), read(others))
+    assert count[...] == 1
+
+
+def test_other_arguments_than_refs() -> None:
+    ws, count, x = refs(), jax.new_ref(jnp.zeros((), jnp.int32)), batch(rows=8)
+    compiled = mt.jit(train, config()).lower(ws, count, x).compile()
+    with pytest.raises(mt.MpmdError) as caught:
+        compiled([ws[0], jnp.ones((4, 4))], count, x)
+    assert [line for line in str(caught.value).splitlines() if line.startswith("  ")] == [
+        "  argument 0[1]: Ref, not an array"
+    ]
+
+
 def test_refs_within_named_computations() -> None:
     """And by keyword, beside arrays, with a result in the shape of a tree."""
 

@@ -69,7 +69,8 @@ class CallingConvention:
         flat: list[Any]
         flat, tree = jax.tree.flatten(self._adapter.wrap((args, kwargs)))
         if tree != self._in_tree:
-            lines = [f"  {_argument(path)}: {text}" for path, text in structure_differences(self._in_tree, tree)]
+            differences = structure_differences(*map(self._adapter.structure, (self._in_tree, tree)))
+            lines = [f"  {_argument(path)}: {text}" for path, text in differences]
             raise MpmdError(
                 f"{self._traced.name} was compiled for other arguments:\n" + "\n".join(shortened(lines)) + "\n"
                 "Compile it again for these (static arguments are left out of the call), or pass what it was "
@@ -119,7 +120,7 @@ class CallingConvention:
             placed[i] = void
         if self.stacked_in is not None:
             placed = self.stacked_in.together(placed)
-        return self._adapter.unwrap(jax.tree.unflatten(self._in_tree, placed))
+        return self._adapter.placed(jax.tree.unflatten(self._in_tree, placed))
 
     def delete_donated(self, given: Sequence[Any]) -> None:
         """Delete the stacked arrays that were donated and had to be copied to the meshes of their pieces."""

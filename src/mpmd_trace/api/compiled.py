@@ -111,12 +111,15 @@ class Compiled(StageInfo):
 
     @explains_internal_errors
     def place(self, *args: Any, **kwargs: Any) -> tuple[tuple[Any, ...], dict[str, Any]]:
-        """Return the arguments as `(args, kwargs)`, each array moved to the mesh and sharding the program wants."""
+        """Return the arguments as `(args, kwargs)`, each array moved to the mesh and sharding the program wants.
+
+        A Ref is returned as it is, and has its array there.
+        """
         check_not_forked()
         self.program.check_attached()
         with self.adapter.calling():
             physical = self._caller.physical(self._caller.flat(args, kwargs))
-        result: tuple[tuple[Any, ...], dict[str, Any]] = self._caller.placed(physical)
+            result: tuple[tuple[Any, ...], dict[str, Any]] = self._caller.placed(physical)
         return result
 
     @explains_internal_errors

@@ -19,6 +19,7 @@ from mpmd_trace.diagnostics.messages import Diagnostic, MpmdError
 from mpmd_trace.frontend.arguments import path_name
 from mpmd_trace.frontend.statics import Statics, divided, join
 from mpmd_trace.jax_compat.layouts import elsewhere, place_of, put
+from mpmd_trace.jax_compat.refs import array_in, is_ref, replace_array
 
 __all__ = ["abstract", "create", "place"]
 
@@ -46,15 +47,23 @@ def place(compiled: Compiled, *args: Any) -> tuple[Any, ...]:
 
         model, opt_state = place(compiled, model, opt_state)
 
+    A Ref is returned as it is, and has its array there.
+
     Raises:
         MpmdError: if an argument has another structure, shape or dtype than the program was compiled for, or is gone.
     """
     compiled.program.check_attached()
     wanted = abstract(compiled, range(len(args)))
     check_not_deleted(args)
-    leaves, structure = _matched(wanted, args, compiled)
+    given = jax.tree.leaves(args)
+    arrays = jax.tree.map(lambda x: array_in(x) if is_ref(x) else x, args)
+    leaves, structure = _matched(wanted, arrays, compiled)
     # Layers in unequal pieces have no sharding of the whole; the program takes them from where they are.
     placed = [put(x, spec) if is_dynamic(spec) and spec.sharding is not None else x for x, spec in leaves]
+    for i, x in enumerate(given):
+        if is_ref(x):
+            replace_array(x, placed[i])
+            placed[i] = x
     result: tuple[Any, ...] = jax.tree.unflatten(structure, placed)
     return result
 

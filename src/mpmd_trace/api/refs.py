@@ -30,6 +30,12 @@ class _Place:
     number: int
 
 
+@jax.tree_util.register_static
+@dataclasses.dataclass(frozen=True)
+class Ref:
+    """A Ref in a structure that a message shows."""
+
+
 @jax.tree_util.register_dataclass
 @dataclasses.dataclass
 class Outcome:
@@ -74,6 +80,19 @@ class Refs(Adapter):
             return tree.result
         (refs, *args), kwargs = tree
         return _filled((tuple(args), kwargs), refs)
+
+    def placed(self, tree: Any) -> Any:
+        """Return the arguments; the Refs have the arrays that have been moved."""
+        (arrays, *args), kwargs = tree
+        refs = _given.get()
+        for ref, array in zip(refs, arrays, strict=True):
+            replace_array(ref, array)
+        return _filled((tuple(args), kwargs), refs)
+
+    def structure(self, wrapped: Any) -> Any:
+        """Return the structure of the arguments, with Refs in it."""
+        (refs, *args), kwargs = jax.tree.unflatten(wrapped, [0] * wrapped.num_leaves)
+        return jax.tree.structure(_filled((tuple(args), kwargs), [Ref()] * len(refs)))
 
     def unwrap_result(self, tree: Any) -> Any:
         """Return what the function returned, when the Refs have their new arrays."""

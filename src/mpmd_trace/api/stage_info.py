@@ -26,6 +26,14 @@ class Adapter:
         """Return what `wrap` was given, also with facts about arrays in their places."""
         return tree
 
+    def placed(self, tree: Any) -> Any:
+        """Return what `wrap` was given, with these arrays, which have been moved to their places."""
+        return self.unwrap(tree)
+
+    def structure(self, wrapped: Any) -> Any:
+        """Return the structure of what `wrap` was given, as messages show it, for that of what it returned."""
+        return wrapped
+
     def unwrap_result(self, tree: Any) -> Any:
         """Return what the function returned, when a call ends."""
         return tree
