@@ -46,6 +46,8 @@ def bisect_program(
     """
     if tolerance is not None and math.isnan(tolerance):
         raise CallError("--tolerance is nan; it must be a number")
+    if not seconds >= 0:
+        raise CallError(f"--seconds is {seconds:g}; it is a time limit, or 0 to reduce nothing")
     if out is not None:
         check_output(out)
     program = load_program(file, settings)

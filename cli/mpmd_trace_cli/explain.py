@@ -17,6 +17,7 @@ from mpmd_trace.passes.manager import PassRun
 from mpmd_trace.passes.request import PartitionRequest
 from mpmd_trace.report.explain import BeforePlacement, Explanation, explain, rules_of
 from mpmd_trace.report.placement_reasons import reasons
+from mpmd_trace.report.query import UnknownName
 from mpmd_trace_cli import placement_report
 from mpmd_trace_cli.console import data
 from mpmd_trace_cli.files import read_text
@@ -44,20 +45,28 @@ def explain_value(file: str, value: str, infer_transfers: bool, target: str | No
             raise MpmdError(f"no function in {name} has a topology, so there are no meshes to explain")
         if value.startswith("%"):
             value = _place_of_name(text, name, value)
-        return explain(module, value, infer_transfers=infer_transfers)
+        return _explained(module, value, infer_transfers=infer_transfers)
     if value.startswith("%"):
-        raise MpmdError(
+        raise CallError(
             f"'{value}' is a name in a text: explain the text (mpmd-trace dump writes some), or a name, "
             "an input, a result or a place of the program"
         )
     module, request, results = _from_program(file, target)
     if value in results:
         value = f"result {results.index(value)}"
-    return explain(module, value, **rules_of(request))
+    return _explained(module, value, **rules_of(request))
+
+
+def _explained(module: Module, value: str, **rules: Any) -> Explanation:
+    """Return the explanation of a value.  Raises `CallError` if there is none of that name."""
+    try:
+        return explain(module, value, **rules)
+    except UnknownName as error:
+        raise CallError(error.diagnostics) from None
 
 
 def _place_of_name(text: str, name: str, value: str) -> str:
-    """Return the input, or the place, of what a text calls `%value`.  Raises `MpmdError` when it calls nothing so."""
+    """Return the input, or the place, of what a text calls `%value`.  Raises `CallError` when it calls nothing so."""
     lines = text.splitlines()
     own = re.escape(value)
     for line in lines:
@@ -68,7 +77,7 @@ def _place_of_name(text: str, name: str, value: str) -> str:
     defines = re.compile(rf"\s*(?:%[\w$.-]+(?::\d+)?, )*{own}(?::\d+)?(?:, .*)? = ")
     numbers = [number for number, line in enumerate(lines, 1) if defines.match(line)]
     if not numbers:
-        raise MpmdError(f"nothing in {name} is called {value}")
+        raise CallError(f"nothing in {name} is called {value}")
     return f"{name}:{numbers[0]}"
 
 
@@ -78,6 +87,8 @@ def explain_placement(file: str, target: str | None = None, *, as_json: bool) ->
     The program is compiled, unless its meshes have no devices.  Raises `MpmdError`.
     """
     if file == "-" or file.endswith(".mlir"):
+        if file != "-":
+            read_text(file)  # is missing, rather than a value
         raise CallError(f"of a module one value is explained: mpmd-trace explain {file} --value 'input 0'")
     program = load_program(file, target=target)
     first = program.jitted().lower(*program.args)

@@ -39,7 +39,10 @@ def load_program(where: str, settings: Sequence[str] = (), target: str | None = 
     is wrong with the file, with the place in it, and no traceback of ours.
     """
     if target is not None:
-        target_devices(target)  # is wrong or missing before the program is read
+        try:
+            target_devices(target)  # is wrong or missing before the program is read
+        except MpmdError as unknown:
+            raise CallError(unknown.diagnostics) from unknown
         return for_target(load_program(where, settings), target)
     named = ":" in where and not os.path.exists(where)
     path, _, attribute = where.rpartition(":") if named else (where, "", "")

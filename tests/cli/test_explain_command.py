@@ -37,9 +37,9 @@ def test_text(tmp_path: pathlib.Path, capsys: pytest.CaptureFixture[str]) -> Non
     assert by_name == (0, out, "") == run(capsys, str(source), "--value", "result 0")
     assert run(capsys, str(source), "--value", "%b") == run(capsys, str(source), "--value", "input 1")
     status, _, err = run(capsys, str(source), "--value", "%9")
-    assert status == 1 and "in.mlir is called %9" in err
+    assert status == 2 and "in.mlir is called %9" in err
     status, _, err = run(capsys, str(source), "--value", "result 1")
-    assert status == 1 and "there is no result 1; results are counted from 0, and there are 1 (@main)" in err
+    assert status == 2 and "there is no result 1; results are counted from 0, and there are 1 (@main)" in err
     status, out, _ = run(capsys, str(source), "--value", "input 1", "--json")
     found = json.loads(out)
     assert status == 0 and found["placements"][0]["meshes"] == ["m"]
@@ -49,7 +49,7 @@ def test_what_is_not_there(tmp_path: pathlib.Path, capsys: pytest.CaptureFixture
     source = tmp_path / "in.mlir"
     source.write_text(TEXT)
     status, out, err = run(capsys, str(source), "--value", "in.mlir:55")
-    assert (status, out) == (1, "") and "nothing in the module" in err
+    assert (status, out) == (2, "") and "nothing in the module" in err
     source.write_text("module {}")
     status, out, err = run(capsys, str(source), "--value", "x")
     assert (status, out) == (1, "") and "no function" in err
@@ -168,10 +168,10 @@ def test_named_computations(capsys: pytest.CaptureFixture[str]) -> None:
     assert out.startswith('named computation "second"') and 'is on mesh "m1"' in out
     assert "tiny.py:" in out
     status, out, err = run(capsys, str(PROGRAM), "--value", "secnd")
-    assert (status, out) == (1, "") and "did you mean second" in err
+    assert (status, out) == (2, "") and "did you mean second" in err
     assert "The names are first, second. The inputs are ws[0], ws[1], x." in err
     status, out, err = run(capsys, str(PROGRAM), "--value", "input 99")
-    assert (status, out) == (1, "")
+    assert (status, out) == (2, "")
     assert "there is no input 99; inputs are counted from 0, and there are 3 (@main)" in err
 
 

@@ -61,11 +61,27 @@ def test_a_file_that_is_missing(name: str, tmp_path: Path, command: Command) -> 
         (["passes", "nothing"], "there is no pass or pipeline"),
         (["schedule", "show", "nothing"], "unknown schedule"),
         (["launch", "none.py"], "there is no script none.py"),
+        (["bisect", TINY, "--seconds", "-1"], "--seconds is -1"),
+        (["compile", TINY, "--target", "tpu:v9:2x2"], "unknown kind of TPU"),
+        (["plan", TINY, "--target", "foo"], "the target is 'foo'"),
+        (["explain", TINY, "--value", "nosuch"], "nothing in the module is called or located at 'nosuch'"),
+        (["explain", TINY, "--value", "input 99"], "there is no input 99"),
+        (["explain", TINY, "--value", "%3"], "'%3' is a name in a text"),
+        (["explain", "missing.mlir"], "cannot read missing.mlir: no such file"),
     ],
 )
 def test_a_wrong_call(arguments: list[str], text: str, command: Command) -> None:
     result = command(*arguments)
     assert result.status == 2 and text in result.err, result
+
+
+def test_a_compiler_that_is_not_installed(monkeypatch: pytest.MonkeyPatch, command: Command) -> None:
+    def missing(platform: str, **_: Any) -> None:
+        raise NotImplementedError(f"topology not implemented for {platform}")
+
+    monkeypatch.setattr("jax.experimental.topologies.get_topology_desc", missing)
+    result = command("compile", TINY, "--target", "gpu:h100:3")
+    assert result.status == 2 and "pip install jax-cuda13-plugin" in result.err, result
 
 
 def test_a_folder_that_is_not_ours_is_a_wrong_call(tmp_path: Path, command: Command) -> None:

@@ -35,7 +35,7 @@ from mpmd_trace.passes.import_.mesh_sets import MeshSets, is_meshless, names, sr
 from mpmd_trace.passes.manager import PassManager, PassRun
 from mpmd_trace.passes.request import PartitionRequest
 from mpmd_trace.report.explain_cut import CutExplainer
-from mpmd_trace.report.query import Thing, close_names, find, location_of, made_by, things_of
+from mpmd_trace.report.query import Thing, UnknownName, close_names, find, location_of, made_by, things_of
 
 __all__ = ["Chain", "Explanation", "Placement", "explain", "explain_ends", "explain_places", "rules_of"]
 
@@ -111,7 +111,7 @@ def explain(
         most: explain at most that many of the values that fit.
 
     Raises:
-        MpmdError: when nothing fits; the message lists names that come close.
+        UnknownName: when nothing fits; the message lists names that come close.
     """
     copy = module.clone()
     for thing, _ in things_of(copy):
@@ -124,7 +124,7 @@ def explain(
             )
     targets = find(copy, question)
     if not targets:
-        raise MpmdError(f"nothing in the module is called or located at '{question}'{close_names(copy, question)}")
+        raise UnknownName(f"nothing in the module is called or located at '{question}'{close_names(copy, question)}")
     return Explanation(question, _Explainer(copy, infer_transfers, same_mesh, placement).placements(targets[:most]))
 
 

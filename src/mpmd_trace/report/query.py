@@ -11,10 +11,14 @@ from mpmd_trace.diagnostics.messages import MpmdError
 from mpmd_trace.ir.core import Op, Value
 from mpmd_trace.ir.ops import AssignOp, FragmentOp, Module, UnassignOp
 
-__all__ = ["Thing", "close_names", "find", "location_of", "made_by", "things_of"]
+__all__ = ["Thing", "UnknownName", "close_names", "find", "location_of", "made_by", "things_of"]
 
 #: An op or a value, and the fragment that it is in.
 Thing = tuple[Value | Op, FragmentOp | None]
+
+
+class UnknownName(MpmdError):
+    """A question names nothing in the module."""
 
 
 def things_of(module: Module) -> Iterator[Thing]:
@@ -76,7 +80,7 @@ def _numbered(module: Module, kind: str, index: int) -> list[Thing]:
     result = [made_by(values[index]) for _, values in ends if index < len(values)]
     if not result:
         known = ", ".join(f"{len(values)} (@{f.sym_name})" for f, values in ends) or "none"
-        raise MpmdError(f"there is no {kind} {index}; {kind}s are counted from 0, and there are {known}")
+        raise UnknownName(f"there is no {kind} {index}; {kind}s are counted from 0, and there are {known}")
     return result
 
 
