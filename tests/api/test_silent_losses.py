@@ -96,6 +96,25 @@ def test_donated_arrays_are_not_kept() -> None:
     assert all(index not in compiled.program.plan.donated for index in compiled.program._checker._kept)
 
 
+def test_an_array_may_go_while_host_arrays_are_counted() -> None:
+    ws = [np.ones((512, 512), np.float32) for _ in range(2)]
+    x = np.ones((4, 512), np.float32)
+    compiled = mpmd_trace.jit(predict, config()).lower(ws, x).compile()
+    compiled(ws, x)
+    compiled(ws, x)
+    kept, last = compiled.program._checker._kept, [np.ones(3)]
+
+    def looked_at() -> Any:
+        last.clear()  # as the garbage collector or another thread may
+        return ws[1]
+
+    kept[1] = looked_at, *kept[1][1:]  # type: ignore[assignment]
+    kept[7] = weakref.ref(last[0], lambda _: kept.pop(7)), None, 9
+    with pytest.warns(MpmdWarning, match="2,.* bytes of host arrays come again"):
+        compiled(ws, x)
+    assert 7 not in kept
+
+
 def test_large_host_arrays_that_come_again_are_warned_of_once() -> None:
     ws = [np.ones((512, 512), np.float32) for _ in range(2)]
     x = np.ones((4, 512), np.float32)

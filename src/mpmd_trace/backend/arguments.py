@@ -207,8 +207,9 @@ class ArgumentChecker:
         kept[index] = weakref.ref(x, forget), None, 1
 
     def _warn_of_copies(self) -> None:
-        host = [i for i, (ref, copy, _) in self._kept.items() if copy is None and isinstance(ref(), np.ndarray)]
-        repeated = [i for i in host if self._kept[i][2] >= _OFTEN - 1]
+        kept = self._kept.copy()  # an array that goes meanwhile takes its entry along
+        host = [i for i, (ref, copy, _) in kept.items() if copy is None and isinstance(ref(), np.ndarray)]
+        repeated = [i for i in host if kept[i][2] >= _OFTEN - 1]
         bytes_ = sum(self.plan.slots[i].bytes for i in repeated)
         if bytes_ < _COSTLY or self.warn_of_copies is None:
             return
