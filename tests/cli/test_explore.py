@@ -76,7 +76,7 @@ def test_errors_after_each_pass(folder: Path) -> None:
 
 def test_what_passes_did_to_things(folder: Path) -> None:
     told = {row["spec"].partition("{")[0]: row.get("changes") for row in data(folder, "index")["passes"]}
-    assert told["mpmd-pipeline-scheduler"]["head"] == ["the same fragments in another order"]
+    assert told["mpmd-follow-schedule"]["head"] == ["the same fragments in another order"]
     assert told["mpmd-call-inline"]["counts"] == {"split": 8}
     assert all(isinstance(node, int) for _, node in told["mpmd-call-inline"]["lists"]["split"])
 

@@ -125,15 +125,15 @@ def test_dump_and_diff(command: Command, tmp_path: Path) -> None:
     assert tree.name == "builtin_module_jit_step"
     assert {"func_func_main", "func_func_loss"} <= {folder.name for folder in tree.iterdir()}
     loss = {file.name: file.read_text() for file in (tree / "func_func_loss").iterdir()}
-    assert "000_traced.mlir" in loss and not any("pipeline-scheduler" in name for name in loss)
+    assert "000_traced.mlir" in loss and not any("follow-schedule" in name for name in loss)
     assert all("@loss" in text and "@main(" not in text for text in loss.values())
     assert len(set(loss.values())) == len(loss) and any("mpmd.fragment" in text for text in loss.values())
     passes = json.loads(result.out)["passes"]
     changed = [e for e in passes if e["changed"]]
     assert {"index", "pass", "changed", "milliseconds", "ops", "file", "sha256"} <= changed[0].keys()
-    scheduled = next(e for e in changed if e["pass"].startswith("mpmd-pipeline-scheduler"))
+    scheduled = next(e for e in changed if e["pass"].startswith("mpmd-follow-schedule"))
     before = changed[changed.index(scheduled) - 1]
-    diff = command("diff", str(out), str(before["index"]), "mpmd-pipeline-scheduler")
+    diff = command("diff", str(out), str(before["index"]), "mpmd-follow-schedule")
     assert diff.status == 0 and diff.out.startswith(f"--- {before['file']}")
     missing = command("diff", str(out), "999", "1")
     assert missing.status == 2 and f"there is no pass 999; the last one is {passes[-1]['index']}" in missing.err
@@ -311,7 +311,7 @@ def test_compare_goes_on_and_tells_of_the_order_of_operands(
 def test_what_a_pass_did_in_things(command: Command, tmp_path: Path) -> None:
     out = tmp_path / "dump"
     assert command("dump", TINY, "--out", str(out)).status == 0
-    [scheduled] = out.glob("*_mpmd-pipeline-scheduler.changes")
+    [scheduled] = out.glob("*_mpmd-follow-schedule.changes")
     assert scheduled.read_text() == "the same fragments in another order\n"
     [inlined] = out.glob("*_mpmd-call-inline.changes")
     assert "split: 8\n" in inlined.read_text() and "+1 transfers m0 -> m1" in inlined.read_text()

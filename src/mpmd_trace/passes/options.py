@@ -5,6 +5,7 @@ from __future__ import annotations
 import dataclasses
 import difflib
 import re
+import types
 import typing
 from typing import Any
 
@@ -17,6 +18,8 @@ __all__ = ["REPEATED", "convert", "make_pass", "parse_options", "parse_pipeline"
 
 def convert(text: str | None, annotation: Any, default: Any, where: str) -> Any:
     """Return the value of an option from its text (None: only the name was given).  Raises `MpmdError`."""
+    if isinstance(annotation, types.UnionType):  # with None, which has no text
+        (annotation,) = [one for one in typing.get_args(annotation) if one is not types.NoneType]
     if annotation is bool:
         if text in (None, "true", "True", "TRUE", "1"):
             return True

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-__all__ = ["PASSES", "PIPELINES"]
+__all__ = ["OLD_OPTIONS", "PASSES", "PIPELINES", "VARIANTS"]
 
 #: Names without `mpmd-`, by folder.  The pass `mpmd-call-inline` of `common` is `common.call_inline:CallInline`.
 _FOLDERS = {
@@ -89,6 +89,28 @@ _FOLDERS = {
         "validate-no-backward-deps",
     ),
 }
+#: Passes of the reference as `mpmd_trace.jit` runs them, by module.
+_VARIANTS = {
+    "variants": (
+        "clean-up-for-xla",
+        "introduce-direct-transfers",
+        "erase-unused-arguments-of-all-calls",
+        "rewrite-directly",
+        "finalize-keeping-memories",
+        "merge-units-in-callees",
+        "merge-by-rules-strictly",
+        "verify-stages-of-loops",
+        "extract-reshards-keeping-host-copies",
+        "convert-shardings-unsetting-whole",
+        "copy-scalars",
+        "validate-no-unnamed-reshards",
+    ),
+    "microbatches.merge_inferred_apart": ("merge-inferred-apart",),
+    "microbatches.follow_schedule": ("follow-schedule",),
+    "fission.split_divided": ("split-divided-bwd-fragments",),
+    "programs.mark_equal_donation": ("mark-equal-donation",),
+    "propagation.propagate_with_chlo": ("propagate-with-chlo",),
+}
 #: Those whose names say something else.
 _OTHERS = {
     "inline": "inline_calls:InlineCalls",
@@ -114,7 +136,20 @@ PASSES = {
     },
     **_OTHERS,
 }
-#: The same for pipelines.
+#: The same for those that differ from passes of the reference in one thing.
+VARIANTS = {f"mpmd-{name}": f"{module}:{_class_of(name)}" for module, names in _VARIANTS.items() for name in names}
+#: Options of the last release -> the pass that does now what they asked for.
+OLD_OPTIONS = {
+    ("mpmd-copy-constants", "apart"): "mpmd-copy-scalars",
+    ("mpmd-introduce-transfers", "direct-only"): "mpmd-introduce-direct-transfers",
+    ("mpmd-infer-mesh-finalize", "keep-memories"): "mpmd-finalize-keeping-memories",
+    ("mpmd-erase-unused-callee-block-arguments", "unused-calls"): "mpmd-erase-unused-arguments-of-all-calls",
+    (
+        "mpmd-extract-reshards-from-inter-mesh-transfers",
+        "copies-between-hosts",
+    ): "mpmd-extract-reshards-keeping-host-copies",
+}
+#: Name of a pipeline -> `module:Class`.
 PIPELINES = {
     "mpmd-infer-mesh-pipeline": "text_pipelines:InferMeshPipeline",
     "mpmd-import-pipeline": "text_pipelines:ImportPipeline",

@@ -218,13 +218,13 @@ def test_pipeline_composition() -> None:
         return passes
 
     assert [p.spec for p in optimize(merge_rules=(MergeRule.parse(merge),))] == [
-        "mpmd-pipeline-scheduler{must-happen-before=GPipe remove-control-dependencies=false}",
+        "mpmd-follow-schedule{must-happen-before=GPipe remove-control-dependencies=false}",
         f"mpmd-rule-based-merge{{rules={merge}}}",
         "mpmd-remat-fragment{merge-remat-fragments=true}",
         "mpmd-verify-stage-merging",
         "mpmd-absorb-inferred-fragments{absorb-on-entry-point-function=true}",
-        "mpmd-merge-inferred-fragments{merge-any-consumer=true}",
-        "mpmd-merge-inferred-fragments{merge-sideways=true}",
+        "mpmd-merge-inferred-apart{merge-any-consumer=true uniform=false}",
+        "mpmd-merge-inferred-apart{merge-sideways=true uniform=false}",
         "mpmd-merge-forward-with-backward",
     ]
     rules = optimize(schedule_rules=(ScheduleRule.parse(rule("a", "b")),))

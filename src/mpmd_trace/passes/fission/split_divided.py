@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+from typing import ClassVar
 
 from mpmd_trace.ir.core import Op
 from mpmd_trace.ir.diagnostics import Diagnostics
@@ -24,6 +25,9 @@ class SplitDividedBwdFragments(SplitBwdFragments):
 
     The reference keeps them whole, and compares sizes.
     """
+
+    name: ClassVar[str] = "mpmd-split-divided-bwd-fragments"
+    summary: ClassVar[str] = "mpmd-split-bwd-fragments that divides loops and conditionals first"
 
     def ops_that_stay(
         self,

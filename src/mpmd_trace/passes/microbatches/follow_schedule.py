@@ -5,10 +5,12 @@ from __future__ import annotations
 import dataclasses
 import itertools
 from collections.abc import Hashable, Iterator, Mapping, Sequence
+from typing import ClassVar
 
 from mpmd_trace.ir.core import Op
 from mpmd_trace.ir.diagnostics import Diagnostics
 from mpmd_trace.ir.ops import FragmentOp, FuncOp, Module
+from mpmd_trace.passes.base import option
 from mpmd_trace.passes.block_order import Join, apply_order, block_dependencies, ranked_order, scan_order, sort_block
 from mpmd_trace.passes.control_dependencies import add_control_dependency, remove_control_dependencies
 from mpmd_trace.passes.fragment_rules import ScheduleRule
@@ -93,10 +95,13 @@ class FollowSchedule(PipelineScheduler):
     order is the nearest one, and a warning says why.
     """
 
-    #: Orders on top of the schedule, which may not contradict it; None for none.
-    rules: tuple[ScheduleRule, ...] | None = None
-    #: Whether to warn of schedules of the reference that the data flow does not allow, of which it says nothing.
-    warns: bool = False
+    name: ClassVar[str] = "mpmd-follow-schedule"
+    summary: ClassVar[str] = "mpmd-pipeline-scheduler with orders on top, and several loops over microbatches"
+
+    rules: tuple[ScheduleRule, ...] | None = option(
+        None, "orders on top of the schedule, which may not contradict it, as in mpmd-rule-based-schedule"
+    )
+    warns: bool = option(False, "warn of schedules of the reference that the data flow does not allow")
 
     def run_on_function(self, function: FuncOp, module: Module, diagnostics: Diagnostics) -> bool:
         ops = function.body.ops[:-1]

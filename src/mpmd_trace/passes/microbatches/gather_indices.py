@@ -10,7 +10,7 @@ from mpmd_trace.ir.bodies import BodyBuilder, remembers
 from mpmd_trace.ir.core import Region, Value
 from mpmd_trace.ir.diagnostics import Diagnostics
 from mpmd_trace.ir.ops import FragmentOp, FuncOp, Module, make_fragment
-from mpmd_trace.passes.base import FunctionPass
+from mpmd_trace.passes.base import FunctionPass, option
 from mpmd_trace.passes.common.merge_neighbours import STAYS
 from mpmd_trace.passes.microbatches.cut_in_calls import INDEX
 
@@ -64,8 +64,7 @@ class GatherIndices(FunctionPass):
     summary: ClassVar[str] = "make the indices of microbatches by one fragment a mesh"
     mpmd_only: ClassVar[bool] = True
     entry_only: ClassVar[bool] = True
-    #: Whether the fragment is marked; not where nothing is merged with microbatches in any case.
-    stay: bool = True
+    stay: bool = option(True, "mark the fragment, which else might be merged with one of a microbatch")
 
     def run_on_function(self, function: FuncOp, module: Module, diagnostics: Diagnostics) -> bool:
         by_mesh: dict[str, list[FragmentOp]] = {}

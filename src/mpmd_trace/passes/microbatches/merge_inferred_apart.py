@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import dataclasses
+from typing import ClassVar
 
 from mpmd_trace.ir.ops import FragmentOp, FuncOp, TransferOp
+from mpmd_trace.passes.base import option
 from mpmd_trace.passes.common.merge_inferred_fragments import Inferred, MergeInferredFragments, allowed
 from mpmd_trace.passes.common.merge_neighbours import Mode, merge_neighbours
 from mpmd_trace.passes.fragment_info import is_of_microbatch
@@ -16,10 +18,13 @@ __all__ = ["MergeInferredApart"]
 class MergeInferredApart(MergeInferredFragments):
     """`mpmd-merge-inferred-fragments`, in which programs of microbatches stay equal."""
 
-    #: Whether inferred fragments stay that send what they make of gradients, which the reference merges.
-    keep_sends_separate: bool = False
-    #: Whether fragments of microbatches stay apart from what belongs to none, where there are several microbatches.
-    uniform: bool = True
+    name: ClassVar[str] = "mpmd-merge-inferred-apart"
+    summary: ClassVar[str] = "mpmd-merge-inferred-fragments that keeps programs of microbatches equal"
+
+    keep_sends_separate: bool = option(False, "keep inferred fragments that send what they make of gradients")
+    uniform: bool = option(
+        True, "keep fragments of microbatches apart from what belongs to none, where there are several microbatches"
+    )
 
     def merge(self, function: FuncOp, mode: Mode) -> bool:
         stays = _sends if self.keep_sends_separate else None

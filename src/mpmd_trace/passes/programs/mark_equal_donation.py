@@ -6,6 +6,7 @@ import dataclasses
 import functools
 import operator
 from collections.abc import Callable, Hashable, Iterable, Mapping, Sequence
+from typing import ClassVar
 
 from mpmd_trace.ir.attributes import DictAttr
 from mpmd_trace.ir.bodies import effective_operands, remembers
@@ -29,6 +30,9 @@ class MarkEqualDonation(MarkAliasingAndDonation):
     cannot be there before all that reads the operand has run, if there is one: in the place of another one, XLA would
     copy the operand first.
     """
+
+    name: ClassVar[str] = "mpmd-mark-equal-donation"
+    summary: ClassVar[str] = "mpmd-mark-aliasing-and-donation with which equal fragments donate the same"
 
     def needed(self, function: FuncOp) -> Callable[[Use, FragmentOp], bool]:
         program = _programs(op for op in function.body if isinstance(op, FragmentOp))
