@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import threading
+from types import SimpleNamespace
 from typing import Any
 
 import jax
@@ -126,7 +127,7 @@ def test_threads_issue_where_launches_take_long(factor: float, threads: bool, mo
     assert not runtime.may_use_threads  # on CPUs
     runtime.may_use_threads = True
     clock = iter(np.arange(1000) * factor * SLOW * len(runtime.steps))  # looked at before and after each call
-    monkeypatch.setattr("mpmd_trace.backend.runtime.time.perf_counter", lambda: next(clock))
+    monkeypatch.setattr("mpmd_trace.backend.runtime.time", SimpleNamespace(perf_counter=lambda: next(clock)))
     results = [c(*ARGS) for _ in range(4)]
     assert runtime._launches_slowly is threads
     results += [c(*ARGS) for _ in range(2)]
@@ -140,7 +141,7 @@ def test_one_call_that_takes_long_is_an_exception(monkeypatch: pytest.MonkeyPatc
     c.program.runtime.may_use_threads = True
     many = SLOW * len(c.program.runtime.steps)
     clock = iter(np.cumsum([0, 0, *[0, 2 * many, 0, 2 * many, 0, 0.1 * many] * 4]))
-    monkeypatch.setattr("mpmd_trace.backend.runtime.time.perf_counter", lambda: next(clock))
+    monkeypatch.setattr("mpmd_trace.backend.runtime.time", SimpleNamespace(perf_counter=lambda: next(clock)))
     for _ in range(10):
         c(*ARGS)
     assert not c.program.runtime._launches_slowly
@@ -181,3 +182,30 @@ def test_with_checks_of_numbers_one_thread_issues(monkeypatch: pytest.MonkeyPatc
     bad = [np.full_like(w, np.nan) for w in ARGS[0]]
     with jax.debug_nans(True), pytest.raises(FloatingPointError, match="nan"):
         c(bad, ARGS[1])
+
+
+@pytest.mark.parametrize("watch", ["device_to_device", "device_to_host", "host_to_device"])
+def test_with_a_guard_of_transfers_one_thread_issues(watch: str) -> None:
+    c = compiled()
+    c.program.runtime._launches_slowly = True
+    args = c.place(*ARGS)[0]
+    with getattr(jax, f"transfer_guard_{watch}")("log"):
+        c(*args)
+    assert "_threaded" not in c.program.runtime.__dict__
+
+
+def test_steps_that_call_back_python_are_issued_by_one_thread() -> None:
+    seen: list[float] = []
+
+    def told(ws: list[jax.Array], batch: jax.Array) -> tuple[list[jax.Array], jax.Array]:
+        ws, value = step(ws, batch)
+        jax.debug.callback(lambda v: seen.append(float(v)), value)
+        return ws, value
+
+    topology = {f"m{i}": Mesh(np.array(jax.devices()[i : i + 1]), ("x",)) for i in range(STAGES)}
+    config = mt.make_config(topology, {f"layer{i}": f"m{i}" for i in range(STAGES)}, pipeline_schedule="1F1B")
+    c = mt.jit(told, config).lower(*ARGS).compile()
+    c.program.runtime._launches_slowly = True
+    value = c(*ARGS)[1]
+    jax.effects_barrier()
+    assert seen == [float(value)] and "_threaded" not in c.program.runtime.__dict__

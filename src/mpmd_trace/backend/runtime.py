@@ -88,7 +88,7 @@ class Runtime:
         self._started += 1
         if is_profiling():
             return self._profiled(args)
-        if self._launches_slowly and not _is_watched():
+        if self._launches_slowly and not self._calls_back and not _is_watched():
             return self._issue_by_threads(args)
         begin = time.perf_counter()
         results = self._issue(args, self.steps)
@@ -97,6 +97,11 @@ class Runtime:
             self._slow = self._slow + 1 if each > SLOW else 0
             self._launches_slowly = self._slow >= _SLOW_CALLS and self.may_use_threads
         return results
+
+    @functools.cached_property
+    def _calls_back(self) -> bool:
+        """Whether a program calls back Python, which may need what this thread holds, and keeps tokens in it."""
+        return any(executable.compiled.calls_back for executable in self.own_executables)
 
     @functools.cached_property
     def _threaded(self) -> ThreadedPlan:
@@ -316,8 +321,14 @@ _SLOW_CALLS = 3
 
 def _is_watched() -> bool:
     """Return whether settings of JAX, which are those of the calling thread, look at values or copies."""
-    guard = jax.config.jax_transfer_guard_device_to_device or jax.config.jax_transfer_guard
-    return bool(jax.config.jax_debug_nans or jax.config.jax_debug_infs or guard not in (None, "allow"))
+    config = jax.config
+    guards = (
+        config.jax_transfer_guard_device_to_device,
+        config.jax_transfer_guard_device_to_host,
+        config.jax_transfer_guard_host_to_device,
+    )
+    watched = any((guard or config.jax_transfer_guard) not in (None, "allow") for guard in guards)
+    return bool(config.jax_debug_nans or config.jax_debug_infs or watched)
 
 
 def _chooser(slots: Sequence[int]) -> Callable[[list[Any]], Sequence[Any]]:

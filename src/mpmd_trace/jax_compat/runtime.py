@@ -191,12 +191,17 @@ class Built:
         return not hasattr(self._compiled.runtime_executable(), "local_devices")
 
     @functools.cached_property
+    def calls_back(self) -> bool:
+        """Whether it calls back Python functions, or has other effects, for which JAX has tokens in each thread."""
+        if self.is_for_described:
+            return False
+        unsafe = self._compiled._executable.unsafe_call
+        return bool(unsafe.ordered_effects or unsafe.has_unordered_effects or unsafe.has_host_callbacks)
+
+    @functools.cached_property
     def serialized(self) -> bytes | None:
         """The executable as bytes; None for one that calls back Python functions, and where a platform cannot."""
-        if self.is_for_described:
-            return None
-        unsafe = self._compiled._executable.unsafe_call
-        if unsafe.ordered_effects or unsafe.has_unordered_effects or unsafe.has_host_callbacks:
+        if self.is_for_described or self.calls_back:
             return None
         try:
             # What comes from the cache cannot be serialized again: XLA's CPU client loses its functions.
@@ -219,7 +224,7 @@ class Built:
             return _not_attached
         executable = self._compiled._executable
         unsafe = executable.unsafe_call
-        if unsafe.ordered_effects or unsafe.has_unordered_effects or unsafe.has_host_callbacks:
+        if self.calls_back:
             return lambda args: list(unsafe(*args))  # `jax.effects_barrier` knows of it
         return _call(executable.xla_executable, unsafe.out_handler.handlers)
 
@@ -305,6 +310,9 @@ class Rebound:
 
     `like`: the one that it is a copy of, which knows what XLA compiled.
     """
+
+    #: Nothing else can be read back.
+    calls_back = False
 
     def __init__(
         self,
