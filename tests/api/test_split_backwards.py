@@ -8,8 +8,10 @@ from typing import Any
 
 import jax
 import jax.numpy as jnp
+import numpy as np
 import pytest
 from jax import lax
+from jax.sharding import AxisType, Mesh, NamedSharding
 from jax.sharding import PartitionSpec as P
 from pipelines import assert_same, topology
 
@@ -118,6 +120,38 @@ def test_numbers_are_those_of_jit_and_no_gradient_waits(kind: str) -> None:
     found = compiled(*args)
     with around:
         assert_same(found, jax.jit(step)(*args))
+
+
+def test_activations_stay_sharded_along_axes_that_are_not_manual() -> None:
+    def part(w: Weights, x: jax.Array) -> jax.Array:
+        return x + lax.psum(jnp.tanh(x @ w["up"]) @ w["down"], "x")
+
+    specs = {"up": P(None, "x"), "down": P("x", None)}
+    layer = jax.shard_map(part, in_specs=(specs, P()), out_specs=P(), axis_names={"x"})
+
+    def loss(weights: list[Weights], x: jax.Array) -> jax.Array:
+        for i, w in enumerate(weights):
+            x = mpmd_trace.named_computation(layer, name=f"stage{i}")(w, x)
+        return jnp.mean(x**2)
+
+    def step(weights: list[Weights], xs: jax.Array) -> Any:
+        return mpmd_trace.value_and_grad(loss, microbatches=MICROBATCHES)(weights, xs)
+
+    devices = np.array(jax.devices()[:8]).reshape(2, 2, 2)
+    meshes = {f"m{i}": Mesh(own, ("x", "y"), axis_types=(AxisType.Auto,) * 2) for i, own in enumerate(devices)}
+    config = mpmd_trace.make_config(meshes, {"stage0": "m0", "stage1": "m1"}, pipeline_schedule="zb-h1")
+    keys = jax.random.split(jax.random.key(0), 2)
+    weights = [{name: 0.2 * jax.random.normal(k, (WIDTH, WIDTH)) for name in specs} for k in keys]
+    xs = jax.random.normal(jax.random.key(1), (MICROBATCHES * ROWS, WIDTH))
+    places = [{n: NamedSharding(mesh, spec) for n, spec in specs.items()} for mesh in meshes.values()]
+    batch = NamedSharding(meshes["m0"], P("y", None))
+    with jax.set_mesh(meshes["m0"]):
+        lowered = mpmd_trace.jit(step, config, in_shardings=(places, batch)).lower(weights, xs)
+        expected = jax.jit(step)(weights, xs)
+    compiled = lowered.compile()
+    gathers = {mesh: kinds["all-gather"].runs for mesh, kinds in compiled.collectives().items()}
+    assert gathers == {"m0": 1, "m1": 0}  # of the batch, once, before it is divided into microbatches
+    assert_same(compiled(weights, xs), expected)
 
 
 @jax.custom_vjp
