@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+import shutil
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -242,6 +243,118 @@ def test_a_file_of_equinox(tmp_path: Path) -> None:
         mt.restore(tmp_path / "model.eqx", model)
     with pytest.raises(mt.MpmdError, match="leave out names="):
         mt.restore(tmp_path / "model.eqx", tree, names={"0": "1"})
+
+
+def test_a_file_of_equinox_with_flags(tmp_path: Path) -> None:
+    """Equinox writes all arrays and numbers, flags among them; flags are of the program here, and stay."""
+
+    def tree(seed: int, inference: bool) -> Any:
+        key = jax.random.key(seed)
+        attention = eqx.nn.MultiheadAttention(2, 4, dropout_p=0.5, inference=inference, key=key)
+        return (
+            attention,
+            eqx.nn.Dropout(0.25 + seed, inference=inference),
+            np.float32(seed),
+            eqx.nn.Linear(2, 2, key=key),
+        )
+
+    eqx.tree_serialise_leaves(tmp_path / "model.eqx", tree(1, True))
+    restored = mt.restore(tmp_path / "model.eqx", tree(0, False))
+    assert eqx.tree_equal(jax.tree.map(np.asarray, restored), jax.tree.map(np.asarray, tree(1, False)))
+    assert restored[1].inference is False
+
+
+def test_a_file_of_equinox_that_is_cut(tmp_path: Path) -> None:
+    file = tmp_path / "model.eqx"
+    tree = {"a": jnp.arange(3.0), "b": True, "c": jnp.ones((2, 2))}
+    eqx.tree_serialise_leaves(file, tree)
+    data = file.read_bytes()
+    for size in range(8, len(data), 7):
+        file.write_bytes(data[:size])
+        with pytest.raises(mt.MpmdError, match=r"model\.eqx (is damaged|has \d arrays)"):
+            mt.restore(file, tree)
+    with file.open("wb") as opened:
+        np.save(opened, np.array([object()]), allow_pickle=True)
+    with pytest.raises(mt.MpmdError, match="is damaged: it has Python objects"):
+        mt.restore(file, {"a": jnp.zeros(1)})
+
+
+def test_folders_beside_the_steps(tmp_path: Path) -> None:
+    manager(tmp_path / "run", params())
+    (tmp_path / "run" / "logs_20261126").mkdir()
+    (tmp_path / "run" / "cache_99" / "x").mkdir(parents=True)
+    check(mt.restore(tmp_path / "run", params()), params(), params())
+    for other, folder in (("best_3", "best_3"), ("eval_3", "eval_3/default")):
+        standard(tmp_path / "run" / folder, params())
+        with pytest.raises(mt.MpmdError, match=f"run has checkpoints of several kinds, such as 10 and {other}"):
+            mt.restore(tmp_path / "run", params())
+        shutil.rmtree(tmp_path / "run" / other)
+    with pytest.raises(mt.MpmdError, match="no checkpoint"):
+        mt.restore(tmp_path / "run" / "cache_99", params())
+
+
+@pytest.mark.parametrize("write", [standard, lambda path, tree: mt.save(path, tree) or path], ids=["orbax", "ours"])
+def test_numbers_that_do_not_fit(tmp_path: Path, write: Callable[[Path, Any], Path]) -> None:
+    write(tmp_path / "c", {"n": 2**40, "x": 1e300, "w": jnp.ones(3)})
+    on_mesh = NamedSharding(Mesh(np.array(jax.devices()[:2]), ("x",)), PartitionSpec())
+    placed = jax.ShapeDtypeStruct((), jnp.int32, sharding=on_mesh)
+    for n in (jnp.zeros((), jnp.int32), placed):
+        with pytest.raises(mt.MpmdError, match=r"n.* is stored as 1099511627776, which is no int32"):
+            mt.restore(tmp_path / "c", {"n": n, "x": 0.0, "w": jnp.zeros(3)})
+    with pytest.raises(mt.MpmdError, match=r"x.* is stored as 1e\+300, which is no float32"):
+        mt.restore(tmp_path / "c", {"n": 0, "x": jnp.zeros(()), "w": jnp.zeros(3)})
+    restored = mt.restore(tmp_path / "c", {"n": 0, "x": 0.0, "w": jnp.zeros(3)})
+    assert (restored["n"], restored["x"]) == (2**40, 1e300)
+
+
+def test_a_pattern_that_is_none(tmp_path: Path) -> None:
+    standard(tmp_path / "c", params())
+    with pytest.raises(mt.MpmdError, match=r"names has '\(w', which is no regular expression: missing \)"):
+        mt.restore(tmp_path / "c", params(), names={"(w": "x"})
+
+
+class Pair:
+    """A node without names of its children."""
+
+    def __init__(self, first: Any, second: Any) -> None:
+        self.children = (first, second)
+
+
+jax.tree_util.register_pytree_node(Pair, lambda pair: (pair.children, None), lambda _, children: Pair(*children))
+
+KEYS: dict[str, Callable[[Any], Any]] = {
+    "node": lambda x: {"m": Pair(x, 2 * x)},
+    "quote": lambda x: {"it's": x},
+    "quotes": lambda x: {"a\"'b": x},
+    "bracket": lambda x: {"a]['b": x},
+    "line": lambda x: {"a\nb": x},
+    "empty": lambda x: {"": x},
+    "negative": lambda x: {-1: x},
+    "float": lambda x: {1.5: x},
+    "tuple": lambda x: {("a", "b"): x},
+    "none": lambda x: {None: x},
+    "alone": lambda x: x,
+    "prefix": lambda x: {"rows 0:1 of axis 0 of x": x},
+    "mixed": lambda x: [{("a", 0): Pair({"it's": x}, Both(x, {-1: 2 * x}))}],
+}
+
+
+@pytest.mark.parametrize("root", KEYS)
+@pytest.mark.parametrize("sums", [True, False])
+def test_what_save_wrote_with_any_keys(tmp_path: Path, root: str, sums: bool) -> None:
+    tree, zeros = (KEYS[root](x) for x in (jnp.arange(3.0), jnp.zeros(3)))
+    mt.save(tmp_path / "c", (tree, 5))
+    if not sums:  # of versions that wrote none
+        (tmp_path / "c" / "_CHECKSUMS").unlink()
+    check(mt.restore(tmp_path / "c", (zeros, 0)), (zeros, 0), (tree, 5))
+    check(mt.restore(tmp_path / "c", (zeros, 0), cast=True), (zeros, 0), (tree, 5))
+
+
+def test_names_of_what_save_wrote_with_other_keys(tmp_path: Path) -> None:
+    mt.save(tmp_path / "c", {"it's": Pair({-1: jnp.ones(3)}, 0)})
+    restored = mt.restore(tmp_path / "c", {"x": jnp.zeros(3), "n": 1}, names={"x": "it's.0.-1", "n": "it's.1"})
+    np.testing.assert_array_equal(restored["x"], np.ones(3))
+    assert restored["n"] == 0
 
 
 def test_a_file_of_flax(tmp_path: Path) -> None:

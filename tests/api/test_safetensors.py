@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import re
 from pathlib import Path
 from typing import Any
@@ -284,6 +285,72 @@ def test_mistakes(tmp_path: Path) -> None:
             mt.restore(folder, {"w": jnp.zeros((2, 3))})
 
 
+def write_raw(path: Path, header: Any, data: bytes) -> None:
+    text = json.dumps(header).encode()
+    path.write_bytes(len(text).to_bytes(8, "little") + text + data)
+
+
+def test_headers_that_say_too_much(tmp_path: Path) -> None:
+    file = tmp_path / "m.safetensors"
+    good = {"dtype": "F32", "shape": [2], "data_offsets": [0, 8]}
+    for bad in (
+        [],
+        "text",
+        {"w": good | {"data_offsets": [-8, 0]}},
+        {"w": good | {"data_offsets": [8, 0], "shape": [-2]}},
+        {"w": good | {"data_offsets": [0.0, 8.0]}},
+        {"w": good | {"data_offsets": [8, 16]}},
+        {"w": good | {"shape": [2.0]}},
+        {"w": good | {"data_offsets": 8}},
+        {"w": []},
+    ):
+        write_raw(file, bad, bytes(8))
+        with pytest.raises(mt.MpmdError, match=r"m\.safetensors is no file of safetensors, or it is damaged"):
+            mt.restore(file, {"w": jnp.zeros(2)})
+
+
+def test_dtypes_that_are_not_wanted(tmp_path: Path) -> None:
+    file = tmp_path / "m.safetensors"
+    header = {
+        "w": {"dtype": "F32", "shape": [2], "data_offsets": [0, 8]},
+        "q": {"dtype": "F6_E2M3", "shape": [4], "data_offsets": [8, 11]},
+        "scale": {"dtype": "F8_E8M0", "shape": [1], "data_offsets": [11, 12]},
+    }
+    write_raw(file, header, np.array([1, 2], np.float32).tobytes() + bytes(3) + b"\x80")
+    with pytest.warns(mt.MpmdWarning, match="also has q"):
+        restored = mt.restore(file, {"w": jnp.zeros(2), "scale": np.zeros(1, ml_dtypes.float8_e8m0fnu)})
+    np.testing.assert_array_equal(restored["w"], [1, 2])
+    assert restored["scale"].astype(np.float32) == 2
+    with pytest.raises(mt.MpmdError, match=r"q in .* has the dtype F6_E2M3, which JAX does not have"):
+        mt.restore(file, {"q": jnp.zeros(4)})
+
+
+def test_an_index_names_files_of_its_folder(tmp_path: Path) -> None:
+    folder = hugging_face(tmp_path / "model", random({"w": (2,)}), 1)
+    write_raw(tmp_path / "other.safetensors", {"w": {"dtype": "F32", "shape": [2], "data_offsets": [0, 8]}}, bytes(8))
+    for file in ("../other.safetensors", str(tmp_path / "other.safetensors"), ""):
+        (folder / "model.safetensors.index.json").write_text(json.dumps({"weight_map": {"w": file}}))
+        with pytest.raises(mt.MpmdError, match="which is no file of its folder"):
+            mt.restore(folder, {"w": jnp.zeros(2)})
+
+
+@pytest.mark.parametrize("on_mesh", [False, True])
+def test_what_is_restored_does_not_change_with_the_file(tmp_path: Path, on_mesh: bool) -> None:
+    file = tmp_path / "m.safetensors"
+    header = json.dumps({"w": {"dtype": "F32", "shape": [4, 256], "data_offsets": [0, 4096]}}).encode().ljust(120)
+    stored = np.arange(1024, dtype=np.float32).reshape(4, 256)
+    file.write_bytes((120).to_bytes(8, "little") + header + stored.tobytes())  # at 128, as JAX takes memory over
+    like: Any = jnp.zeros((4, 256))
+    if on_mesh:
+        sharding = NamedSharding(topology()["m0"], PartitionSpec())
+        like = jax.ShapeDtypeStruct((4, 256), jnp.float32, sharding=sharding)
+    restored = mt.restore(file, {"w": like})["w"]
+    with file.open("r+b") as opened:
+        opened.seek(128)
+        opened.write(bytes(4096))
+    np.testing.assert_array_equal(np.asarray(restored), stored)
+
+
 def test_saving_again(tmp_path: Path) -> None:
     folder = tmp_path / "model"
     folder.mkdir()
@@ -298,3 +365,109 @@ def test_saving_again(tmp_path: Path) -> None:
     check(read(folder), many | {"n": np.int64(3)})
     with pytest.raises(mt.MpmdError, match="safetensors do not have the dtype of x"):
         mt.save_safetensors(folder, {"x": np.zeros(2, np.complex128)}, overwrite=True)
+
+
+def test_files_of_others_stay(tmp_path: Path) -> None:
+    others = [
+        "model_ema.safetensors",
+        "model-00001.safetensors",
+        "model.fp16.safetensors",
+        "model_ema.safetensors.part",
+    ]
+    for name in others:
+        (tmp_path / name).write_bytes(b"x")
+    mt.save_safetensors(tmp_path, {"w": jnp.zeros(3), "v": jnp.zeros(3)}, max_file_bytes=12)
+    mt.save_safetensors(tmp_path, {"w": jnp.ones(3)}, overwrite=True)
+    assert sorted(p.name for p in tmp_path.iterdir()) == sorted([*others, "model.safetensors"])
+    assert all((tmp_path / name).read_bytes() == b"x" for name in others)
+    np.testing.assert_array_equal(mt.restore(tmp_path, {"w": jnp.zeros(3)})["w"], np.ones(3))
+
+
+class Killed(BaseException):
+    """Stands for the end of the process."""
+
+
+@pytest.mark.parametrize("sizes", [(12, 12), (12, 36), (36, 12), (36, 36), (12, 24)])
+def test_saving_again_that_does_not_end(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, sizes: tuple[int, int]
+) -> None:
+    """Killed before any change of a folder, it has the old model, the new one, or none; never some of each."""
+    like = {name: jnp.zeros(3) for name in "abc"}
+    before = 0
+    while True:
+        folder = tmp_path / str(before)
+        mt.save_safetensors(folder, jax.tree.map(lambda x: x + 1, like), max_file_bytes=sizes[0])
+        left = before
+
+        def changing(change: Any) -> Any:
+            def changed(*args: Any, **kwargs: Any) -> Any:
+                nonlocal left
+                left -= 1
+                if left < 0:
+                    raise Killed
+                return change(*args, **kwargs)
+
+            return changed
+
+        with monkeypatch.context() as patch:
+            for name in ("replace", "remove", "fsync"):
+                patch.setattr(f"os.{name}", changing(getattr(os, name)))
+            try:
+                mt.save_safetensors(
+                    folder, jax.tree.map(lambda x: x + 2, like), max_file_bytes=sizes[1], overwrite=True
+                )
+                break
+            except Killed:
+                pass
+        try:
+            restored = mt.restore(folder, like)
+        except mt.MpmdError:
+            restored = None
+        if restored is not None:
+            assert len({float(x) for y in restored.values() for x in y}) == 1
+        mt.save_safetensors(folder, like, overwrite=True)
+        assert [p.name for p in folder.iterdir()] == ["model.safetensors"]
+        before += 1
+    assert before > 1
+    check(read(folder), jax.tree.map(lambda x: x + 2, like))
+
+
+def test_a_full_disk_changes_nothing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    like = {name: jnp.zeros(3) for name in "abc"}
+    mt.save_safetensors(tmp_path, like, max_file_bytes=12)
+    files = {p.name: p.read_bytes() for p in tmp_path.iterdir()}
+    calls = []
+
+    def full(number: int) -> None:
+        calls.append(number)
+        if len(calls) == 2:
+            raise OSError(28, "No space left on device")
+
+    monkeypatch.setattr(os, "fsync", full)
+    with pytest.raises(mt.MpmdError, match=r"cannot save to .*: No space left on device"):
+        mt.save_safetensors(tmp_path, jax.tree.map(lambda x: x + 1, like), max_file_bytes=12, overwrite=True)
+    assert {p.name: p.read_bytes() for p in tmp_path.iterdir()} == files
+
+
+def test_what_would_be_lost_in_writing(tmp_path: Path) -> None:
+    both = {"a.b": jnp.zeros(3), "a": {"b": jnp.ones(3)}}
+    with pytest.raises(mt.MpmdError, match=r"two arrays are called a\.b"):
+        mt.save_safetensors(tmp_path / "no", both)
+    mt.save_safetensors(tmp_path / "one", {"a.b": jnp.ones(3)})
+    with pytest.raises(mt.MpmdError, match=r"two arrays are called a\.b"):
+        mt.restore(tmp_path / "one", both)
+    rows = {r"(\d)\.w": StoredAs("w", row=r"\1")}
+    for other in (jnp.zeros(3, jnp.int32), jnp.zeros(4), jnp.zeros((1, 3))):
+        with pytest.raises(mt.MpmdError, match=r"w would have rows of float32\[3\] along axis 0, such as 0\.w, and of"):
+            mt.save_safetensors(tmp_path / "no", [{"w": jnp.zeros(3)}, {"w": other}], names=rows)
+
+
+def test_big_endian_arrays(tmp_path: Path) -> None:
+    x = np.arange(6, dtype=">f4").reshape(2, 3)
+    mt.save_safetensors(tmp_path / "one", {"x": x, "n": x.astype(">i8")})
+    restored = mt.restore(tmp_path / "one", {"x": np.zeros((2, 3), np.float32), "n": np.zeros((2, 3), np.int64)})
+    np.testing.assert_array_equal(restored["x"], x)
+    np.testing.assert_array_equal(restored["n"], x)
+    rows = {r"(\d)": StoredAs("w", row=r"\1")}
+    mt.save_safetensors(tmp_path / "rows", [x, jnp.asarray(x.astype(np.float32)) + 1], names=rows)
+    np.testing.assert_array_equal(mt.restore(tmp_path / "rows", {"w": jnp.zeros((2, 2, 3))})["w"], np.stack([x, x + 1]))

@@ -16,7 +16,7 @@ from mpmd_trace.backend.distribution.job import current
 from mpmd_trace.diagnostics.files import replace_folder, write_file
 from mpmd_trace.diagnostics.messages import MpmdError
 
-__all__ = ["Replacement", "check", "complete", "once"]
+__all__ = ["Replacement", "check", "complete", "has_checksums", "once"]
 
 #: The file with the checksum of each other one.
 _SUMS = "_CHECKSUMS"
@@ -32,6 +32,11 @@ def complete(path: str) -> str:
     beside = _beside(path, "new")
     # The checksums are written last, so a folder without them is not complete.
     return beside if not os.path.lexists(path) and os.path.isfile(os.path.join(beside, _SUMS)) else path
+
+
+def has_checksums(path: str) -> bool:
+    """Return whether `path` is a folder that a `Replacement` has put there."""
+    return os.path.isfile(os.path.join(path, _SUMS))
 
 
 class Replacement:

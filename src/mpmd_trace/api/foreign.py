@@ -14,7 +14,7 @@ from jax.sharding import SingleDeviceSharding
 from mpmd_trace.api.filter_jit import is_dynamic
 from mpmd_trace.api.foreign_files import OrbaxTree, equinox_leaves, flax_state, is_equinox
 from mpmd_trace.api.safetensors_files import SafetensorsFiles, is_safetensors
-from mpmd_trace.api.stored_as import Names, Rule, dotted, missing, resolved
+from mpmd_trace.api.stored_as import Names, Rule, by_name, converted, dotted, missing, resolved
 from mpmd_trace.backend.stacked import Pieces, PiecesType
 from mpmd_trace.diagnostics.messages import Diagnostic, MpmdError
 from mpmd_trace.frontend.errors import warn
@@ -30,8 +30,8 @@ def restore_foreign(path: str, tree: Any, names: Names | None, *, cast: bool, on
     on_host: whether arrays without a sharding are those of NumPy.
     """
     flat, structure = jax.tree_util.tree_flatten_with_path(tree)
-    wanted = {dotted(p): _data_type(x) for p, x in flat if is_dynamic(x) or type(x) in (int, float, complex)}
-    source = _source(path, wanted, names)
+    wanted = by_name((dotted(p), _data_type(x)) for p, x in flat if _is_restored(x))
+    source = _source(path, tree, wanted, names)
     rules = _in_item(resolved(wanted, names), source)
     problems = [missing(n, source, path) for rule in rules.values() for n in rule.names if n not in source]
     if not problems:
@@ -48,25 +48,31 @@ def restore_foreign(path: str, tree: Any, names: Names | None, *, cast: bool, on
     leaves = []
     for key_path, leaf in flat:
         name = dotted(key_path)
-        if name not in wanted:
+        if not _is_restored(leaf):
             leaves.append(leaf)
         elif not is_dynamic(leaf):
             leaves.append(type(leaf)(rules[name].read(arrays, (), ()).item()))
         else:
-            leaves.append(_restored(leaf, wanted[name], rules[name], arrays, on_host=on_host))
+            stored = _Stored(name, rules[name], arrays, cast=cast, on_host=on_host)
+            leaves.append(_restored(leaf, wanted[name], stored))
     return jax.tree.unflatten(structure, leaves)
 
 
-def _source(path: str, wanted: Mapping[str, Any], names: Names | None) -> Mapping[str, Any]:
+def _is_restored(leaf: Any) -> bool:
+    return is_dynamic(leaf) or type(leaf) in (int, float, complex)
+
+
+def _source(path: str, tree: Any, wanted: Mapping[str, Any], names: Names | None) -> Mapping[str, Any]:
     """Return what is stored, by name."""
     if is_safetensors(path):
         return SafetensorsFiles(path)
     if os.path.isdir(path):
-        return OrbaxTree(path)
+        return OrbaxTree(path, tree)
     if is_equinox(path):
         if names:
             raise MpmdError(f"{path} has the leaves of a model in their order and no names: leave out names=")
-        return equinox_leaves(path, wanted)
+        leaves = [(dotted(p), x) for p, x in jax.tree_util.tree_leaves_with_path(tree)]
+        return equinox_leaves(path, leaves, wanted)
     return flax_state(path)
 
 
@@ -107,39 +113,67 @@ def _is_here(spec: Any) -> bool:
     return any(one is None or one.addressable_devices for one in shardings)
 
 
-def _restored(leaf: Any, spec: Any, rule: Rule, arrays: Mapping[str, Any], *, on_host: bool) -> Any:
+@dataclasses.dataclass(frozen=True)
+class _Stored:
+    """What is stored for a leaf.
+
+    Attributes:
+        name: of the leaf.
+        rule: how it is stored.
+        arrays: what is stored, by name; may be views of files.
+        cast: whether it may be converted at a loss.
+        on_host: whether it is one of NumPy where there is no sharding.
+    """
+
+    name: str
+    rule: Rule
+    arrays: Mapping[str, Any]
+    cast: bool
+    on_host: bool
+
+    def read(self, shape: tuple[int, ...], index: tuple[slice, ...], spec: Any) -> np.ndarray[Any, Any]:
+        """Return a part in memory of its own: JAX would take over that of a file, which may change."""
+        array = self.rule.read(self.arrays, shape, index)
+        if not (shape or self.cast):
+            array = converted(array, spec.dtype, self.name)
+        is_elsewhere = (sharding := getattr(spec, "sharding", None)) and all(
+            device.platform != "cpu" for device in sharding.addressable_devices
+        )
+        return np.require(array, spec.dtype, ["C"] if is_elsewhere else ["C", "O"])
+
+
+def _restored(leaf: Any, spec: Any, stored: _Stored) -> Any:
     """Return the array for a leaf."""
     if isinstance(leaf, Pieces | PiecesType):
         parts = [
-            _array(part, rule, arrays, leaf.shape, (leaf.axis, start), on_host=on_host)
+            _array(part, stored, leaf.shape, (leaf.axis, start))
             for start, part in zip(leaf.bounds, leaf.parts, strict=False)
         ]
         return Pieces(leaf.bounds, parts, leaf.axis)
-    array = _array(spec, rule, arrays, spec.shape, (0, 0), on_host=on_host)
+    array = _array(spec, stored, spec.shape, (0, 0))
     return jax.random.wrap_key_data(array, impl=key_implementation(leaf)) if is_key(leaf) else array
 
 
-def _array(
-    spec: Any, rule: Rule, arrays: Mapping[str, Any], whole: Sequence[int], at: tuple[int, int], *, on_host: bool
-) -> Any:
+def _array(spec: Any, stored: _Stored, whole: Sequence[int], at: tuple[int, int]) -> Any:
     """Return the array like `spec`, of which each process reads what is on its devices.
 
     It is a part of one of the shape `whole`: along the axis `at[0]`, from `at[1]`.
     """
     sharding = getattr(spec, "sharding", None)
     axis, start = at
+    rule, arrays = stored.rule, stored.arrays
 
     def read(index: Sequence[slice]) -> np.ndarray[Any, Any]:
         full = [slice(*one.indices(size)) for one, size in zip(index, spec.shape, strict=True)]
         if start:
             full[axis] = slice(full[axis].start + start, full[axis].stop + start)
-        return np.asarray(rule.read(arrays, tuple(whole), tuple(full)), spec.dtype, order="C")
+        return stored.read(tuple(whole), tuple(full), spec)
 
     def everything() -> np.ndarray[Any, Any]:
         return read([slice(None)] * len(spec.shape))
 
     if sharding is None:
-        return everything() if on_host else jax.numpy.asarray(everything())
+        return everything() if stored.on_host else jax.numpy.asarray(everything())
     like = jax.ShapeDtypeStruct(spec.shape, spec.dtype, sharding=sharding)
     if not sharding.addressable_devices:
         return elsewhere(like)

@@ -2,18 +2,22 @@
 
 from __future__ import annotations
 
+import ast
 import contextlib
+import math
 import os
 import pathlib
 import re
-from collections.abc import Iterator, Mapping
-from typing import Any
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any, BinaryIO
 
 import jax
 import numpy as np
 
+from mpmd_trace.api.checkpoint_folders import has_checksums
 from mpmd_trace.api.checkpoints import checkpoint_handler, orbax
-from mpmd_trace.api.stored_as import Rule, dotted
+from mpmd_trace.api.filter_jit import is_dynamic
+from mpmd_trace.api.stored_as import Rule, by_name, dotted
 from mpmd_trace.backend.distribution.job import current
 from mpmd_trace.diagnostics.internal import in_words
 from mpmd_trace.diagnostics.messages import MpmdError
@@ -22,10 +26,13 @@ __all__ = ["OrbaxTree", "equinox_leaves", "flax_state", "is_equinox", "is_ours"]
 
 _METADATA = "_METADATA"
 _NUMPY = b"\x93NUMPY"
-_STEP = re.compile(r"(?:.*_)?(\d+)")
-#: A path of JAX, as `save` names arrays and numbers.
-_OURS = re.compile(r"(?:number |rows .* of |empty \S* )?((?:\['[^']*'\]|\[\d+\]|\.\w+)*)", re.DOTALL)
-_KEY = re.compile(r"\['([^']*)'\]|\[(\d+)\]|\.(\w+)")
+_STEP = re.compile(r"(.*_)?(\d+)")
+#: What is before the path of JAX in the names that `save` gives.
+_PREFIX = re.compile(r"(?:number |rows \S+ of axis \d+ of |empty \S+ )?")
+#: A key in a path of JAX: text, the number of a child, another key of a dictionary, an attribute.
+_KEY = re.compile(
+    r"""\[('(?:[^'\\]|\\.)*'|"(?:[^"\\]|\\.)*")\]|\[<flat\ index\ (\d+)>\]|\[([^][]*)\]|\.(\w+)""", re.DOTALL
+)
 
 
 class OrbaxTree(Mapping[str, Any]):
@@ -35,15 +42,18 @@ class OrbaxTree(Mapping[str, Any]):
     names come first.
     """
 
-    def __init__(self, path: str) -> None:
+    def __init__(self, path: str, like: Any) -> None:
+        #: The names here of what `save` names by its path.
+        self._known = {jax.tree_util.keystr(p): dotted(p) for p, _ in jax.tree_util.tree_leaves_with_path(like)}
         self._folders = _folders(path)
         #: The names of the items, if there are several.
         self.item_names = tuple(name for name in self._folders if name)
         self._trees: dict[str, Any] = {}
-        self._types: dict[str, Any] = {}
+        types: list[tuple[str, Any]] = []
         for item, folder in self._folders.items():
             tree = self._trees[item] = _tree(folder)
-            self._types.update((name, _without_data(one)) for name, one in _named(tree, item) if _is_type(one))
+            types += [(name, _without_data(one)) for name, one in self._named(tree, item) if _is_type(one)]
+        self._types = by_name(types)
 
     def __getitem__(self, name: str) -> Any:
         return self._types[name]
@@ -62,6 +72,8 @@ class OrbaxTree(Mapping[str, Any]):
             rule.names[0]: wanted[name]
             for name, rule in rules.items()
             if rule.is_plain and needed.count(rule.names[0]) == 1 and _is_placed(wanted[name])
+            # Orbax would convert a number to a dtype that it does not fit.
+            if wanted[name].shape or wanted[name].dtype == self._types[rule.names[0]].dtype
         }
 
         def argument(name: str) -> Any:
@@ -74,7 +86,7 @@ class OrbaxTree(Mapping[str, Any]):
         with _checkpointer() as checkpointer:
             for item, folder in self._folders.items():
                 structure = jax.tree.structure(self._trees[item], is_leaf=_is_type)
-                names = [name for name, _ in _named(self._trees[item], item)]
+                names = [name for name, _ in self._named(self._trees[item], item)]
                 kept = set(names).intersection(needed)
                 if not kept:
                     continue
@@ -88,6 +100,12 @@ class OrbaxTree(Mapping[str, Any]):
                     )
                 result.update((n, x) for n, x in zip(names, structure.flatten_up_to(read), strict=True) if n in kept)
         return {n: x if isinstance(x, jax.Array) else np.asarray(x) for n, x in result.items()}
+
+    def _named(self, tree: Any, item: str) -> list[tuple[str, Any]]:
+        """Return the types of a tree with their names."""
+        flat = jax.tree_util.tree_leaves_with_path(tree, is_leaf=_is_type)
+        names = [_in_dots(dotted(path), self._known) for path, _ in flat]
+        return [(f"{item}.{n}" if item and n else item or n, one) for n, (_, one) in zip(names, flat, strict=True)]
 
 
 def _is_placed(spec: Any) -> bool:
@@ -115,15 +133,31 @@ def _folders(path: str) -> dict[str, str]:
         return {"": path}
     inside = sorted(name for name in os.listdir(path) if os.path.isdir(os.path.join(path, name)))
     items = [name for name in inside if os.path.isfile(os.path.join(path, name, _METADATA))]
+    steps: dict[str, dict[int, str]] = {}
+    for name in inside:
+        if name not in items and (match := _STEP.fullmatch(name)):
+            steps.setdefault(match[1] or "", {})[int(match[2])] = name
+    # Folders of others, such as of logs, may have numbers too.
+    steps = {p: s for p, s in steps.items() if any(_has_tree(os.path.join(path, name)) for name in s.values())}
+    last = [those[max(those)] for those in steps.values()]
+    if len(last) + bool(items) > 1:
+        raise MpmdError(
+            f"{path} has checkpoints of several kinds, such as {' and '.join((last + items)[:2])}: "
+            "name the folder of one"
+        )
     if items:
         return {"" if len(items) == 1 else name: os.path.join(path, name) for name in items}
-    steps = {int(match[1]): name for name in inside if (match := _STEP.fullmatch(name))}
-    if not steps:
+    if not last:
         raise MpmdError(
             f"{path} is no checkpoint: neither one of mpmd_trace.save, nor a tree of orbax or steps of its "
             f"CheckpointManager, nor safetensors; it has {', '.join(sorted(os.listdir(path))[:5]) or 'nothing'}"
         )
-    return _folders(os.path.join(path, steps[max(steps)]))
+    return _folders(os.path.join(path, last[0]))
+
+
+def _has_tree(folder: str) -> bool:
+    """Return whether a folder is a tree of orbax, or has those of its items."""
+    return any(os.path.isfile(os.path.join(folder, name, _METADATA)) for name in ("", *sorted(os.listdir(folder))))
 
 
 def _tree(folder: str) -> Any:
@@ -139,26 +173,31 @@ def _is_type(x: Any) -> bool:
     return hasattr(x, "dtype")
 
 
-def _named(tree: Any, item: str) -> list[tuple[str, Any]]:
-    """Return the types of a tree with their names."""
-    flat = jax.tree_util.tree_leaves_with_path(tree, is_leaf=_is_type)
-    names = [_in_dots(dotted(path)) for path, _ in flat]
-    return [(f"{item}.{n}" if item and n else item or n, one) for n, (_, one) in zip(names, flat, strict=True)]
+def is_ours(path: str, like: Any) -> bool:
+    """Return whether `save` wrote this folder.  It has checksums, or, of old versions, arrays by their paths in `like`.
 
-
-def is_ours(path: str) -> bool:
-    """Return whether `save` wrote this folder: a tree of arrays alone, by their paths."""
+    Orbax writes no checksums.
+    """
+    if has_checksums(path):
+        return True
     if not os.path.isfile(os.path.join(path, _METADATA)):
         return False
     tree = _tree(path)
-    return isinstance(tree, dict) and all(_is_type(one) and _OURS.fullmatch(key) for key, one in tree.items())
+    if not isinstance(tree, dict) or not all(map(_is_type, tree.values())):
+        return False
+    paths = {jax.tree_util.keystr(p) for p, _ in jax.tree_util.tree_leaves_with_path(like)}
+    return any(_PREFIX.sub("", name, count=1) in paths for name in tree)
 
 
-def _in_dots(name: str) -> str:
+def _in_dots(name: str, known: Mapping[str, str]) -> str:
     """Return the name of an array that `save` wrote, `['layers'][0].w`, with dots; others as they are."""
-    if not (match := _OURS.fullmatch(name)):
+    path = name.removeprefix("number ")
+    if path in known:
+        return known[path]
+    keys = list(_KEY.finditer(path))
+    if "".join(key[0] for key in keys) != path:
         return name
-    return ".".join(part or number or field for part, number, field in _KEY.findall(match[1] or ""))
+    return ".".join(ast.literal_eval(key[1]) if key[1] else key[2] or key[3] or key[4] or "" for key in keys)
 
 
 def _without_data(one: Any) -> np.ndarray[Any, Any]:
@@ -172,33 +211,46 @@ def is_equinox(path: str) -> bool:
         return file.read(len(_NUMPY)) == _NUMPY
 
 
-def equinox_leaves(path: str, wanted: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the arrays of such a file, which are in the order of those that are wanted, as views of it."""
+def equinox_leaves(path: str, leaves: Sequence[tuple[str, Any]], wanted: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the arrays of such a file that are wanted, as views of it.
+
+    leaves: of the model, by their names; the file has all that are arrays or numbers in this order, flags among them.
+    """
+    numbers = (np.generic, bool, int, float, complex)
+    written = [n for n, x in leaves if is_dynamic(x) or isinstance(x, numbers) or hasattr(x, "__jax_array__")]
     result: dict[str, Any] = {}
     size = os.path.getsize(path)
     with open(path, "rb") as file:
-        for name, spec in wanted.items():
+        for number, name in enumerate(written):
             if file.tell() == size:
-                raise MpmdError(
-                    f"{path} has {len(result)} arrays, and {len(wanted)} are wanted: it is of another model"
-                )
+                raise MpmdError(f"{path} has {number} arrays, and {len(written)} are wanted: it is of another model")
+            spec = wanted.get(name)
             try:
-                version = np.lib.format.read_magic(file)
-                header = (
-                    np.lib.format.read_array_header_1_0 if version == (1, 0) else np.lib.format.read_array_header_2_0
-                )
-                shape, is_fortran, dtype = header(file)
-            except ValueError as error:
+                array = _next_array(path, file, size, spec)
+            except (ValueError, TypeError, EOFError, OverflowError) as error:
                 raise MpmdError(f"{path} is damaged: {error}") from None
-            if dtype.kind == "V" and dtype.itemsize == spec.dtype.itemsize:
-                dtype = np.dtype(spec.dtype)  # NumPy knows no bfloat16
-            start = file.tell()
-            data: Any = np.memmap(path, np.uint8, "r") if np.prod(shape) else np.zeros(size, np.uint8)
-            result[name] = np.ndarray(shape, dtype, data, start, order="F" if is_fortran else "C")
-            file.seek(start + int(np.prod(shape)) * dtype.itemsize)
+            if spec is not None:
+                result[name] = array
         if file.tell() != size:
-            raise MpmdError(f"{path} has more than the {len(wanted)} arrays that are wanted: it is of another model")
+            raise MpmdError(f"{path} has more than the {len(written)} arrays that are wanted: it is of another model")
     return result
+
+
+def _next_array(path: str, file: BinaryIO, size: int, spec: Any) -> np.ndarray[Any, Any]:
+    """Return the array that begins where the file is, which then is at its end.  Raises `ValueError`."""
+    version = np.lib.format.read_magic(file)
+    header = np.lib.format.read_array_header_1_0 if version == (1, 0) else np.lib.format.read_array_header_2_0
+    shape, is_fortran, dtype = header(file)
+    if dtype.hasobject:
+        raise ValueError("it has Python objects")
+    if dtype.kind == "V" and spec is not None and dtype.itemsize == spec.dtype.itemsize:
+        dtype = np.dtype(spec.dtype)  # NumPy knows no bfloat16
+    start, length = file.tell(), math.prod(shape) * dtype.itemsize
+    if length < 0 or start + length > size:
+        raise ValueError(f"it ends in an array of {dtype}{list(shape)}")
+    file.seek(start + length)
+    data: Any = np.memmap(path, np.uint8, "r") if length else np.zeros(start, np.uint8)
+    return np.ndarray(shape, dtype, data, start, order="F" if is_fortran else "C")
 
 
 def flax_state(path: str) -> dict[str, Any]:
@@ -211,4 +263,4 @@ def flax_state(path: str) -> dict[str, Any]:
         data = file.read()
     with _reading(path):
         state = serialization.msgpack_restore(data)
-    return {dotted(p): np.asarray(x) for p, x in jax.tree_util.tree_leaves_with_path(state)}
+    return by_name((dotted(p), np.asarray(x)) for p, x in jax.tree_util.tree_leaves_with_path(state))

@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
 import math
 import os
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any
 
 import jax
@@ -13,8 +14,8 @@ import numpy as np
 
 from mpmd_trace.api.checkpoint_folders import once
 from mpmd_trace.api.filter_jit import is_dynamic
-from mpmd_trace.api.safetensors_files import Tensor, check_dtypes, is_there, write
-from mpmd_trace.api.stored_as import Names, Rule, dotted, resolved
+from mpmd_trace.api.safetensors_files import Tensor, check_dtypes, is_there, remove_parts, write
+from mpmd_trace.api.stored_as import Names, Rule, by_name, dotted, resolved
 from mpmd_trace.backend.distribution.job import current
 from mpmd_trace.backend.stacked import Pieces, check_not_deleted
 from mpmd_trace.diagnostics.internal import explains_internal_errors
@@ -57,32 +58,43 @@ def save_safetensors(
     path = os.path.realpath(path)
     check_not_deleted(tree)
     leaves = jax.tree_util.tree_leaves_with_path(tree)
-    arrays = {
-        dotted(p): _data(x) if is_dynamic(x) else np.asarray(x)
+    arrays = by_name(
+        (dotted(p), _data(x) if is_dynamic(x) else np.asarray(x))
         for p, x in leaves
         if is_dynamic(x) or type(x) in (int, float, complex)
-    }
+    )
     if not arrays:
         raise MpmdError("there is no array to save")
     tensors = _tensors(arrays, resolved(arrays, names))
     check_dtypes(tensors)
     once("folder to save to", lambda: _prepare(path, overwrite))
     job = current()
-    try:
+    with job.peers.telling(f"to save to {path}") if job is not None else contextlib.nullcontext(), _saving(path):
         finish = write(path, tensors, max_file_bytes, metadata or {"format": "pt"}, 0 if job is None else job.process)
-        once("end of the saving", finish, patient=True)
+    once("end of the saving", lambda: _finish(path, finish), patient=True)
+
+
+@contextlib.contextmanager
+def _saving(path: str) -> Iterator[None]:
+    """While files are written; errors of the system become `MpmdError`."""
+    try:
+        yield
     except OSError as error:
         raise MpmdError(f"cannot save to {path}: {error.strerror or error}") from None
+
+
+def _finish(path: str, finish: Callable[[], None]) -> None:
+    with _saving(path):
+        finish()
 
 
 def _prepare(path: str, overwrite: bool) -> None:
     files = is_there(path)
     if files and not overwrite:
         raise MpmdError(f"{path} has {files[0]}; save to another folder, or with overwrite=True")
-    try:
+    with _saving(path):
         os.makedirs(path, exist_ok=True)
-    except OSError as error:
-        raise MpmdError(f"cannot save to {path}: {error.strerror or error}") from None
+        remove_parts(path)
 
 
 def _data(x: Any) -> Any:
@@ -137,9 +149,18 @@ def _tensor(
         done = [one.stored(x)[0] for (_, one, _), x in zip(sources, those, strict=True)]
         return done[0] if rule.row is None else np.stack(done, rule.axis or 0)
 
-    shapes = [tuple(b - a for a, b in region) for _, region in regions]
-    dummy = rule.stored(np.broadcast_to(np.zeros((), np.bool_), shapes[0]))[0]
-    shape = dummy.shape
+    types = []
+    for (name, one, _), (_, region) in zip(sources, regions, strict=True):
+        x = np.broadcast_to(np.zeros((), arrays[name].dtype), tuple(b - a for a, b in region))
+        types.append((one.stored(x)[0].shape, x.dtype.name, one.axis))
+        if types[-1] != types[0]:
+            (first, dtype, axis), (other, other_dtype, other_axis) = types[0], types[-1]
+            problems.append(
+                f"{stored} would have rows of {dtype}{list(first)} along axis {axis}, such as {sources[0][0]}, and of "
+                f"{other_dtype}{list(other)} along axis {other_axis}, such as {name}"
+            )
+            return []
+    shape = types[0][0]
     if rule.row is not None:
         shape = (*shape[: rule.axis], len(sources), *shape[rule.axis or 0 :])
     return [Tensor(stored, shape, arrays[sources[0][0]].dtype, both[0], make)]

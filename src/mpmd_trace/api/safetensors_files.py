@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
 import json
+import math
 import os
+import re
 import struct
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any
@@ -15,10 +18,14 @@ import numpy as np
 from mpmd_trace.diagnostics.files import write_file
 from mpmd_trace.diagnostics.messages import MpmdError
 
-__all__ = ["SafetensorsFiles", "Tensor", "check_dtypes", "is_safetensors", "is_there", "write"]
+__all__ = ["SafetensorsFiles", "Tensor", "check_dtypes", "is_safetensors", "is_there", "remove_parts", "write"]
 
 _SUFFIX = ".safetensors"
 _INDEX = "model.safetensors.index.json"
+#: The files of a model; a folder may have other models beside it.
+_MODEL = re.compile(r"model(?:-(\d{5})-of-(\d{5}))?\.safetensors")
+#: What files are called that are not in their place yet.
+_PART = ".part"
 _DTYPES = {
     "BOOL": "bool",
     **{f"{kind}{bits}": f"{name}{bits}" for kind, name in (("U", "uint"), ("I", "int")) for bits in (8, 16, 32, 64)},
@@ -26,6 +33,7 @@ _DTYPES = {
     "BF16": "bfloat16",
     "F8_E4M3": "float8_e4m3fn",
     "F8_E5M2": "float8_e5m2",
+    "F8_E8M0": "float8_e8m0fnu",
     "C64": "complex64",
 }
 _NAMES = {name: dtype for dtype, name in _DTYPES.items()}
@@ -43,29 +51,37 @@ def is_safetensors(path: str) -> bool:
 class SafetensorsFiles(Mapping[str, "np.ndarray[Any, Any]"]):
     """The tensors of a file or folder, as views of the files: what is not looked at is not read.
 
-    A folder has an index, or its files are all read for the names in their headers.
+    A folder has an index, or its files are read for the names in their headers; those of `model` alone, if it
+    has them.
 
     Raises:
         MpmdError: for what is no such file.
     """
 
     def __init__(self, path: str) -> None:
-        self._open: dict[str, dict[str, np.ndarray[Any, Any]]] = {}
+        self._open: dict[str, _Opened] = {}
         index = os.path.join(path, _INDEX)
         if os.path.isfile(index):
             self._file_of = {name: os.path.join(path, file) for name, file in _weight_map(index).items()}
             return
         files = [path]
         if os.path.isdir(path):
-            files = [os.path.join(path, name) for name in sorted(os.listdir(path)) if name.endswith(_SUFFIX)]
-        self._file_of = {name: file for file in files for name in self._tensors(file)}
+            files = [os.path.join(path, name) for name in _without_index(path)]
+        self._file_of = {}
+        for file in files:
+            for name in self._opened(file).tensors:
+                if (other := self._file_of.setdefault(name, file)) != file:
+                    raise MpmdError(f"{name} is in {other} and in {os.path.basename(file)}: name one of the files")
 
     def __getitem__(self, name: str) -> np.ndarray[Any, Any]:
         file = self._file_of[name]
-        tensors = self._tensors(file)
-        if name not in tensors:
+        opened = self._opened(file)
+        if name not in opened.tensors:
             raise MpmdError(f"{file} has no tensor {name}, which {_INDEX} says it has")
-        return tensors[name]
+        code, shape, start = opened.tensors[name]
+        if code not in _DTYPES:
+            raise MpmdError(f"{name} in {file} has the dtype {code}, which JAX does not have")
+        return np.ndarray(shape, jnp.dtype(_DTYPES[code]), opened.data, start)  # not every file is aligned
 
     def __contains__(self, name: object) -> bool:
         return name in self._file_of  # which opens no file
@@ -76,7 +92,7 @@ class SafetensorsFiles(Mapping[str, "np.ndarray[Any, Any]"]):
     def __len__(self) -> int:
         return len(self._file_of)
 
-    def _tensors(self, file: str) -> dict[str, np.ndarray[Any, Any]]:
+    def _opened(self, file: str) -> _Opened:
         if file not in self._open:
             try:
                 self._open[file] = _opened(file)
@@ -90,18 +106,47 @@ class SafetensorsFiles(Mapping[str, "np.ndarray[Any, Any]"]):
 def _weight_map(index: str) -> dict[str, str]:
     try:
         with open(index, encoding="utf-8") as file:
-            return {str(name): str(where) for name, where in json.load(file)["weight_map"].items()}
+            result = {str(name): str(where) for name, where in json.load(file)["weight_map"].items()}
     except (OSError, ValueError, KeyError, AttributeError, TypeError) as error:
         raise MpmdError(f"{index} is no index of safetensors: {error}") from None
+    for name, where in result.items():
+        if os.path.basename(where) != where or where in ("", ".", ".."):
+            raise MpmdError(f"{index} has {name} in {where!r}, which is no file of its folder")
+    return result
 
 
-def _opened(path: str) -> dict[str, np.ndarray[Any, Any]]:
+def _without_index(folder: str) -> list[str]:
+    """Return the files to read in a folder without index.  Raises `MpmdError` for a part of them."""
+    names = sorted(name for name in os.listdir(folder) if name.endswith(_SUFFIX))
+    matches = [match for name in names if (match := _MODEL.fullmatch(name))]
+    numbered = [match for match in matches if match[1]]
+    if numbered and [match.groups() for match in numbered] != [
+        (f"{i + 1:05}", numbered[0][2]) for i in range(int(numbered[0][2]))
+    ]:
+        raise MpmdError(
+            f"{folder} has {len(numbered)} of the files of a model, such as {numbered[0][0]}, and no {_INDEX}: its "
+            "saving did not end, or files are missing"
+        )
+    return [match[0] for match in matches] or names
+
+
+@dataclasses.dataclass(frozen=True)
+class _Opened:
+    """A file: its bytes, and for each tensor the code of its dtype, its shape and where it begins."""
+
+    data: np.ndarray[Any, Any]
+    tensors: dict[str, tuple[str, tuple[int, ...], int]]
+
+
+def _opened(path: str) -> _Opened:
     size = os.path.getsize(path)
     with open(path, "rb") as file:
         (length,) = struct.unpack("<Q", file.read(8))
         if length > min(size - 8, _LONGEST):
             raise ValueError(f"its header would have {length} bytes")
         header = json.loads(file.read(length))
+    if not isinstance(header, dict):
+        raise ValueError("its header is no dictionary")
     start = 8 + length
     data: np.ndarray[Any, Any] = np.memmap(path, np.uint8, "r") if size > start else np.zeros(size, np.uint8)
     result = {}
@@ -109,15 +154,15 @@ def _opened(path: str) -> dict[str, np.ndarray[Any, Any]]:
         if name == "__metadata__":
             continue
         begin, end = tensor["data_offsets"]
-        if tensor["dtype"] not in _DTYPES:
-            raise ValueError(f"{name} has the dtype {tensor['dtype']}, which JAX does not have")
-        dtype = jnp.dtype(_DTYPES[tensor["dtype"]])
-        shape = tuple(tensor["shape"])
-        if end - begin != int(np.prod(shape)) * dtype.itemsize or start + end > size:
-            raise ValueError(f"{name} is {tensor['dtype']}{list(shape)} and has {end - begin} bytes at {start + begin}")
-        # Not every file is aligned.
-        result[name] = np.ndarray(shape, dtype, data, start + begin)
-    return result
+        code, shape = str(tensor["dtype"]), tuple(tensor["shape"])
+        there = f"{name} is {code}{list(shape)} and has the bytes {begin} to {end} of {size - start}"
+        if any(type(n) is not int or n < 0 for n in (*shape, begin, end)) or not begin <= end <= size - start:
+            raise ValueError(there)
+        # Others have sizes that are not known here, and are an error where they are wanted.
+        if code in _DTYPES and end - begin != math.prod(shape) * jnp.dtype(_DTYPES[code]).itemsize:
+            raise ValueError(there)
+        result[name] = (code, shape, start + begin)
+    return _Opened(data, result)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -138,10 +183,10 @@ class Tensor:
 def write(
     folder: str, tensors: Sequence[Tensor], max_file_bytes: int, metadata: Mapping[str, str], process: int
 ) -> Callable[[], None]:
-    """Write the files of this process; what is returned finishes the folder when all processes have.
+    """Write the files of this process beside their places; what is returned puts all there when all processes have.
 
     Raises:
-        OSError: when they cannot be written.
+        OSError: when they cannot be written, from both; the first has then changed nothing.
     """
     groups: list[list[Tensor]] = []
     used = 0
@@ -153,14 +198,23 @@ def write(
         used += one.nbytes
     count = len(groups)
     names = [f"model{_SUFFIX}" if count == 1 else f"model-{i + 1:05}-of-{count:05}{_SUFFIX}" for i in range(count)]
-    for file, group in zip(names, groups, strict=True):
-        if group[0].process == process:
-            _write_file(os.path.join(folder, file), group, metadata)
+    mine = [(f"{file}{_PART}", group) for file, group in zip(names, groups, strict=True) if group[0].process == process]
+    try:
+        for part, group in mine:
+            _write_file(os.path.join(folder, part), group, metadata)
+    except BaseException:
+        for part, _ in mine:
+            with contextlib.suppress(OSError):
+                os.unlink(os.path.join(folder, part))
+        raise
 
     def finish() -> None:
-        for old in is_there(folder):
-            if old not in names:
-                os.remove(os.path.join(folder, old))
+        # Old and new files are never in their places together: whoever is killed here leaves files of one model.
+        old = [name for name in is_there(folder) if names != [name]]
+        for name in sorted(old, key=lambda name: name != _INDEX):
+            os.remove(os.path.join(folder, name))
+        for name in names:
+            os.replace(os.path.join(folder, f"{name}{_PART}"), os.path.join(folder, name))
         if count > 1:
             weight_map = {one.name: file for file, group in zip(names, groups, strict=True) for one in group}
             index = {"metadata": {"total_size": sum(one.nbytes for one in tensors)}, "weight_map": weight_map}
@@ -172,7 +226,14 @@ def write(
 def is_there(folder: str) -> list[str]:
     """Return the files of a model in a folder."""
     names = sorted(os.listdir(folder)) if os.path.isdir(folder) else []
-    return [name for name in names if name == _INDEX or (name.startswith("model") and name.endswith(_SUFFIX))]
+    return [name for name in names if name == _INDEX or _MODEL.fullmatch(name)]
+
+
+def remove_parts(folder: str) -> None:
+    """Remove what a process that was killed has left.  Raises `OSError`."""
+    for name in sorted(os.listdir(folder)):
+        if name.endswith(_PART) and _MODEL.fullmatch(name.removesuffix(_PART)):
+            os.remove(os.path.join(folder, name))
 
 
 def check_dtypes(tensors: Sequence[Tensor]) -> None:
@@ -192,14 +253,10 @@ def _write_file(path: str, tensors: Sequence[Tensor], metadata: Mapping[str, str
         header[one.name] = {"dtype": dtype, "shape": list(one.shape), "data_offsets": [begin, end]}
     text = json.dumps(header, separators=(",", ":")).encode()
     text += b" " * (-len(text) % 8)
-    part = f"{path}.part"
-    try:
-        with open(part, "wb") as file:
-            file.write(struct.pack("<Q", len(text)) + text)
-            for one in tensors:
-                file.write(np.ascontiguousarray(one.make()).tobytes())
-        os.replace(part, path)
-    except BaseException:
-        if os.path.exists(part):
-            os.unlink(part)
-        raise
+    with open(path, "wb") as file:
+        file.write(struct.pack("<Q", len(text)) + text)
+        for one in tensors:
+            data = np.ascontiguousarray(one.make())
+            file.write(data.astype(data.dtype.newbyteorder("<"), copy=False).tobytes())
+        file.flush()
+        os.fsync(file.fileno())

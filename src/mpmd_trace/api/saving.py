@@ -19,7 +19,7 @@ from mpmd_trace.api.jit import Compiled
 from mpmd_trace.api.placing import abstract
 from mpmd_trace.api.safetensors_files import is_safetensors
 from mpmd_trace.api.saved_arrays import Saved, in_folder, rows_of, saved_arrays
-from mpmd_trace.api.stored_as import Names
+from mpmd_trace.api.stored_as import Names, converted
 from mpmd_trace.backend.distribution.job import current
 from mpmd_trace.backend.stacked import Pieces, PiecesType, check_not_deleted
 from mpmd_trace.diagnostics.internal import explains_internal_errors, in_words
@@ -137,7 +137,7 @@ def restore(
         check(path)
     is_program = isinstance(like, Compiled)
     tree = abstract(like, argnums) if is_program else like
-    if names or cast or is_safetensors(path) or not is_ours(path):
+    if names or cast or is_safetensors(path) or not is_ours(path, tree):
         return restore_foreign(path, tree, names, cast=cast, on_host=is_program)
     ocp = orbax()
     wanted = _named(tree)
@@ -178,7 +178,7 @@ def restore(
     for key_path, leaf in named:
         name = jax.tree_util.keystr(key_path)
         if name in scalars:
-            leaves.append(_scalar(arrays[scalars[name]], leaf, is_number=scalars[name] != name))
+            leaves.append(_scalar(name, arrays[scalars[name]], leaf, is_number=scalars[name] != name))
             continue
         if not is_dynamic(leaf):
             leaves.append(leaf)
@@ -229,11 +229,11 @@ def _scalars(wanted: dict[str, Any], numbers: dict[str, Any], saved: dict[str, A
     return result
 
 
-def _scalar(value: Any, leaf: Any, *, is_number: bool) -> Any:
+def _scalar(name: str, value: Any, leaf: Any, *, is_number: bool) -> Any:
     """Return what was saved, for `leaf`, a number or an array; `is_number`: whether it was a number."""
     if not is_dynamic(leaf):
         return type(leaf)(value.item()) if is_number else jax.numpy.asarray(value)
-    array = np.asarray(value, leaf.dtype)
+    array = converted(np.asarray(value), leaf.dtype, name)
     if isinstance(leaf, jax.ShapeDtypeStruct) and leaf.sharding:
         return put(array, leaf)
     return jax.device_put(array, getattr(leaf, "sharding", None))

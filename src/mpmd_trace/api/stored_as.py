@@ -7,14 +7,17 @@ import difflib
 import itertools
 import re
 from collections.abc import Iterable, Mapping, Sequence
-from typing import Any
+from typing import Any, TypeVar
 
 import jax
+import jax.numpy as jnp
 import numpy as np
 
 from mpmd_trace.diagnostics.messages import Diagnostic, MpmdError
 
-__all__ = ["Names", "Rule", "StoredAs", "dotted", "missing", "resolved"]
+__all__ = ["Names", "Rule", "StoredAs", "by_name", "converted", "dotted", "missing", "resolved"]
+
+_T = TypeVar("_T")
 
 #: How many arrays a message lists.
 _LISTED = 8
@@ -116,8 +119,25 @@ class Rule:
 
 
 def _is_number(x: Any, spec: Any) -> bool:
-    """Return whether `x` is a Python number as NumPy stores it, such as a count of steps, for an array like `spec`."""
-    return not x.shape and x.dtype in (np.int64, np.float64) and x.dtype.kind == np.dtype(spec.dtype).kind
+    """Return whether `x` or `spec` is a Python number as NumPy has it, such as a count of steps, and both fit."""
+    wide = (np.int64, np.float64, np.complex128)
+    return not x.shape and (x.dtype in wide or spec.dtype in wide) and x.dtype.kind == np.dtype(spec.dtype).kind
+
+
+def converted(x: np.ndarray[Any, Any], dtype: Any, name: str) -> np.ndarray[Any, Any]:
+    """Return a number in another dtype.  Raises `MpmdError` if it is not the same there, but for rounding."""
+    with np.errstate(all="ignore"):
+        result = np.asarray(x.real if np.iscomplexobj(x) and not x.imag else x).astype(dtype)
+        if jnp.issubdtype(dtype, jnp.inexact):
+            is_same = bool(np.isfinite(result.astype(np.complex128)) or not np.isfinite(x))
+        else:
+            is_same = bool(result == x)
+    if not is_same:
+        raise MpmdError(
+            f"{name or 'the value'} is stored as {x.item()}, which is no {np.dtype(dtype).name}; "
+            "restore(..., cast=True) converts it"
+        )
+    return result
 
 
 def dotted(path: Sequence[Any]) -> str:
@@ -126,9 +146,28 @@ def dotted(path: Sequence[Any]) -> str:
     return name
 
 
+def by_name(named: Iterable[tuple[str, _T]]) -> dict[str, _T]:
+    """Return what there is by its name.  Raises `MpmdError` for two with one name."""
+    result: dict[str, _T] = {}
+    for name, x in named:
+        if name in result:
+            raise MpmdError(
+                f"two arrays are called {name}: 'a.b' and 'b' of 'a' are one name; give one of them another key"
+            )
+        result[name] = x
+    return result
+
+
 def resolved(arrays: Mapping[str, Any], names: Names | None) -> dict[str, Rule]:
     """Return how each of these arrays is stored.  Raises `MpmdError` for names that do not fit."""
-    patterns = [(re.compile(pattern), pattern, rule) for pattern, rule in (names or {}).items()]
+    patterns = []
+    for text, stored in (names or {}).items():
+        try:
+            patterns.append((re.compile(text), text, stored))
+        except re.error as error:
+            raise MpmdError(
+                f"names has {text!r}, which is no regular expression: {error}; re.escape gives that of a plain name"
+            ) from None
     unused = {pattern for _, pattern, _ in patterns}
     result: dict[str, Rule] = {}
     problems: list[str] = []
