@@ -227,12 +227,14 @@ def _launched(tmp_path: Path, code: str, *arguments: str) -> subprocess.Popen[by
     script = tmp_path / "script.py"
     script.write_text(code)
     words = [sys.executable, "-m", "mpmd_trace_cli.entry", "launch", *arguments, str(script)]
-    # `nohup` around the tests has every process below it ignore hangups. A `preexec_fn` would fork, of which JAX warns.
-    before = signal.signal(signal.SIGHUP, signal.SIG_DFL)
+    # Below `nohup`, or in the background of a script, every process ignores hangups or interrupts. A `preexec_fn` would
+    # fork, of which JAX warns.
+    before = {number: signal.signal(number, signal.SIG_DFL) for number in (signal.SIGHUP, signal.SIGINT)}
     try:
         return subprocess.Popen(words, stdout=-1, stderr=-1, start_new_session=True)
     finally:
-        signal.signal(signal.SIGHUP, before)
+        for number, handler in before.items():
+            signal.signal(number, handler)
 
 
 def test_a_full_disk_for_logs_does_not_end_the_job(tmp_path: Path) -> None:
