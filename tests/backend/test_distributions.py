@@ -23,6 +23,8 @@ from mpmd_trace.backend.steps import Places, make_steps
 
 WIDTH = 8
 
+pytestmark = pytest.mark.filterwarnings("ignore:the schedule '.*' has one microbatch:mpmd_trace.MpmdWarning")
+
 
 def jitted(meshes: int, schedule: str, microbatches: int, topology: dict[str, Any]) -> mt.Jitted:
     """A training step of a layer on each mesh, with tied weights so that values go between all of them."""

@@ -65,7 +65,7 @@ def test_command(tmp_path: pathlib.Path, capsys: pytest.CaptureFixture[str]) -> 
     assert _run(str(target), "--check", "test $(grep -c stablehlo.add {}) -ge 1 && true") == 0
     assert "stablehlo.add" in capsys.readouterr().out
     other = tmp_path / "never.mlir"
-    assert _run(str(source), "--check", "false", "-o", str(other)) == 1
+    assert _run(str(source), "--check", "false", "-o", str(other)) == 2
     assert "not interesting to begin with" in capsys.readouterr().err and not other.exists()
     source.write_text("func.func @f(")
     assert _run(str(source), "--check", "true") == 1
@@ -75,5 +75,5 @@ def test_command(tmp_path: pathlib.Path, capsys: pytest.CaptureFixture[str]) -> 
 def test_checks_that_hang_fail(tmp_path: pathlib.Path, capsys: pytest.CaptureFixture[str]) -> None:
     source = tmp_path / "in.mlir"
     source.write_text("module {}")
-    assert _run(str(source), "--check", "sleep 20", "--timeout", "0.2") == 1
+    assert _run(str(source), "--check", "sleep 20", "--timeout", "0.2") == 2
     assert "not interesting" in capsys.readouterr().err

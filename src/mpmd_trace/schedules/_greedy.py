@@ -117,7 +117,7 @@ def greedy_family(
     placement = Placement.loop(meshes)
     frame = make("zb-auto", [()] * meshes, placement, microbatches)
     seen: set[bytes] = set()
-    for gap, choices in itertools.product(gaps, ALL_CHOICES):
+    for gap, choices in ((gap, choices) for gap in gaps for choices in ALL_CHOICES):  # one at a time
         run = _Run(frame, costs, limits, weight_fraction, choices, gap)
         run.warm_up()
         run.steady()
