@@ -119,8 +119,9 @@ def test_the_service_outlives_process_0_while_others_are_connected() -> None:
 def test_an_address_that_is_taken_is_an_error_of_ours() -> None:
     with socket.create_server(("127.0.0.1", 0)) as taken:
         port = taken.getsockname()[1]
-        with pytest.raises(NotStarted, match=rf"^127.0.0.1:{port}$"):
+        with pytest.raises(NotStarted) as caught:
             ServiceProcess(f"127.0.0.1:{port}", 2)
+        assert (caught.value.address, caught.value.why) == (f"127.0.0.1:{port}", "")
         env = {k: v for k, v in os.environ.items() if not k.startswith("JAX_")}
         variables = {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(port), "WORLD_SIZE": "2", "RANK": "0"}
         done = subprocess.run(
@@ -133,3 +134,36 @@ def test_an_address_that_is_taken_is_an_error_of_ours() -> None:
         )
     assert done.returncode == 1
     assert f"process 0 cannot listen at 127.0.0.1:{port}, the address of the coordinator" in done.stderr
+
+
+def test_a_service_that_does_not_start_says_why(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    """Its process finds jaxlib where this one does, here a broken one."""
+    (tmp_path / "jaxlib").mkdir()
+    (tmp_path / "jaxlib" / "__init__.py").write_text("raise ImportError('no GLIBC')")
+    monkeypatch.syspath_prepend(tmp_path)
+    with pytest.raises(NotStarted) as caught:
+        ServiceProcess("127.0.0.1:0", 2)
+    assert caught.value.why == "ImportError: no GLIBC"
+
+
+def test_a_service_that_ends_is_no_zombie_and_one_that_goes_on_no_leak() -> None:
+    code = """
+import os, signal, time
+from mpmd_trace.jax_compat.service import ServiceProcess
+first, second = ServiceProcess("127.0.0.1:0", 2), ServiceProcess("127.0.0.1:0", 2)
+pid = first._process.pid
+del first
+os.kill(pid, signal.SIGKILL)
+until = time.monotonic() + 60
+while os.path.exists(f"/proc/{pid}") and time.monotonic() < until:
+    time.sleep(0.01)
+print(os.path.exists(f"/proc/{pid}"))
+"""
+    done = subprocess.run(
+        [sys.executable, "-W", "always::ResourceWarning", "-c", code],
+        capture_output=True,
+        text=True,
+        timeout=120,
+        check=False,
+    )
+    assert (done.stdout, done.stderr) == ("False\n", "")

@@ -163,7 +163,10 @@ class Compiled(StageInfo):
     def _costs(self) -> tuple[float | None, float]:
         """The FLOPs of the model in a step (None for a loaded program, which has no trace), and the bubble."""
         plan = self.program.plan
-        flops = {e.spec.callee: e.cost.get("flops", 0.0) for e in self.program.runtime.own_executables}
+        executables = self.program.runtime.executables
+        if None in executables:  # XLA says nothing of the programs of other processes
+            executables = self.lowered.estimated.runtime.executables
+        flops = {e.spec.callee: e.cost.get("flops", 0.0) for e in executables if e is not None}
         bubble = plan_bubble(plan, [flops.get(program.callee, 0.0) for program in plan.programs])
         return None if self.lowered.stored is not None else model_flops(self.lowered.compiler_ir("stablehlo")), bubble
 

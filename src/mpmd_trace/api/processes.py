@@ -105,7 +105,9 @@ def initialize(
     except distributed.NotCome as error:
         raise _not_come(patience, error.address, error.process, error.count, error.seen) from None
     except distributed.NotStarted as error:
-        text = f"process 0 cannot listen at {error}, the address of the coordinator"
+        if error.why:
+            raise mistake(f"JAX's coordination service did not start in process 0: {error.why}") from None
+        text = f"process 0 cannot listen at {error.address}, the address of the coordinator"
         raise mistake(f"{text}: another program has the port, or another host the address") from None
     number, total = distributed.place_in_job()
     own = host or jobs.own_address(coordinator)

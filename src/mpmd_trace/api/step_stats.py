@@ -60,7 +60,8 @@ class StepStats:
     #: The part of the peak rate of all devices that this is.
     mfu: float | None
     #: The part of a step in which meshes wait for each other, if each program takes as long as its FLOPs say and
-    #: transfers take no time.  `Compiled.measure` has that of a measured step.
+    #: transfers take no time.  `Compiled.measure` has that of a measured step.  In a job of several processes the FLOPs
+    #: are those of `Lowered.cost_analysis`, the same in all of them.
     bubble: float
     #: The bytes that go from mesh to mesh in a step.
     bytes_sent: int

@@ -6,11 +6,14 @@ This file is also what that process runs; it needs neither JAX nor the rest of t
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
 import signal
+import socket
 import subprocess
 import sys
+import threading
 import time
 from typing import Any
 
@@ -22,7 +25,16 @@ _EACH, _LONGEST, _UNKNOWN = 0.25, 3600.0, 120.0
 
 
 class NotStarted(Exception):
-    """The service cannot listen at its address, the only argument."""
+    """The service did not start.
+
+    Attributes:
+        address: where it should listen.
+        why: in words; empty where it cannot listen there.
+    """
+
+    def __init__(self, address: str, why: str = "") -> None:
+        super().__init__(address, why)
+        self.address, self.why = address, why
 
 
 class ServiceProcess:
@@ -34,11 +46,12 @@ class ServiceProcess:
         options: those of JAX's `get_distributed_runtime_service`.
 
     Raises:
-        NotStarted: when it cannot listen there.
+        NotStarted: when it cannot listen there, or fails otherwise.
     """
 
     def __init__(self, address: str, processes: int, **options: Any) -> None:
-        arguments = json.dumps({"address": address, "num_nodes": processes, **options})
+        given = {"address": address, "num_nodes": processes, **options}
+        arguments = json.dumps({"options": given, "path": [place for place in sys.path if isinstance(place, str)]})
         self._process = subprocess.Popen(
             [sys.executable, "-P", __file__, str(os.getpid()), arguments],
             stdin=subprocess.DEVNULL,
@@ -50,8 +63,16 @@ class ServiceProcess:
         with self._process.stdout as output:
             text = output.read().decode(errors="replace")
         if text != "ready":
-            self._process.wait()  # jaxlib ends with SIGSEGV where it cannot listen, or raises
-            raise NotStarted(address)
+            status = self._process.wait()  # jaxlib ends with SIGSEGV where it cannot listen, or raises
+            why = text or f"its process ended with status {status}"
+            raise NotStarted(address, why if _can_listen(address) else "")
+        self._process.returncode = 0  # it outlives this process, which nobody need be warned of
+        threading.Thread(target=self._reap, name="mpmd-service", daemon=True).start()
+
+    def _reap(self) -> None:
+        """Wait for its end, should that come before the end of this process."""
+        with contextlib.suppress(ChildProcessError):
+            os.waitpid(self._process.pid, 0)
 
     def shutdown(self) -> None:
         """Do nothing: it ends after this process and all others."""
@@ -59,10 +80,15 @@ class ServiceProcess:
 
 def _main(parent: int, arguments: str) -> None:
     signal.signal(signal.SIGTERM, signal.SIG_IGN)  # some clusters send it to all processes, which then save
-    options = json.loads(arguments)
-    from jaxlib import _jax  # late: who only starts this process needs none of it
+    given = json.loads(arguments)
+    options, sys.path[:] = given["options"], given["path"]
+    try:
+        from jaxlib import _jax  # late: who only starts this process needs none of it
 
-    service = _jax.get_distributed_runtime_service(**options)  # noqa: F841 - lives as long as this process
+        service = _jax.get_distributed_runtime_service(**options)  # noqa: F841 - lives as long as this process
+    except Exception as error:
+        os.write(1, f"{type(error).__name__}: {error}".encode())
+        sys.exit(1)
     os.write(1, b"ready")
     with open(os.devnull, "wb") as nothing:
         os.dup2(nothing.fileno(), 1)  # ends what the parent reads
@@ -76,6 +102,19 @@ def _main(parent: int, arguments: str) -> None:
             break
         time.sleep(_EACH)
     os._exit(0)
+
+
+def _can_listen(address: str) -> bool:
+    host, _, port = address.rpartition(":")
+    try:
+        (family, kind, _, _, place), *_ = socket.getaddrinfo(host.strip("[]"), int(port), type=socket.SOCK_STREAM)
+        with socket.socket(family, kind) as probe:
+            probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+            probe.bind(place)
+            probe.listen()
+    except OSError:
+        return False
+    return True
 
 
 def _connections(port: int) -> int | None:
