@@ -3,7 +3,7 @@
 Kinds: `late` (it comes to its end 2 s after the others), `alone` (it does not join), `exit` (with status 3, while the
 others wait in JAX), `system` (the same without `sys.exit`), `raise`, `leave` (with status 0, while they wait), `kill`
 (before JAX knows its devices), `save` (it cannot save, catches that and exits with status 3, while the others wait in
-orbax).
+orbax), `tensors` (it cannot write safetensors, likewise).
 
 PYTHONPATH=tests/processes python -m ends --runs 50 [--faults]
 """
@@ -31,6 +31,7 @@ FAULTS = {
     "leave": (0, r"has ended, and process \d has waited in \S+ in \w+ for [\d.]+ s"),
     "kill": (-9, r"has ended without a word \(it crashed, or was killed\)"),
     "save": (3, r"failed to save to \S+state: OSError: \[Errno 28\] No space left on device"),
+    "tensors": (3, r"failed to save to \S+state: MpmdError: error: cannot save to \S+state: No space left on device"),
 }
 if sys.version_info < (3, 12):  # which does not tell
     del FAULTS["system"]
@@ -55,6 +56,8 @@ def process(kind: str, victim: int, folder: str) -> None:
         time.sleep(2 * (me == victim))
     elif kind == "save":
         save(me == victim, os.path.join(folder, "state"), x)
+    elif kind == "tensors":
+        save_tensors(me == victim, os.path.join(folder, "state"), x)
     elif me != victim:
         sync_global_devices("nobody else comes")
     elif kind == "exit":
@@ -97,6 +100,22 @@ def save(fails: bool, path: str, x: Any) -> None:
         saving._checkpointer = Full
     try:
         mt.save(path, {"x": x})
+    except mt.MpmdError as error:
+        print(f"caught: {error}", flush=True)
+        sys.exit(3)
+
+
+def save_tensors(fails: bool, path: str, x: Any) -> None:
+    import mpmd_trace as mt
+    from mpmd_trace.api import safetensors
+
+    def write(*arguments: object) -> None:
+        raise OSError(28, "No space left on device")
+
+    if fails:
+        safetensors.write = write  # type: ignore[assignment]
+    try:
+        mt.save_safetensors(path, {"x": x})
     except mt.MpmdError as error:
         print(f"caught: {error}", flush=True)
         sys.exit(3)

@@ -36,6 +36,7 @@ def test_process_0_that_does_not_come_is_named() -> None:
         ("exit", 1, True),
         pytest.param("leave", 1, True, marks=pytest.mark.nightly),
         ("save", 1, True),
+        pytest.param("tensors", 1, False, marks=pytest.mark.nightly),
         ("exit", 0, False),
         pytest.param("raise", 1, True, marks=pytest.mark.nightly),
         pytest.param("kill", 1, True, marks=pytest.mark.nightly),
