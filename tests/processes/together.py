@@ -539,6 +539,11 @@ def safetensors_of_several_processes() -> None:
     same(mt.fetch(mt.restore(mine, like(STAGES), names=names)), weights(2))
     for places in (UNEQUAL, ACROSS, SECOND_ALONE):
         same(mt.fetch(mt.restore(folder, like(places), names=names)), weights(2))
+    mt.save_safetensors(folder, [x + 1 for x in weights(2)], names=names, overwrite=True)  # by the first alone
+    same(mt.fetch(mt.restore(folder, like(STAGES), names=names)), [x + 1 for x in weights(2)])
+    assert os.listdir(folder) == ["model.safetensors"]
+    mt.save_safetensors(folder, state, names=names, overwrite=True)
+    same(mt.fetch(mt.restore(folder, like(STAGES), names=names)), weights(2))
     rows = NamedSharding(topology(ACROSS, False)["m0"], PartitionSpec("x"))
     across = [spread(x, rows) for x in weights(2)]
     try:
