@@ -149,7 +149,7 @@ def launched(kind: str, victim: int, folder: str, timeout: float) -> subprocess.
     return subprocess.run(command, capture_output=True, text=True, timeout=600, env=env)
 
 
-def faulty(kind: str, victim: int, *, by_launcher: bool, timeout: float = 5.0) -> list[str]:
+def faulty(kind: str, victim: int, *, by_launcher: bool, timeout: float = 12.0) -> list[str]:
     """Run a job with a fault; what is wrong with how it ends."""
     status, why = FAULTS[kind]
     with tempfile.TemporaryDirectory() as folder:
