@@ -3,15 +3,24 @@
 from __future__ import annotations
 
 import logging
+from collections.abc import Iterator
 
 import equinox as eqx
 import jax
 import jax.numpy as jnp
 import pytest
+from jax._src import dispatch
 from jax.experimental import checkify
 from pipelines import config
 
 import mpmd_trace as mt
+
+
+@pytest.fixture(autouse=True)
+def failed_tokens_are_dropped() -> Iterator[None]:
+    """JAX keeps the token of what failed, and raises its error in the next `jax.effects_barrier` of the process."""
+    yield
+    dispatch.runtime_tokens.clear()
 
 
 def checked(limit: float, text: str):
