@@ -47,6 +47,7 @@ def test_stacked_layers_in_the_docs(tmp_path: Path) -> None:
     assert said == ["(8, 16, 16) P('stage',)"]
 
 
+@pytest.mark.nightly
 def test_less_memory_in_the_docs(tmp_path: Path) -> None:
     run("".join(blocks("docs/memory.md")), tmp_path)
 
@@ -65,6 +66,7 @@ print([sorted(d.id for d in b.linear.weight.devices()) for b in model.blocks])
     assert run(code + check, tmp_path).strip() == "[[0, 1], [0, 1], [2, 3], [2, 3]]"
 
 
+@pytest.mark.nightly
 def test_the_step_of_the_how_to_trains(tmp_path: Path) -> None:
     check = """
 expected, state, plain = jax.jit(step)(parameters, optimizer.init(parameters), batch, key)
@@ -266,6 +268,7 @@ def test_the_model_in_the_docs_trains_over_two_meshes(tmp_path: Path) -> None:
     assert run(code + check, tmp_path).strip() == "[0, 1] blocks_1"
 
 
+@pytest.mark.nightly
 def test_the_flax_model_in_the_docs_trains_over_two_meshes(tmp_path: Path) -> None:
     code = blocks("docs/flax.md")[0]
     check = (

@@ -186,7 +186,9 @@ def compare(kind: str, use: Callable[[Model], Any]) -> None:
     np.testing.assert_array_equal(named.call(X), before[0])
 
 
-@pytest.mark.parametrize("kind", MODELS)
+@pytest.mark.parametrize(
+    "kind", ["equinox", "nnx", *(pytest.param(k, marks=pytest.mark.nightly) for k in ("linen", "haiku"))]
+)
 def test_each_transformation_of_a_function_that_closes_over_the_model(kind: str) -> None:
     compare(kind, lambda model: {name: made(model.call)(X) for name, made in TRANSFORMATIONS.items()})
 
