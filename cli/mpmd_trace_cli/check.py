@@ -10,14 +10,7 @@ from typing import Any
 from jax.sharding import AbstractMesh, Mesh
 
 from mpmd_trace.api.program import Program
-from mpmd_trace.backend.distribution.deadlock import (
-    Deadlock,
-    Parts,
-    find_deadlock,
-    find_faults,
-    find_faults_of_runtime,
-    least_buffers,
-)
+from mpmd_trace.backend.distribution.deadlock import Deadlock, Parts, find_all_faults, find_deadlock, least_buffers
 from mpmd_trace.backend.distribution.order import Action, Receive, RunProgram, Send, describe, distribute
 from mpmd_trace.backend.dtypes import dtype_of
 from mpmd_trace.backend.plan import Free, Plan, Run
@@ -54,7 +47,7 @@ def check_program(
     plan, notes = _planned(program)
     order = distribute(plan, owners)
     parts: Parts = {**dict.fromkeys(range(count), ()), **order.parts()}
-    faults = list(dict.fromkeys([*find_faults(plan, order, parts), *find_faults_of_runtime(plan, order)]))
+    faults = find_all_faults(plan, order, parts)
     deadlock = find_deadlock(parts)
     if as_json:
         data(_as_data(plan, owners, parts, faults, deadlock, notes))

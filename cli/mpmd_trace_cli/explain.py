@@ -10,6 +10,7 @@ from collections.abc import Sequence
 from typing import Any
 
 from mpmd_trace.api.partitioned import PartitionedProgram
+from mpmd_trace.api.request import device_memory
 from mpmd_trace.diagnostics.messages import MpmdError
 from mpmd_trace.ir.ops import Module
 from mpmd_trace.ir.text import parse
@@ -23,7 +24,7 @@ from mpmd_trace_cli.console import data
 from mpmd_trace_cli.files import read_text
 from mpmd_trace_cli.program import load_program
 from mpmd_trace_cli.status import CallError
-from mpmd_trace_cli.target import fit_text, limit_of
+from mpmd_trace_cli.target import fit_text
 
 __all__ = ["as_json", "explain_placement", "explain_value"]
 
@@ -98,7 +99,9 @@ def explain_placement(file: str, target: str | None = None, *, as_json: bool) ->
         compiled = first.compile()
         lowered, report, collectives = compiled.lowered, compiled.placement_report(), compiled.collectives()
         if target is not None:
-            fits = fit_text({m: held.peak for m, held in compiled.memory_analysis().items()}, limit_of(program.config))
+            fits = fit_text(
+                {m: held.peak for m, held in compiled.memory_analysis().items()}, device_memory(program.config)
+            )
     why = reasons(report, lowered)
     if as_json:
         more = {"collectives": placement_report.collectives_data(collectives), **placement_report.remarks_data(lowered)}

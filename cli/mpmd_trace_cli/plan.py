@@ -11,6 +11,7 @@ import jax
 
 from mpmd_trace.api.lowered import Lowered
 from mpmd_trace.api.program import Program
+from mpmd_trace.api.request import device_memory
 from mpmd_trace.diagnostics.messages import MpmdError
 from mpmd_trace.ir.ops import Module
 from mpmd_trace.ir.text import parse
@@ -31,7 +32,6 @@ from mpmd_trace_cli.files import check_output, write_text
 from mpmd_trace_cli.plan_text import as_data, as_text, mib
 from mpmd_trace_cli.program import copied, load_program
 from mpmd_trace_cli.status import CallError
-from mpmd_trace_cli.target import limit_of
 
 __all__ = ["plan_program"]
 
@@ -84,7 +84,7 @@ def plan_program(
         compiled: Any = Estimated(lowered) if by_estimate else lowered.compile(progress=one_more)
         limit = None if asked.memory_limit is None else asked.memory_limit * 2**20
         if limit is None and target is not None:
-            limit = limit_of(program.config)
+            limit = device_memory(program.config)
         timelines, steps = [], []
         if measure:
             task = shown.add_task("measure", total=MEASURED_STEPS, info="steps")

@@ -8,14 +8,13 @@ from typing import Any
 
 from mpmd_trace.api.compiled import Compiled
 from mpmd_trace.api.request import device_memory
-from mpmd_trace.config import Config
 from mpmd_trace.report.files import check_folder, write_folder
 from mpmd_trace_cli import placement_report
 from mpmd_trace_cli.console import compiling, progress, say
 from mpmd_trace_cli.placement_report import drawn, table
 from mpmd_trace_cli.program import load_program
 
-__all__ = ["as_text", "compile_for_target", "fit_text", "limit_of"]
+__all__ = ["as_text", "compile_for_target", "fit_text"]
 
 
 def compile_for_target(file: str, target: str, out: str | None, settings: Sequence[str]) -> dict[str, Any]:
@@ -41,13 +40,8 @@ def compile_for_target(file: str, target: str, out: str | None, settings: Sequen
     return report
 
 
-def limit_of(config: Config) -> int | None:
-    """Return the bytes that programs may use on each of the devices of a program, if somebody says so."""
-    return device_memory(config)
-
-
 def _report(compiled: Compiled, target: str) -> dict[str, Any]:
-    limit, costs = limit_of(compiled.lowered.config), compiled.cost_analysis()
+    limit, costs = device_memory(compiled.lowered.config), compiled.cost_analysis()
     if not costs["flops"]:  # XLA's compiler for GPUs says nothing of its programs
         costs = {**compiled.lowered.cost_analysis(), "estimated": True}
     memory = compiled.memory_analysis()

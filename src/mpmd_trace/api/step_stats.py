@@ -11,6 +11,7 @@ from typing import Any
 from mpmd_trace.backend.load import LoadedProgram
 from mpmd_trace.backend.plan import Plan, Run, Transfer
 from mpmd_trace.diagnostics.tables import Table, as_html, as_text, in_units
+from mpmd_trace.jax_compat.targets import most_in_use
 from mpmd_trace.scheduling.utilization import peak_flops
 
 __all__ = ["StepClock", "StepStats", "plan_bubble", "step_stats"]
@@ -127,11 +128,11 @@ def _memory(program: LoadedProgram) -> tuple[dict[str, int], bool]:
     """Return the high-water mark of each mesh of this process, and whether the platform has counted it."""
     counted: dict[str, int] = {}
     for name, mesh in program.topology.items():
-        stats = [device.memory_stats() or {} for device in mesh.local_devices]
-        if not all("peak_bytes_in_use" in one for one in stats):
+        known = [most for device in mesh.local_devices if (most := most_in_use(device)) is not None]
+        if len(known) < len(mesh.local_devices):
             return {mesh: one.peak for mesh, one in program.memory_analysis().items()}, False
-        if stats:
-            counted[name] = max(one["peak_bytes_in_use"] for one in stats)
+        if known:
+            counted[name] = max(known)
     return counted, True
 
 

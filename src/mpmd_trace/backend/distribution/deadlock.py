@@ -34,6 +34,7 @@ __all__ = [
     "Parts",
     "Wait",
     "check_order",
+    "find_all_faults",
     "find_deadlock",
     "find_faults",
     "find_faults_of_runtime",
@@ -289,10 +290,15 @@ def find_faults_of_runtime(plan: Plan, order: Order) -> list[str]:
     return faults if deadlock is None else [*faults, deadlock.text(plan, parts)]
 
 
+def find_all_faults(plan: Plan, order: Order, parts: Parts) -> list[str]:
+    """Return what is wrong with parts, and with what runtimes make of them, but for deadlocks; each fault once."""
+    return list(dict.fromkeys([*find_faults(plan, order, parts), *find_faults_of_runtime(plan, order)]))
+
+
 def check_order(plan: Plan, order: Order) -> None:
     """Raise `MpmdError` unless every process terminates with the right values, even without any buffers."""
     parts = order.parts()
-    problems = list(dict.fromkeys([*find_faults(plan, order, parts), *find_faults_of_runtime(plan, order)]))
+    problems = find_all_faults(plan, order, parts)
     deadlock = find_deadlock(parts)
     if deadlock is not None:
         problems.append(deadlock.text(plan, parts))

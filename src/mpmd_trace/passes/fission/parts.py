@@ -5,10 +5,11 @@ from __future__ import annotations
 import math
 from collections.abc import Container, Iterable, Mapping, Sequence
 
-from mpmd_trace.ir.attributes import MeshAttr, parse_attribute
+from mpmd_trace.ir.attributes import DenseArrayAttr, MeshAttr
 from mpmd_trace.ir.core import Block, Op, Region, Value, make_op, op_like
 from mpmd_trace.ir.sharding_attributes import TensorShardingAttr, TensorShardingPerValueAttr, parse_sharding_body
-from mpmd_trace.ir.types import TensorType, Type, tensor
+from mpmd_trace.ir.types import TensorType, Type
+from mpmd_trace.passes.common.merge_transfers import rows_type
 from mpmd_trace.passes.fission.demand import BARRIER, CONDITIONALS, LOOP, MANUAL, has_effects
 from mpmd_trace.passes.fission.late_part import LatePart
 from mpmd_trace.passes.fission.trip_count import Counter, counter_of, counters_of, make_index
@@ -92,7 +93,7 @@ def _shape(type: Type) -> tuple[int, ...]:
 def _with_dim(type: Type, size: int) -> TensorType:
     """Return the type with one more dimension in front."""
     assert isinstance(type, TensorType)
-    return tensor((size, *_shape(type)), type.element)
+    return rows_type(type, size)
 
 
 def _early_ops(block: Block, early: Container[Value]) -> list[Op]:
@@ -172,8 +173,8 @@ def _divide_loop(op: Op, first: list[int], rest: list[int], early: set[Value]) -
         row = _row(counter, mapping[block.args[counter.index]], ops)
         for value, rows in zip(stacked, ahead.results[len(first) :], strict=True):
             at = [*row[:1], *row[1:] * len(_shape(value.type))]
-            props = {"slice_sizes": parse_attribute(f"array<i64: {', '.join(map(str, (1, *_shape(value.type))))}>")}
             part = _with_dim(value.type, 1)
+            props = {"slice_sizes": DenseArrayAttr.get(_shape(part))}
             ops.append(make_op("stablehlo.dynamic_slice", [rows, *at], [part], props=props, loc=op.loc))
             assert isinstance(value.type, TensorType)
             mapping[value] = _reshaped(ops[-1].results[0], value.type, ops)

@@ -159,13 +159,11 @@ class FitMemory(FunctionPass):
                 )
             else:
                 stages = offloading
+                also = "" if self.remat else "allow remat='auto', "
                 diagnostics.warning(
                     function.loc,
                     f"{SLOW_COPIES} on mesh '{mesh}' cost about {part:.0%} of the work of a step, and without them it "
-                    "does not fit into the memory of a device: "
-                    + ("" if self.remat else "allow remat='auto', ")
-                    + "use "
-                    "more devices or smaller microbatches",
+                    f"does not fit into the memory of a device: {also}use more devices or smaller microbatches",
                 )
         before, after = (held.peak(changes(c)) for c in ((0,) * len(stages), choice))
         options = [stage.options[i] for stage, i in zip(stages, choice, strict=True)]
