@@ -82,7 +82,7 @@ def bisect_program(
 
 
 def is_wrong(report: dict[str, Any]) -> bool:
-    """Whether a pass, or the step that is executed, gives other numbers than `jax.jit`."""
+    """Return whether a pass, or the step that is executed, gives other numbers than `jax.jit`."""
     executed = report.get("executed")
     return report["wrong"] is not None or (executed is not None and not executed["error"] <= report["tolerance"])
 

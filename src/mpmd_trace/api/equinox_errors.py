@@ -15,7 +15,7 @@ from mpmd_trace.config import Config
 from mpmd_trace.diagnostics.source_files import is_users
 from mpmd_trace.frontend.scope import tag_of
 from mpmd_trace.frontend.trace import Traced
-from mpmd_trace.jax_compat.tracing import callback_of, opened, subjaxprs
+from mpmd_trace.jax_compat.tracing import CALLBACK_LOGGER, callback_of, opened, subjaxprs
 
 __all__ = ["checks_of", "errors_of_equinox"]
 
@@ -58,7 +58,7 @@ class _Quiet(logging.Filter):
 @contextlib.contextmanager
 def errors_of_equinox(checks: Checks, config: Config) -> Iterator[None]:
     """While a program with such checks runs and is waited for."""
-    logger = logging.getLogger("jax._src.callback")
+    logger = logging.getLogger(CALLBACK_LOGGER)
     quiet = _Quiet()
     logger.addFilter(quiet)
     try:

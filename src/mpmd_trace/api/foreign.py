@@ -115,7 +115,7 @@ def _is_here(spec: Any) -> bool:
 
 @dataclasses.dataclass(frozen=True)
 class _Stored:
-    """What is stored for a leaf.
+    """A leaf in a checkpoint, which `read` gives in parts.
 
     Attributes:
         name: of the leaf.

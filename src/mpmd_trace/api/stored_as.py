@@ -52,7 +52,7 @@ Names = Mapping[str, "str | StoredAs"]
 
 @dataclasses.dataclass(frozen=True)
 class Rule:
-    """How one array is stored: the names of its layers there, or of the whole; see `StoredAs` for the rest."""
+    """A `StoredAs` for one array, with the names of its layers there, or of the whole."""
 
     names: tuple[str, ...]
     axes: tuple[int, ...] | None

@@ -440,6 +440,8 @@ def rebind_while(
     return rebind(eqn, [*cond_arrays, *body_arrays, *(start[i] for i in carried)], params)
 
 
+#: The name of the logger that tells of exceptions in callbacks.
+CALLBACK_LOGGER = "jax._src.callback"
 _CALLBACKS = frozenset({"debug_callback", "debug_print", "io_callback"})
 
 

@@ -43,7 +43,7 @@ class Job:
 
     @property
     def transport(self) -> Transport:
-        """How arrays go between the processes if not from device to device; all of them must ask for it."""
+        """Return what moves arrays between processes if not from device to device; all of them must ask for it."""
         if self._transport is None:
             if self._transfers == "device_put":
                 self._transport = DevicePut(self.peers)
