@@ -23,7 +23,7 @@ from typing import Any
 
 from mpmd_trace.passes.cpp_engine import CppPartitioner, available
 from mpmd_trace.passes.partition import partition, partition_as
-from mpmd_trace.passes.request import PartitionRequest, Phases
+from mpmd_trace.passes.request import PartitionRequest, Phases, StepFacts
 from programs import arguments, training_step
 
 
@@ -38,8 +38,7 @@ def ours(text: str, given: dict[str, Any], phases: Phases) -> tuple[float, float
 
 def with_cut(text: str, given: dict[str, Any], phases: Phases) -> float:
     """Seconds in passes with the placement of `mpmd_trace.jit`."""
-    request = PartitionRequest.of(**given)
-    request = dataclasses.replace(request, placement="cut", cut_in_calls=True, keep_sends_separate=True)
+    request = dataclasses.replace(PartitionRequest.of(**given, placement="cut"), step=StepFacts())
     return sum(r.seconds for r in partition_as(text, request, phases=phases).runs)
 
 
