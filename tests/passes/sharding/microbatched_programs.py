@@ -6,6 +6,7 @@ import dataclasses
 import random
 
 W, X = "tensor<8x8xf32>", "tensor<4x8xf32>"
+ROWS = ' {sdy.sharding = #sdy.sharding<@mesh, [{"d"}, {}]>}'
 SHARDINGS = ('[{"d"}, {}]', '[{}, {"e"}]', '[{"e"}, {"d"}]', '[{"d"}, {?}]', '[{"d", "e"}, {}]', '[{?}, {"d"}]')
 
 
@@ -48,7 +49,7 @@ class Step:
     seed: int
     counters: bool = True
     constants: bool = False  # the first stage has another constant for each microbatch
-    split: bool = False  # one fragment cuts the batch into microbatches
+    split: bool = False  # one fragment cuts the batch into microbatches, with `rows` each sharded as the batch is
     alike: bool = False  # the weights of all stages have one sharding
     rows: bool = False  # the batch is sharded by rows, and nothing else is
 
@@ -58,10 +59,11 @@ class Step:
         args = [f"%w{s}: {mesh_type(s, W)}{given}" for s, given in enumerate(self._of_stages(rng))]
         batch = f"tensor<{4 * self.microbatches}x8xf32>"
         if self.split:
-            args.append(f"%batch: {mesh_type(0, batch)}{self._given(rng)}")
+            given = ROWS if self.rows else self._given(rng)
+            args.append(f"%batch: {mesh_type(0, batch)}{given}")
             lines.append(self._split(batch))
         else:
-            shared = f" {{sdy.sharding = #sdy.sharding<@mesh, {SHARDINGS[0]}>}}" if self.rows else self._given(rng)
+            shared = ROWS if self.rows else self._given(rng)
             args += [f"%x{m}: {mesh_type(0, X)}{shared}" for m in range(self.microbatches)]
         accumulated: dict[int, str] = {}
         outputs: list[tuple[str, str]] = []
@@ -123,9 +125,20 @@ class Step:
 
     def _split(self, batch: str) -> str:
         count = self.microbatches
-        slices = "".join(
-            f"%s{m} = stablehlo.slice %b [{4 * m}:{4 * m + 4}, 0:8] : ({batch}) -> {X}\n" for m in range(count)
-        )
+        stacked, one = f"tensor<{count}x4x8xf32>", "tensor<1x4x8xf32>"
+        if self.rows:
+            slices = (
+                f"%r = stablehlo.reshape %b : ({batch}) -> {stacked}\n"
+                f'%c = sdy.sharding_constraint %r <@mesh, [{{}}, {{"d"}}, {{}}]> : {stacked}\n'
+            ) + "".join(
+                f"%o{m} = stablehlo.slice %c [{m}:{m + 1}, 0:4, 0:8] : ({stacked}) -> {one}\n"
+                f"%s{m} = stablehlo.reshape %o{m} : ({one}) -> {X}\n"
+                for m in range(count)
+            )
+        else:
+            slices = "".join(
+                f"%s{m} = stablehlo.slice %b [{4 * m}:{4 * m + 4}, 0:8] : ({batch}) -> {X}\n" for m in range(count)
+            )
         return (
             f'%x_:{count} = mpmd.fragment<mesh="m0", origin=["split"]> (%batch) (%b: {batch}) {{\n{slices}'
             f"mpmd.return {', '.join(f'%s{m}' for m in range(count))} : {', '.join([X] * count)}\n}} : "

@@ -10,6 +10,7 @@ from mpmd_trace.ir.ops import FragmentOp
 from mpmd_trace.ir.text import parse
 from mpmd_trace.passes.sharding.agreement import agrees
 from mpmd_trace.passes.sharding.axes import axes_of
+from mpmd_trace.passes.sharding.edges import user_sharding
 from mpmd_trace.passes.sharding.shardy import run_shardy_with_rules
 
 T = "tensor<8x8xf32>"
@@ -28,6 +29,23 @@ BODIES = {
     ),
     "parts of rows": (f"%0 = stablehlo.reshape %x : ({T}) -> tensor<2x4x8xf32>", "tensor<2x4x8xf32>"),
     "parts that are too small": (f"%0 = stablehlo.reshape %x : ({T}) -> tensor<1x8x8xf32>", "tensor<1x8x8xf32>"),
+    "rows of parts": (
+        f"%r = stablehlo.reshape %x : ({T}) -> tensor<2x4x8xf32>\n"
+        '%0 = sdy.sharding_constraint %r <@mesh, [{}, {"d"}, {}]> : tensor<2x4x8xf32>',
+        "tensor<2x4x8xf32>",
+    ),
+    "rows of parts, if nothing is in the way": (
+        f"%r = stablehlo.reshape %x : ({T}) -> tensor<2x4x8xf32>\n"
+        '%0 = sdy.sharding_constraint %r <@mesh, [{?}, {"d"}, {?}]> : tensor<2x4x8xf32>',
+        "tensor<2x4x8xf32>",
+    ),
+    "rows of parts, and all rows": (
+        f"%r = stablehlo.reshape %x : ({T}) -> tensor<2x4x8xf32>\n"
+        '%c = sdy.sharding_constraint %r <@mesh, [{}, {"d"}, {}]> : tensor<2x4x8xf32>\n'
+        f"%y = stablehlo.tanh %x : {T}\n%z = stablehlo.reshape %y : ({T}) -> tensor<2x4x8xf32>\n"
+        "%0 = stablehlo.add %c, %z : tensor<2x4x8xf32>",
+        "tensor<2x4x8xf32>",
+    ),
     "a group": (f"sdy.sharding_group %x group_id=3 : {T}\n%0 = stablehlo.tanh %x : {T}", T),
     "a loop": (
         f"""%i = stablehlo.constant dense<3> : tensor<i32>
@@ -60,6 +78,9 @@ BODIES = {
         ("rows and columns as one", "{}", True),
         ("parts of rows", "{}", True),
         ("parts that are too small", "{}", True),  # "d" stays with the 8
+        ("rows of parts", "{}", True),  # the user fixed what is before the reshape and behind it
+        ("rows of parts, if nothing is in the way", "{}", False),
+        ("rows of parts, and all rows", "{}", False),
         ("a group", "{}", False),  # what is in it may be anywhere
         ("a loop", "{}", False),  # nobody says how it depends on its operands
     ],
@@ -82,13 +103,15 @@ module {{
   }}
 }}
 """
-    found = run_shardy_with_rules(parse(text), Diagnostics())
+    module = parse(text)
+    found = run_shardy_with_rules(module, Diagnostics())
     assert found is not None
     after, rules = found
     fragments = [op for op in after.main.body if isinstance(op, FragmentOp)]
     assert after.main.topology is not None
     assert '{"d"}' in str(after.main)
-    assert agrees(fragments, rules, after.main.topology) == wanted
+    given = [user_sharding(attributes) for attributes in module.main.arg_attrs]
+    assert agrees(fragments, rules, after.main.topology, given) == wanted
 
 
 def test_a_sharding_is_taken_apart_once() -> None:

@@ -67,11 +67,15 @@ def _fragments_of_runs(module: Module, monkeypatch: pytest.MonkeyPatch) -> tuple
         return str(propagated(module, 0)), seen
 
 
-def test_equal_stages_are_propagated_once(monkeypatch: pytest.MonkeyPatch) -> None:
-    """The rows are sharded, and nothing is in their way: as many fragments for 12 stages as for 8."""
+@pytest.mark.parametrize("split", [False, True])
+def test_equal_stages_are_propagated_once(split: bool, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The rows are sharded, and nothing is in their way: as many fragments for 12 stages as for 8.
+
+    Neither is where microbatches are cut out of a batch and have their own rows sharded.
+    """
     found = []
     for stages in (8, 12):
-        module = parse(Step(stages, 5, 0, rows=True).text())
+        module = parse(Step(stages, 5, 0, rows=True, split=split).text())
         reduced, seen = _fragments_of_runs(module, monkeypatch)
         assert reduced == str(propagated(module, 10**9))
         assert reduced.count('[{"d"}, {}]') > 10 * stages

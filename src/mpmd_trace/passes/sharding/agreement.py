@@ -10,10 +10,10 @@ from __future__ import annotations
 
 import functools
 import re
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from typing import cast
 
-from mpmd_trace.ir.attributes import Attribute, MeshAttr, TopologyAttr
+from mpmd_trace.ir.attributes import Attribute, MeshAttr, TensorShardingAttr, TopologyAttr
 from mpmd_trace.ir.core import BlockArg, Op, OpResult, Value
 from mpmd_trace.ir.ops import FragmentOp
 from mpmd_trace.passes.sharding.axes import Axes, axes_of
@@ -26,13 +26,19 @@ _TENSOR = re.compile(r"\[(.*?)\]")
 _FACTOR = re.compile(r"[a-z](?:_\d+)?")
 
 
-def agrees(fragments: Iterable[FragmentOp], rules: Mapping[Op, Attribute], topology: TopologyAttr) -> bool:
-    """Return whether all ops in the fragments do.
+def agrees(
+    fragments: Iterable[FragmentOp],
+    rules: Mapping[Op, Attribute],
+    topology: TopologyAttr,
+    given: Sequence[TensorShardingAttr | None] = (),
+) -> bool:
+    """Return whether all ops in the fragments do, except for those that propagation cannot get past.
 
     Args:
         fragments: after propagation.
         rules: of their ops; an op without one, and with something sharded, counts as one that does not agree.
         topology: the meshes.
+        given: the shardings of the arguments of the function before propagation.
     """
     known: dict[tuple[MeshAttr, str, tuple[Axes, ...]], bool] = {}
     for fragment in fragments:
@@ -61,9 +67,37 @@ def agrees(fragments: Iterable[FragmentOp], rules: Mapping[Op, Attribute], topol
             key = mesh, rule.text, tuples
             if key not in known:
                 known[key] = _fits(rule.text, tuples, dict(mesh.axes))
-            if not known[key]:
+            if not known[key] and not _between_fixed(op, fragment, given):
                 return False
     return True
+
+
+def _between_fixed(op: Op, fragment: FragmentOp, given: Sequence[TensorShardingAttr | None]) -> bool:
+    """Return whether the shardings around the op were fixed before propagation began.
+
+    So it is where microbatches are cut out of an argument whose sharding the user gave, and constrained at once: axes
+    come from nowhere else, however long the program is, and go nowhere else.
+    """
+    if op.num_operands != 1:
+        return False
+    arg = op.operands[0]
+    if not isinstance(arg, BlockArg) or arg.owner is not fragment.body.block:
+        return False
+    outside = fragment.operands[arg.index]
+    if not isinstance(outside, BlockArg) or outside.index >= len(given) or not _is_closed(given[outside.index]):
+        return False
+    return all(
+        user.num_operands == 1 and user.results and all(map(_is_constrained, user.results)) for user in arg.users
+    )
+
+
+def _is_constrained(value: Value) -> bool:
+    users = list(value.users)
+    return bool(users) and all(user.name == CONSTRAINT and _is_closed(user.attr("sharding")) for user in users)
+
+
+def _is_closed(sharding: Attribute | None) -> bool:
+    return isinstance(sharding, TensorShardingAttr) and not any(map(sharding.is_open, range(len(sharding.dims))))
 
 
 def _fits(rule: str, axes: tuple[Axes, ...], sizes: Mapping[str, int]) -> bool:
@@ -112,6 +146,8 @@ def _parsed(rule: str) -> tuple[list[tuple[tuple[str, ...], ...]], dict[str, int
 
 def _axes(value: Value, fragment: FragmentOp) -> Axes | None:
     """Return the axes of each dimension of a value in a fragment; None where that cannot be said."""
+    if isinstance(value, OpResult) and value.op.name == CONSTRAINT:
+        return axes_of(cast(TensorShardingAttr, value.op.attr("sharding")), rank_of(value))
     if isinstance(value, OpResult):
         return axes_of(per_value(value.op.attrs.get(SHARDING), value.index), rank_of(value))
     inside = isinstance(value, BlockArg) and value.owner is fragment.body.block

@@ -133,7 +133,10 @@ class Reduction:
         self.arg_of = {a: i for i, a in enumerate(kept_args)}
         small, alone = with_body(module, function, block)
         arg_attrs = function.arg_attrs
-        alone.set_all_arg_attrs([shardings_of(arg_attrs[a.index]) for a in kept_args])
+        of_args = [shardings_of(arg_attrs[a.index]) for a in kept_args]
+        alone.set_all_arg_attrs(of_args)
+        #: The shardings of the arguments of the small function, before propagation.
+        self.given = [user_sharding(attributes) for attributes in of_args]
         alone.set_all_res_attrs(dicts)
         return small
 
@@ -171,7 +174,7 @@ class Reduction:
         if self._across:
             fragments = [new for new in new_ops.values() if isinstance(new, FragmentOp)]
             topology = self.function.topology
-            if topology is None or not agrees(fragments, rules, topology):
+            if topology is None or not agrees(fragments, rules, topology, self.given):
                 return False
         self._spread(done, new_ops)
         self._replace_rest(module, after, done)

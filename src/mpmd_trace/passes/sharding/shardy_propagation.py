@@ -14,7 +14,7 @@ from mpmd_trace.passes.base import Pass
 from mpmd_trace.passes.dedup_bodies import share_equal_bodies
 from mpmd_trace.passes.sharding.agreement import agrees
 from mpmd_trace.passes.sharding.bodies_alone import drop_unused_transfers, has_no_shardings, propagate_in_bodies
-from mpmd_trace.passes.sharding.edges import SHARDING
+from mpmd_trace.passes.sharding.edges import SHARDING, user_sharding
 from mpmd_trace.passes.sharding.kinds import Kinds, shardings_of
 from mpmd_trace.passes.sharding.reduction import Reduction, numbered, reducible, with_body
 from mpmd_trace.passes.sharding.shardy import run_shardy, run_shardy_with_rules
@@ -131,14 +131,15 @@ def _first_agrees(module: Module, function: FuncOp) -> bool:
     copy = block.append(numbered(first, [block.add_arg(v.type) for v in first.operands], 0))
     block.append(make_return(copy.results, "func.return"))
     small, alone = with_body(module, function, block)
-    alone.set_all_arg_attrs([given.get(v, DictAttr.get({})) for v in first.operands])
+    of_args = [given.get(v, DictAttr.get({})) for v in first.operands]
+    alone.set_all_arg_attrs(of_args)
     propagated = run_shardy_with_rules(small, Diagnostics())
     if propagated is None:
         return True
     after, rules = propagated
     done = after.lookup(function.sym_name)
     left = [op for op in done.body if isinstance(op, FragmentOp)] if done is not None else []
-    return agrees(left, rules, function.topology)
+    return agrees(left, rules, function.topology, [user_sharding(attributes) for attributes in of_args])
 
 
 def _size(block: Block) -> int:
