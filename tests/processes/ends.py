@@ -1,6 +1,7 @@
 """How jobs end: `ends.py KIND VICTIM FOLDER` is a process of one; without arguments, jobs that succeed, and how often.
 
-Kinds: `late` (it comes to its end 2 s after the others), `alone` (it does not join), `exit` (with status 3, while the
+Kinds: `late` (it comes to its end 2 s after the others), `alone` (it does not join), `tardy` (it joins when the others
+have given it up, and end), `exit` (with status 3, while the
 others wait in JAX), `system` (the same without `sys.exit`), `raise`, `leave` (with status 0, while they wait), `kill`
 (before JAX knows its devices), `save` (it cannot save, catches that and exits with status 3, while the others wait in
 orbax), `tensors` (it cannot write safetensors, likewise).
@@ -43,8 +44,8 @@ def process(kind: str, victim: int, folder: str) -> None:
 
     import mpmd_trace as mt
 
-    if kind == "alone":
-        alone(victim)
+    if kind in ("alone", "tardy"):
+        alone(victim, folder, kind == "tardy")
         return
     mt.initialize()
     me = int(os.environ["JAX_PROCESS_ID"])
@@ -68,18 +69,42 @@ def process(kind: str, victim: int, folder: str) -> None:
         raise ValueError("no more of this")
 
 
-def alone(victim: int) -> None:
+def alone(victim: int, folder: str, comes: bool) -> None:
     import mpmd_trace as mt
 
-    if int(os.environ["JAX_PROCESS_ID"]) == victim:
+    me = int(os.environ["JAX_PROCESS_ID"])
+    if me != victim:
+        say(folder, f"begins.{me}")
+    elif not comes:
         return
+    until_said(folder, "gave up" if me == victim else "begins", PROCESSES - 1)
     try:
         mt.initialize()
     except mt.PeerError as error:
         print(f"caught of {error.process}: {error}", flush=True)
+        if comes and me != victim:
+            sys._at_the_very_end = _Slow()  # type: ignore[attr-defined]
+            say(folder, f"gave up.{me}")
         sys.exit(5)
     finally:
         print("finally", flush=True)
+
+
+def say(folder: str, what: str) -> None:
+    open(os.path.join(folder, what), "w").close()
+
+
+def until_said(folder: str, what: str, times: int) -> None:
+    """Wait, so that what comes then is not early or late only because a process took longer to start."""
+    while sum(name.startswith(what) for name in os.listdir(folder)) < times:
+        time.sleep(0.01)
+
+
+class _Slow:
+    """Goes while Python is finalized, and takes its time."""
+
+    def __del__(self, sleep: Any = time.sleep) -> None:
+        sleep(10.0)
 
 
 def save(fails: bool, path: str, x: Any) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import sys
+from pathlib import Path
 
 import pytest
 from ends import faulty, plainly
@@ -15,8 +16,8 @@ def test_a_job_that_succeeds_without_a_launcher(victim: int) -> None:
     assert [status for status, _ in found] == [0, 0, 0], found
 
 
-def test_one_that_does_not_come_is_an_error_to_catch() -> None:
-    found = plainly("alone", 2, timeout=12.0)
+def test_one_that_does_not_come_is_an_error_to_catch(tmp_path: Path) -> None:
+    found = plainly("alone", 2, str(tmp_path), timeout=12.0)
     assert [status for status, _ in found] == [5, 5, 0], found
     for _, text in found[:2]:
         assert "caught of -1: error: process" in text and "not all of the 3 processes have come to" in text
@@ -24,10 +25,16 @@ def test_one_that_does_not_come_is_an_error_to_catch() -> None:
 
 
 @pytest.mark.nightly
-def test_process_0_that_does_not_come_is_named() -> None:
-    found = plainly("alone", 0, timeout=12.0)
+def test_process_0_that_does_not_come_is_named(tmp_path: Path) -> None:
+    found = plainly("alone", 0, str(tmp_path), timeout=12.0)
     assert [status for status, _ in found] == [0, 5, 5], found
     assert all("caught of 0:" in text and "where process 0 should be" in text for _, text in found[1:])
+
+
+@pytest.mark.nightly
+def test_one_that_comes_while_others_end_does_not_abort_them(tmp_path: Path) -> None:
+    found = plainly("tardy", 2, str(tmp_path), timeout=12.0)
+    assert [status for status, _ in found] == [5, 5, 5], found
 
 
 @pytest.mark.parametrize(

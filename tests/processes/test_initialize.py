@@ -7,6 +7,7 @@ import signal
 import socket
 import subprocess
 import sys
+import threading
 import time
 from collections.abc import Mapping
 from pathlib import Path
@@ -15,6 +16,7 @@ import pytest
 
 from mpmd_trace.api import processes
 from mpmd_trace.diagnostics.messages import MpmdError
+from mpmd_trace.jax_compat.distributed import _Call
 from mpmd_trace.jax_compat.service import NotStarted, ServiceProcess
 
 VARIABLES = {"MASTER_ADDR": "10.0.0.1", "MASTER_PORT": "29500", "WORLD_SIZE": "4", "RANK": "2"}
@@ -83,6 +85,23 @@ def test_torchrun_with_one_process_or_without_all_variables(
     monkeypatch.delenv("RANK")  # as where a script sets the others for all processes
     assert processes.initialize() == 1
     assert joined == []
+
+
+@pytest.mark.skipif(not hasattr(signal, "SIGRTMAX"), reason="no such signals")
+def test_a_thread_that_is_left_in_cpp_does_not_come_back() -> None:
+    """When the others come after all while Python is finalized, that would end the process with SIGABRT."""
+    source, sink = os.pipe()
+    is_back = threading.Event()
+
+    def wait() -> None:
+        os.read(source, 1)
+        is_back.set()
+
+    call = _Call(wait)
+    assert not call.is_done(0.1)
+    call.park()
+    os.write(sink, b"x")
+    assert not is_back.wait(0.5)
 
 
 def _is_running(pid: int) -> bool:

@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import atexit
 import contextlib
+import ctypes
+import signal
 import threading
 import time
 from collections.abc import Callable, Sequence
@@ -117,6 +120,7 @@ def join(
         if time.monotonic() >= until:
             # These still wait, and end the process when they are taken down.
             _LEFT.append((state.client, state.service))
+            atexit.register(joining.park)
             state.client = state.service = None
             raise NotCome(str(where), state.process_id, state.num_processes, seen)
     coordinator = state.coordinator_address
@@ -191,6 +195,16 @@ class _Call:
         if self._error is not None:
             raise self._error
         return is_done
+
+    def park(self) -> None:
+        """Let the thread never return from C++, if it is there: while Python is finalized that would be a SIGABRT."""
+        self._thread.join(0.05)
+        if self._thread.is_alive() and hasattr(signal, "SIGRTMAX"):
+            c = ctypes.CDLL(None)
+            c.signal.argtypes = ctypes.c_int, ctypes.c_void_p
+            c.pthread_kill.argtypes = ctypes.c_ulong, ctypes.c_int
+            c.signal(signal.SIGRTMAX, ctypes.cast(c.pause, ctypes.c_void_p))
+            c.pthread_kill(self._thread.ident, signal.SIGRTMAX)
 
 
 def place_in_job() -> tuple[int, int]:

@@ -390,6 +390,7 @@ class Peers:
 
     def _listen(self) -> None:
         while not self._closed:
+            begun = time.monotonic()
             for key, _ in self._selector.select(self._beat):
                 if key.data is None:
                     with contextlib.suppress(BlockingIOError):
@@ -400,7 +401,8 @@ class Peers:
             for process, link in list(self._links.items()):
                 if now - link.said > self._beat:
                     self._send(process, {})
-                if now - link.heard > self.timeout and process not in self._gone:
+                # A process that was stopped itself first reads what the others have said meanwhile.
+                if begun - link.heard > self.timeout and process not in self._gone:
                     self.report(Fault(process, f"has given no sign of life for {self.timeout:g} s"))
             self._look()
             self._judge()
