@@ -29,7 +29,7 @@ from mpmd_trace.report.placement_reasons import reasons
 from mpmd_trace.report.snapshots import Snapshots
 from mpmd_trace.report.step_trace import step_trace
 from mpmd_trace.report.timeline import FragmentActions, bubble, measured_timeline, planned_timeline
-from mpmd_trace.schedules import draw, to_svg
+from mpmd_trace.schedules import draw, to_html, to_svg
 from mpmd_trace.scheduling.utilization import Utilization, model_flops, peak_flops
 from mpmd_trace_cli import placement_report
 from mpmd_trace_cli.console import as_json, compiling, console, data, progress, say
@@ -38,6 +38,9 @@ from mpmd_trace_cli.program import check_arguments, copied, failed_while_running
 from mpmd_trace_cli.status import CallError
 
 __all__ = ["compare_steps", "print_losses", "run_program"]
+
+#: Inches of a picture that a browser's window shows whole.
+WINDOW = 13.0
 
 
 def run_program(
@@ -125,7 +128,9 @@ def run_program(
     planned = planned_timeline(plan, actions, timelines)
     best = min(timelines, key=lambda t: t.seconds)
     measured = measured_timeline(plan, actions, best)
-    picture = draw(planned, measured, title=f"{program.name}: one step", names=list(plan.meshes))
+    title, names = f"{program.name}: one step", list(plan.meshes)
+    overview = draw(planned, measured, title=title, names=names, width=WINDOW)
+    detailed = draw(planned, measured, title=title, names=names)
     report: dict[str, Any] = {
         "program": program.name,
         "schedule": lowered.schedule.name,
@@ -159,7 +164,8 @@ def run_program(
         "report.json": as_json(report) + "\n",
         "placement.json": as_json(placement_report.as_data(held, why)) + "\n",
         "plan.txt": str(plan),
-        "timeline.svg": to_svg(picture),
+        "timeline.svg": to_svg(overview),
+        "timeline.html": to_html(detailed, title, overview=overview),
     }
     if result["losses"]:
         files["losses.csv"] = _csv(result["losses"], reference["losses"])
@@ -181,8 +187,8 @@ def run_program(
         told = placement_report.as_text(held, why, file, returning=False)
         say(told + placement_report.collectives_text(compiled.collectives()))
     _say_what_returns(plan, returning, [leaf.name for leaf in lowered.traced.inputs], report["returning_bytes"])
-    names = ", ".join(name for name in files if "/" not in name)
-    say(f"wrote {out}/: {names}, passes/ ({len(snapshots.texts)})")
+    written = ", ".join(name for name in files if "/" not in name)
+    say(f"wrote {out}/: {written}, passes/ ({len(snapshots.texts)})")
     if problems:
         raise MpmdError("\n".join(problems))
     return report

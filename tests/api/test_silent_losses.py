@@ -11,7 +11,8 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
-from jax.sharding import Mesh
+from jax.sharding import Mesh, NamedSharding
+from jax.sharding import PartitionSpec as P
 from pipelines import accumulate, batch, config, loss, topology, weights
 
 import mpmd_trace
@@ -166,6 +167,33 @@ def test_one_microbatch_under_a_schedule(microbatches: int) -> None:
         mpmd_trace.jit(step, config(pipeline_schedule="1F1B")).lower(weights(), batch()).compile()
     texts = [str(w.message) for w in said if isinstance(w.message, MpmdWarning)]
     assert [("has one microbatch to order" in text) for text in texts] == [True] * (microbatches == 1), texts
+
+
+@pytest.mark.parametrize("way", ["in_shardings", "placed"])
+@pytest.mark.parametrize("microbatches", [2, 4])
+def test_rows_that_the_devices_of_an_axis_do_not_divide(way: str, microbatches: int) -> None:
+    def step(ws: Any, x: Any) -> Any:
+        return mpmd_trace.value_and_grad(loss, microbatches=microbatches)(ws, x)
+
+    devices = np.array(jax.devices()[:4]).reshape(2, 2)
+    meshes = {f"m{i}": Mesh(row, ("data",)) for i, row in enumerate(devices)}
+    cfg = mpmd_trace.make_config(meshes, {"f0": "m0", "f1": "m1"})
+    x: Any = np.ones((12, *batch().shape[1:]), np.float32)
+    rows = NamedSharding(meshes["m0"], P("data"))
+    given = {"in_shardings": (None, rows)} if way == "in_shardings" else {}
+    with warnings.catch_warnings(record=True) as said:
+        warnings.simplefilter("always")
+        mpmd_trace.jit(step, cfg, **given).lower(weights(), jax.device_put(x, rows) if way == "placed" else x)
+    texts = [str(w.message) for w in said if isinstance(w.message, MpmdWarning)]
+    if microbatches == 2:
+        assert not texts
+    else:
+        assert (
+            len(texts) == 1 and "a microbatch of x has 3 rows, which do not divide among the 2 devices of" in texts[0]
+        )
+        assert (
+            "another number of microbatches (2, 3, 6 of 12 rows)" in texts[0] and "silent_losses.py" in said[0].filename
+        )
 
 
 def test_a_launched_script_without_initialize(monkeypatch: pytest.MonkeyPatch) -> None:

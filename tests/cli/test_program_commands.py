@@ -51,7 +51,19 @@ def test_run(command: Command, tmp_path: Path) -> None:
     assert report["fragments"] >= 8 and report["transfers"] >= 4 and report["distinct_programs"] >= 4
     assert report["gradient_error"] < 1e-5 and report["loss_error"] < 1e-4
     names = {p.name for p in out.iterdir()}
-    assert {"losses.csv", "losses.svg", "placement.json", "plan.txt", "timeline.svg", "passes"} <= names
+    assert {
+        "losses.csv",
+        "losses.svg",
+        "placement.json",
+        "plan.txt",
+        "timeline.svg",
+        "timeline.html",
+        "passes",
+    } <= names
+    picture = (out / "timeline.svg").read_text()
+    assert 'width="1248"' in picture.splitlines()[0], "fits a window"
+    page = (out / "timeline.html").read_text()
+    assert page.count("<svg ") == 2 and 'class="wide"' in page
     placement = json.loads((out / "placement.json").read_text())
     assert "bytes on a device of each mesh" in result.err and "cotangents" in result.err
     assert {m["mesh"]: m["peak"] for m in placement["meshes"]} == report["peak_bytes_per_device"]

@@ -387,6 +387,23 @@ def layers_in_unequal_pieces() -> None:
 
 
 @check
+def values_of_other_processes_say_how_to_get_them() -> None:
+    made = mt.make_config(topology(STAGES, False), {"f0": "m0", "f1": "m1"})
+    x = mt.jit(lambda w: mt.named_computation(jnp.sum, name="f1")(w), made)(batch()[0])
+    value = mt.fetch(x)
+    if x.sharding.has_addressable_devices:
+        assert float(f"{x:.6f}") == round(float(value), 6) and "fetch" not in repr(x)
+        return
+    assert "mpmd_trace.fetch(x), called in all processes, gives the value" in f"{x}"
+    try:
+        float(x)
+    except RuntimeError as error:
+        assert "mpmd_trace.fetch(x), called in all processes" in "".join(error.__notes__)
+    else:
+        raise AssertionError("a value from nowhere")
+
+
+@check
 def what_a_forked_child_does_is_not_the_process() -> None:
     jitted = run(train, (weights(2), batch()), STAGES)
     with warnings.catch_warnings():

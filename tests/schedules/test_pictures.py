@@ -117,6 +117,9 @@ def test_html_is_a_page_of_its_own() -> None:
     page = to_html(picture, "a < b")
     assert page.startswith("<!doctype html>") and to_svg(picture) in page and "<title>a &lt; b</title>" in page
     assert "http" not in page.replace("http://www.w3.org/2000/svg", "")
+    small = draw(simulate(get_schedule("1f1b", 2, 2)), width=6)
+    both = to_html(picture, "a < b", overview=small)
+    assert both.index('<svg style="width:100%') < both.index(to_svg(picture)), "the overview fits the window, on top"
 
 
 def test_plan_beside_measurement() -> None:

@@ -13,7 +13,7 @@ from mpmd_trace.frontend.arguments import Leaf, one_line
 from mpmd_trace.frontend.shardings import Meshes, no_named_sharding
 from mpmd_trace.jax_compat import layouts, tracing
 
-__all__ = ["Spec", "given_layouts", "kept_sharding", "same_devices", "shardings", "spread", "staying"]
+__all__ = ["Spec", "given_layouts", "kept_sharding", "known", "same_devices", "shardings", "spread", "staying"]
 
 
 class Spec(NamedTuple):
@@ -99,6 +99,15 @@ def spread(prefix: Any, tree: Any, what: str) -> list[Any]:
         is_leaf=lambda x: x is None or isinstance(x, Sharding | layouts.Format),
     )
     return per_leaf
+
+
+def known(prefix: Any, tree: Any, kept: Sequence[NamedSharding | None]) -> list[NamedSharding | None]:
+    """Return the sharding of each argument, as far as the prefix `in_shardings` or what is `kept` says it."""
+    result = []
+    for asked, own in zip(spread(prefix, tree, "in_shardings"), kept, strict=True):
+        sharding = asked.sharding if isinstance(asked, layouts.Format) else asked
+        result.append(sharding if isinstance(sharding, NamedSharding) else own)
+    return result
 
 
 def staying(

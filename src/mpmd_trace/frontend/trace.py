@@ -29,6 +29,7 @@ from mpmd_trace.frontend.remat import Site
 from mpmd_trace.frontend.rewrite import Rewriter
 from mpmd_trace.frontend.shardings import Meshes
 from mpmd_trace.frontend.stacked.arrays import Signature, Stacks, split
+from mpmd_trace.frontend.uneven_rows import uneven_rows
 from mpmd_trace.ir.assignment import Assignment
 from mpmd_trace.ir.collector import paused_collector
 from mpmd_trace.jax_compat import lowering, tracing
@@ -325,6 +326,8 @@ def trace(
     in_specs, out_specs, bad = specs(Meshes(m.shape for m in meshes))
     if bad:
         rewrite()  # raises them with all others
+    for text in uneven_rows(closed, given.leaves, arg_shardings.known(in_shardings, given.in_tree, kept)):
+        warn(text, place_of(fn))
     returned = returned_arguments(closed)
     in_specs = arg_shardings.staying(in_specs, kept, only_returned(closed), leaves, meshes)
     results_on = functools.partial(divide_results, closed, out_specs)

@@ -49,11 +49,28 @@ def save_png(picture: Picture, path: str | Path, zoom: float | None = None) -> N
     image.save(path, format="PNG", dpi=(96 * zoom, 96 * zoom))
 
 
-def to_html(picture: Picture, title: str) -> str:
-    """Return an HTML page that shows the picture at its own size; it needs no network."""
+_STYLE = "body{margin:8px;font-family:sans-serif}.wide{overflow-x:auto}svg{display:block}"
+
+
+def to_html(picture: Picture, title: str, *, overview: Picture | None = None) -> str:
+    """Return an HTML page that shows the picture at its own size, scrolled sideways where the window is narrower.
+
+    It needs no network.
+
+    Args:
+        picture: what to draw.
+        title: of the page.
+        overview: shown above it, scaled to the width of the window.
+    """
+    small = ""
+    if overview is not None:
+        scaled = to_svg(overview).replace("<svg ", '<svg style="width:100%;height:auto" ', 1)
+        small = f"<div>\n{scaled}</div>\n"
     return (
         '<!doctype html>\n<html lang="en">\n<head><meta charset="utf-8">'
-        f"<title>{escape(title)}</title></head>\n<body>\n{to_svg(picture)}</body>\n</html>\n"
+        '<meta name="viewport" content="width=device-width">'
+        f"<title>{escape(title)}</title><style>{_STYLE}</style></head>\n<body>\n"
+        f'{small}<div class="wide">\n{to_svg(picture)}</div>\n</body>\n</html>\n'
     )
 
 
