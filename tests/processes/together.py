@@ -388,7 +388,7 @@ def layers_in_unequal_pieces() -> None:
 
 @check
 def values_of_other_processes_say_how_to_get_them() -> None:
-    made = mt.make_config(topology(STAGES, False), {"f0": "m0", "f1": "m1"})
+    made = mt.make_config(topology(STAGES, False), {"f1": "m1"})
     x = mt.jit(lambda w: mt.named_computation(jnp.sum, name="f1")(w), made)(batch()[0])
     value = mt.fetch(x)
     if x.sharding.has_addressable_devices:
