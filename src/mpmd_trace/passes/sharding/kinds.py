@@ -23,7 +23,7 @@ from mpmd_trace.ir.types import MeshTensorType, TensorType, Type
 from mpmd_trace.passes.dedup_bodies import first_equal
 from mpmd_trace.passes.sharding.edges import SHARDING
 
-__all__ = ["Kinds", "is_scalar", "shardings_of"]
+__all__ = ["Kinds", "has_meshes_alike", "is_scalar", "shardings_of"]
 
 _MOST_ROUNDS = 8
 
@@ -66,6 +66,11 @@ def _alike(function: FuncOp) -> dict[str, str]:
         return {}
     first_alike = {name: first.setdefault(mesh, name) for name, mesh in topology.meshes.items()}
     return first_alike if len(first) < len(first_alike) else {}
+
+
+def has_meshes_alike(function: FuncOp) -> bool:
+    """Return whether meshes of the topology are the same but for their names."""
+    return bool(_alike(function))
 
 
 class Kinds:

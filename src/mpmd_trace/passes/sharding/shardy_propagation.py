@@ -15,7 +15,7 @@ from mpmd_trace.passes.dedup_bodies import share_equal_bodies
 from mpmd_trace.passes.sharding.agreement import agrees
 from mpmd_trace.passes.sharding.bodies_alone import drop_unused_transfers, has_no_shardings, propagate_in_bodies
 from mpmd_trace.passes.sharding.edges import SHARDING, user_sharding
-from mpmd_trace.passes.sharding.kinds import Kinds, shardings_of
+from mpmd_trace.passes.sharding.kinds import Kinds, has_meshes_alike, shardings_of
 from mpmd_trace.passes.sharding.reduction import Reduction, numbered, reducible, with_body
 from mpmd_trace.passes.sharding.shardy import run_shardy, run_shardy_with_rules
 
@@ -88,12 +88,10 @@ class ShardyPropagation(Pass):
             return done or not diagnostics.failed
         self.prepare_bodies(function)
         size = _size(function.body)
-        for kinds in _choices(function, reduced=size > self.whole_up_to):
+        for kinds in _choices(module, function, reduced=size > self.whole_up_to):
             reduction = Reduction(module, function, kinds)
             if kinds.body and 2 * _size(reduction.body) > size:
                 continue  # not worth it
-            if kinds.alike and not _first_agrees(module, function):
-                continue  # what stands for several stages would be refused
             if kinds.alike:
                 propagated = run_shardy_with_rules(reduction.module, diagnostics)
                 after, rules = propagated if propagated is not None else (None, {})
@@ -106,16 +104,17 @@ class ShardyPropagation(Pass):
         return _run_on_everything(module, diagnostics)
 
 
-def _choices(function: FuncOp, *, reduced: bool) -> Iterator[Kinds]:
+def _choices(module: Module, function: FuncOp, *, reduced: bool) -> Iterator[Kinds]:
     """Kinds of fewer and fewer ops each."""
     if reduced:
-        across = Kinds(function, across=True)
-        if across.stable and (across.has_equal_stages or not across.alike):
-            yield across
-        if across.alike:
-            kinds = Kinds(function)
-            if kinds.stable:
-                yield kinds
+        # Where the first fragment does not agree, what stands for several stages would be refused.
+        if has_meshes_alike(function) and _first_agrees(module, function):
+            across = Kinds(function, across=True)
+            if across.stable and across.has_equal_stages:
+                yield across
+        kinds = Kinds(function)
+        if kinds.stable:
+            yield kinds
     yield Kinds.apart(function)
 
 
