@@ -21,7 +21,7 @@ import mpmd_trace as mt
 
 sys.path.insert(0, str(Path(__file__).parent))
 
-from recipes import RECIPES
+from package_recipes import RECIPES
 
 OPTIMIZER = optax.sgd(1e-2, momentum=0.9)
 NAMES = {"first": "m0", "second": "m1"}
