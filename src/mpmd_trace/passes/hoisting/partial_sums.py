@@ -94,11 +94,14 @@ class PartialSumAnalysis:
 
     def forms_in(self, fragment: FragmentOp, given: Mapping[int, Form], like: TensorShardingAttr) -> Forms:
         """Return the forms of the values in the body of a fragment, whose operands have the forms `given`."""
-        mesh = mesh_of(like, self.symbols)
         block = fragment.body.block
-        sizes = {} if mesh is None else dict(mesh.axes)
         forms: dict[Value, Form] = {block.args[i]: axes for i, axes in given.items()}
-        return Forms(block.ops, forms, functools.partial(body_sharding, fragment), sizes)
+        return Forms(block.ops, forms, functools.partial(body_sharding, fragment), self.axis_sizes(like))
+
+    def axis_sizes(self, like: TensorShardingAttr) -> dict[str, int]:
+        """Return the sizes of the axes of the mesh of a sharding."""
+        mesh = mesh_of(like, self.symbols)
+        return {} if mesh is None else dict(mesh.axes)
 
     def _propagate(self) -> set[Value]:
         """Find the chains of what is not excluded; return the values of those that do not pay."""

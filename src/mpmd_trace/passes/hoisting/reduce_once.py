@@ -183,19 +183,22 @@ def _replace(
     """Insert the fragment in its new form; the old one stays, unused."""
     like = zeros[0].sharding if known is None else known.like
     of_zeros = {} if known is None else {i: axes for i, axes in known.given.items() if axes == ZERO}
-    forms = analysis.forms_in(fragment, {**of_zeros, **given}, like)
+    sizes = analysis.axis_sizes(like)
     grown = Growth({}, {}, {}, frozenset()) if known is None else known.growth
     listed = tuple(zero.type for zero in zeros)
     known_forms = [tuple(one.items()) for one in (of_zeros, given, grown.results)]
     key = ("with parts", *known_forms, fragment.in_shardings, grown.ops)
-    body: Region = remembered(
-        fragment.body, (*key, like, listed), lambda: with_parts(fragment.body, forms, grown, given, like, listed)
-    )
+
+    def rewritten() -> Region:
+        forms = analysis.forms_in(fragment, {**of_zeros, **given}, like)
+        return with_parts(fragment.body, forms, grown, given, like, listed)
+
+    body: Region = remembered(fragment.body, (*key, like, listed), rewritten)
     types = [result.type for result in fragment.results]
     shardings: dict[int, TensorShardingAttr] = {}
     for j, axes in grown.results.items():
         value = fragment.results[j]
-        types[j] = mesh_tensor(fragment.mesh, partial_type(value, axes, forms.sizes))
+        types[j] = mesh_tensor(fragment.mesh, partial_type(value, axes, sizes))
         shardings[j] = partial_sharding(value, per_value(fragment.out_shardings, j), axes, like)
     for zero in zeros:
         shardings[len(types)] = zero.sharding
