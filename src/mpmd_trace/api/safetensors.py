@@ -71,6 +71,8 @@ def save_safetensors(
     job = current()
     with job.peers.telling(f"to save to {path}") if job is not None else contextlib.nullcontext(), _saving(path):
         finish = write(path, tensors, max_file_bytes, metadata or {"format": "pt"}, 0 if job is None else job.process)
+    if job is not None:
+        job.peers.allgather_bytes("end of the writing", b"", patient=True)
     once("end of the saving", lambda: _finish(path, finish), patient=True)
 
 
