@@ -115,8 +115,10 @@ def test_two_chains_are_told_from_a_v() -> None:
 
 
 def test_stages_that_no_schedule_has() -> None:
+    assert best_schedule(costs(2, 4, (1, 0, 0, 1))).schedule.name == "stages-1f1b"
+    some = dataclasses.replace(costs(2, 4, (1, 0, 0, 1)), visits=((0, 1), (0, 1), (2, 3), (2, 3)))
     with pytest.raises(MpmdError, match=r"finds no schedule for these stages \(0 on mesh 1, 1 on mesh 0"):
-        best_schedule(costs(2, 4, (1, 0, 0, 1)))
+        best_schedule(some)
     with pytest.raises(MpmdError, match="memory_limit is 0"):
         AutoSchedule(memory_limit=0)
 

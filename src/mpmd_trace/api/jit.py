@@ -275,9 +275,8 @@ class Jitted:
             check_names(traced, config.assignments, config.where, is_placed=config.places_values)
         if schedule.auto is None:
             return lowered
-        imported = lowered.imported()
         try:
-            return dataclasses.replace(lowered, schedule=settle(schedule, imported, config.options))
+            return dataclasses.replace(lowered, schedule=settle(schedule, lowered.imported, config.options))
         except MpmdError as error:
             raise at_users_place(error, config.where) from None
 

@@ -16,6 +16,7 @@ from mpmd_trace.api.estimates import EstimatedProgram
 from mpmd_trace.api.memory_report import MemoryReport
 from mpmd_trace.api.request import Asked
 from mpmd_trace.api.stage_info import PLAIN, Adapter, StageInfo
+from mpmd_trace.api.way_out import way_out
 from mpmd_trace.backend.load import LoadedProgram
 from mpmd_trace.backend.placement_report import PlacementReport, placement_report
 from mpmd_trace.backend.planner import make_plan
@@ -36,7 +37,7 @@ from mpmd_trace.passes.cpp_engine import partition_with_cpp
 from mpmd_trace.passes.fission.split_divided import UNDIVIDED
 from mpmd_trace.passes.manager import Hook
 from mpmd_trace.passes.memory.fit_memory import SLOW_COPIES
-from mpmd_trace.passes.microbatches.follow_schedule import INEXACT
+from mpmd_trace.passes.microbatches.follow_schedule import INEXACT, FollowSchedule
 from mpmd_trace.passes.microbatches.rule_orders import UserRules
 from mpmd_trace.passes.partition import Partitioned, partition_as
 from mpmd_trace.passes.placement.single_mesh_loops import WHOLE
@@ -115,7 +116,7 @@ class PartitionedProgram(StageInfo):
 
         Raises `MpmdError`.
         """
-        return fragments_of(self._import())
+        return fragments_of(self._import(self.request))
 
     @functools.cached_property
     def partitioned(self) -> Partitioned:
@@ -168,7 +169,9 @@ class PartitionedProgram(StageInfo):
         for one in diagnostics:
             if one.severity != "warning":
                 continue
-            if one.message.startswith((INEXACT, SLOW_COPIES)):
+            if one.message.startswith(INEXACT):
+                warn(f"{one.message}. {self._way_out()}", self.config.where)
+            elif one.message.startswith(SLOW_COPIES):
                 warn(one.message, self.config.where)
             elif one.message.startswith((WHOLE, UNDIVIDED)):
                 place = users_place(one.location).file
@@ -184,6 +187,19 @@ class PartitionedProgram(StageInfo):
             )
         except MpmdError as error:
             raise at_users_place(self._explained(error), self.config.where) from None
+
+    def _way_out(self) -> str:
+        """Return what to write in place of a schedule that the program does not allow."""
+
+        def is_followed(config: Config, schedule: ScheduleChoice) -> bool:
+            request = dataclasses.replace(self.asked, config=config, schedule=schedule).request(
+                config.options.placement
+            )
+            rules = (lambda module: rules_of_program(config, schedule, module)) if has_rules(config, schedule) else None
+            tried = partition_as(self.traced.module, request, user_rules=rules, phases="optimize")
+            return not any(one.message.startswith(INEXACT) for one in tried.diagnostics)
+
+        return way_out(self.config, self.imported, is_followed)
 
     def _check_schedule(self, module: Module) -> None:
         """Warn of a schedule that was asked for and has nothing to order, and tell where meshes wait without one."""
@@ -202,6 +218,10 @@ class PartitionedProgram(StageInfo):
 
     def _explained(self, error: MpmdError) -> MpmdError:
         """Return the error, with the reason of it when that is a checkpoint."""
+        if error.pass_name == FollowSchedule.name:
+            first, *rest = error.diagnostics
+            message = f"{first.message}. {self._way_out()}"
+            return MpmdError([dataclasses.replace(first, message=message), *rest], pass_name=error.pass_name)
         place = self.traced.rewritten.recomputed
         if place is None or error.pass_name != VerifyStageMerging.name:
             return error
@@ -213,17 +233,22 @@ class PartitionedProgram(StageInfo):
         first, *rest = error.diagnostics
         return MpmdError([dataclasses.replace(first, notes=(*first.notes, note)), *rest], pass_name=error.pass_name)
 
-    def imported(self) -> Module:
-        """Return the program after the import phase, its backwards split: what schedules are chosen by."""
-        return self._import(mpmd_split_bwd_fragments=True)
+    def imported(self, stages: str | None = None) -> Module:
+        """Return the program after the import phase, its backwards split: what schedules are chosen by.
+
+        `stages`: how they are numbered, by default as for its schedule.
+        """
+        schedule = self.schedule if stages is None else dataclasses.replace(self.schedule, stages=stages)
+        request = dataclasses.replace(self.asked, schedule=schedule).request(self.config.options.placement)
+        return self._import(request.with_options(mpmd_split_bwd_fragments=True))
 
     def _rules(self, module: Module) -> UserRules:
         return rules_of_program(self.config, self.schedule, module)
 
-    def _import(self, **options: Any) -> Module:
-        """Return the program after the import phase, with some options changed."""
+    def _import(self, request: PartitionRequest) -> Module:
+        """Return the program after the import phase."""
         try:
-            return partition_as(self.traced.module, self.request.with_options(**options), phases="import").module
+            return partition_as(self.traced.module, request, phases="import").module
         except MpmdError as error:
             raise at_users_place(error, self.config.where) from None
 

@@ -27,10 +27,11 @@ from mpmd_trace.schedules._errors import ScheduleError as ScheduleError
 from mpmd_trace.schedules._errors import ScheduleWarning as ScheduleWarning
 from mpmd_trace.schedules._exact import Exact as Exact
 from mpmd_trace.schedules._exact import solve_exact as solve_exact
-from mpmd_trace.schedules._forward import forward_passes as forward_passes
 from mpmd_trace.schedules._graph import StageGraph as StageGraph
 from mpmd_trace.schedules._greedy import AUTO_WEIGHT_FRACTION as AUTO_WEIGHT_FRACTION
 from mpmd_trace.schedules._greedy import zb_auto as zb_auto
+from mpmd_trace.schedules._list_scheduling import forward_passes as forward_passes
+from mpmd_trace.schedules._list_scheduling import training_passes as training_passes
 from mpmd_trace.schedules._partition import Cut as Cut
 from mpmd_trace.schedules._partition import Partition as Partition
 from mpmd_trace.schedules._partition import partition_layers as partition_layers

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import dataclasses
 import warnings
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 
 from mpmd_trace.diagnostics.messages import MpmdError
 from mpmd_trace.ir.ops import FragmentOp, Module
@@ -31,6 +31,7 @@ from mpmd_trace.schedules import (
     get_schedule,
     search,
     simulate,
+    training_passes,
 )
 from mpmd_trace.scheduling.costs import flops
 from mpmd_trace.scheduling.transfers import Links, crossings, fragment_action, values_of_module
@@ -104,6 +105,8 @@ class StageCosts:
     latency: Mapping[tuple[int, int], float] = dataclasses.field(default_factory=dict)
     bandwidth: Mapping[tuple[int, int], float] | None = None
     transfers: Transfers = "async"
+    #: Which stages need what others compute, as (producer, consumer), where the flow comes back to a mesh.
+    edges: tuple[tuple[int, int], ...] = ()
 
     @property
     def forward_only(self) -> bool:
@@ -317,7 +320,7 @@ def _one_per_mesh(costs: StageCosts, memory_limit: float | None) -> list[Choice]
 
 
 def _several(costs: StageCosts, memory_limit: float | None) -> list[Choice]:
-    """Schedules with several stages per mesh, in a loop, a V, or two chains."""
+    """Schedules with several stages per mesh: in a loop, a V, or two chains; else made for where they are."""
     result: list[Choice] = []
     chunks = costs.chunks
     for entry in ENTRIES if chunks > 1 else ():
@@ -337,7 +340,31 @@ def _several(costs: StageCosts, memory_limit: float | None) -> list[Choice]:
         choice = _choice(made, costs, memory_limit) if _suits(made, costs) else None
         if choice is not None:
             result.append(choice)
+    return result or _anywhere(costs, memory_limit)
+
+
+def _anywhere(costs: StageCosts, memory_limit: float | None) -> list[Choice]:
+    """Schedules made for the stages where they are, with more and more microbatches in flight, up to the fastest."""
+    graph = StageGraph.from_edges(len(costs.mesh_of), costs.edges) if costs.edges else None
+    result: list[Choice] = []
+    for in_flight in _growing(costs.microbatches):
+        made = training_passes(
+            Placement(costs.meshes, costs.mesh_of), costs.microbatches, graph, costs.delays(), in_flight
+        )
+        choice = _choice(made, costs, memory_limit) if _suits(made, costs) else None
+        if choice is None or (result and result[-1].result.makespan <= choice.result.makespan):
+            break
+        result.append(choice)
     return result
+
+
+def _growing(limit: int) -> Iterator[int]:
+    """Yield 1, 2, 3, and so on, in longer steps for larger numbers, up to the limit."""
+    number = 1
+    while number < limit:
+        yield number
+        number += max(1, number // 4)
+    yield limit
 
 
 def forward_schedule(costs: StageCosts) -> Schedule:
@@ -378,7 +405,7 @@ def replayed(choice: Choice, costs: StageCosts, orders: Sequence[Sequence[Step]]
 def _graph(schedule: Schedule, costs: StageCosts) -> StageGraph:
     """Return the data flow of the schedule and what the program sends besides; gradients go back along it."""
     known = {(p, s) for s, feeds in enumerate(schedule.graph.feeds) for p in feeds}
-    more = {(min(p, s), max(p, s)) for p, s in costs.sends} - known
+    more = {*((min(p, s), max(p, s)) for p, s in costs.sends), *costs.edges} - known
     return schedule.graph.with_skips(*sorted(more)) if more else schedule.graph
 
 
@@ -431,6 +458,5 @@ def _nothing(costs: StageCosts, memory_limit: float | None, usable: Sequence[Cho
     stages = ", ".join(f"{s} on mesh {m}" for s, m in enumerate(costs.mesh_of))
     return (
         f"pipeline_schedule='auto' finds no schedule for these stages ({stages}) and {costs.microbatches} "
-        "microbatches; the library has loops (0 1 2 3 0 1 2 3) and a V (0 1 2 3 3 2 1 0), with as many "
-        "stages on each mesh. Change the stages, or name a schedule."
+        "microbatches, of which not all run through all stages. Name a schedule that has these stages."
     )

@@ -13,7 +13,6 @@ from typing import TYPE_CHECKING, Any
 
 from mpmd_trace.diagnostics.messages import MpmdError
 from mpmd_trace.frontend.errors import problem
-from mpmd_trace.ir.diagnostics import Diagnostics
 from mpmd_trace.ir.ops import Module
 from mpmd_trace.passes.compile_options import CompileOptions
 from mpmd_trace.passes.mesh_order import is_cpu_mesh
@@ -28,10 +27,11 @@ from mpmd_trace.passes.optimize.schedules import (
     Unit,
     find_schedule,
 )
-from mpmd_trace.passes.placement.find_stages import FindStages
+from mpmd_trace.passes.placement.find_stages import comes_back, stage_edges
 from mpmd_trace.schedules import Schedule, find_entry, get_schedule
 from mpmd_trace.schedules import ScheduleError as LibraryError
-from mpmd_trace.scheduling.auto import AutoSchedule, best_schedule, forward_schedule, program_costs
+from mpmd_trace.scheduling.auto import AutoSchedule, best_schedule, forward_schedule, program_costs, stage_ranks
+from mpmd_trace.scheduling.transfers import values_of_module
 
 if TYPE_CHECKING:
     from mpmd_trace.config import Config
@@ -168,18 +168,19 @@ def _check_comparator(comparator: Callable[..., Any], config: Config) -> None:
         raise MpmdError([problem(message, config.where)]) from None
 
 
-def settle(choice: ScheduleChoice, imported: Module, options: CompileOptions) -> ScheduleChoice:
-    """The schedule that "auto" stands for, or "forward", given the program after the import phase and the options.
+def settle(choice: ScheduleChoice, importing: Callable[[str], Module], options: CompileOptions) -> ScheduleChoice:
+    """The schedule that "auto" stands for, or "forward", for a program and the options.
 
-    Without microbatches every schedule is the same one, GPipe; without backward passes there is one, "forward", made
-    for the stages that the program has, which is GPipe again where each mesh has one.  Raises `MpmdError` for "forward"
-    and a program with backward passes.
+    `importing` gives the program after the import phase, with its stages numbered as said.  Without microbatches
+    every schedule is the same one, GPipe; without backward passes there is one, "forward", made for the stages that the
+    program has, which is GPipe again where each mesh has one.  Raises `MpmdError` for "forward" and a program with
+    backward passes.
     """
     assert choice.auto is not None
+    imported = importing(choice.stages)
+    if choice.stages == "no" and comes_back(imported):
+        imported = importing("loop")
     costs = program_costs(imported, choice.auto)
-    if costs is not None and costs.forward_only and choice.name != _FORWARD:
-        FindStages(number="loop").run(imported, Diagnostics())
-        costs = program_costs(imported, choice.auto)
     if costs is None or (costs.forward_only and choice.name != _FORWARD and len(costs.mesh_of) <= costs.meshes):
         return ScheduleChoice("GPipe", SCHEDULES["GPipe"])
     if costs.forward_only:
@@ -190,12 +191,24 @@ def settle(choice: ScheduleChoice, imported: Module, options: CompileOptions) ->
             f"the schedule '{_FORWARD}' is for programs without backward passes, and this one has some; \"1F1B\" or "
             '"auto" are for both'
         )
+    several = len(costs.mesh_of) > costs.meshes
+    if several:
+        costs = dataclasses.replace(costs, edges=tuple(sorted(_edges(imported))))
     whole = options.mpmd_split_bwd_fragments is False
     best = best_schedule(costs, choice.auto.memory_limit, whole_backwards=whole).schedule
     known = find_schedule(best.name) if costs.chunks == 1 else None
     if known is not None:
         return ScheduleChoice(known.name, known)
-    return _explicit(best.name, lambda p, m, v: best, "no", best)
+    return _explicit(best.name, lambda p, m, v: best, "loop" if several else "no", best)
+
+
+def _edges(imported: Module) -> set[tuple[int, int]]:
+    """Return which stages need what others compute, as their places in the pipeline."""
+    rank = stage_ranks(imported)
+    uses = ((value.source, reader) for value in values_of_module(imported) for _, reader in value.uses)
+    sent = {(one.stage, reader.stage) for one, reader in uses if one is not None and one.kind == reader.kind == "F"}
+    edges = sent | stage_edges(imported)
+    return {(rank[a], rank[b]) for a, b in edges if a in rank and b in rank and rank[a] != rank[b]}
 
 
 def _of_library(name: str, make: Callable[[int, int, int | None], Schedule], stages: str) -> ScheduleChoice:

@@ -138,8 +138,8 @@ class FollowSchedule(PipelineScheduler):
             if before != names:
                 return (
                     f"Such fragments keep the program's order. Mesh '{unit.mesh}' computes {before}, and later "
-                    f"{names}, which '{self.schedule}' takes for one stage. A schedule that has several stages on a "
-                    "mesh, such as 'interleaved-1f1b', orders them (docs/schedules.md)"
+                    f"{names}, which '{self.schedule}' takes for one stage; a schedule for several stages on a mesh "
+                    "orders them (docs/schedules.md)"
                 )
         return None
 

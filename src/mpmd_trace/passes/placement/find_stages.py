@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Iterable
+from collections.abc import Hashable, Iterable, Mapping
 from graphlib import CycleError, TopologicalSorter
-from typing import ClassVar
+from typing import ClassVar, TypeVar
 
 from mpmd_trace.diagnostics.messages import MpmdError, Note
 from mpmd_trace.ir.attributes import TopologyAttr
@@ -16,7 +16,9 @@ from mpmd_trace.ir.ops import CallOp, ForOp, FragmentOp, Module
 from mpmd_trace.passes.base import Pass, option
 from mpmd_trace.passes.fragment_info import is_forward
 
-__all__ = ["FindStages"]
+T = TypeVar("T", bound=Hashable)
+
+__all__ = ["FindStages", "comes_back", "stage_edges"]
 
 #: The forward fragments that a value comes from directly, by mesh, each with its depth.
 _Sources = dict[str, tuple[int, FragmentOp]]
@@ -30,7 +32,8 @@ class FindStages(Pass):
     is the number of changes of mesh on the longest way to it; one before the first change, such as the embedding of a
     decoder's tokens, is as deep as what it is for allows.  Meshes are sorted by their first depth, or, if the user
     numbered all of these computations, by their first stage: chains that run in opposite directions have no order of
-    their own.  Where these are equal, and for meshes without named computations, the given order stays.
+    their own.  Where these are equal, and for meshes without named computations, the given order stays.  If the flow
+    comes back to no mesh, each comes behind all that it needs something of.
 
     With `number`, for schedules that go by stages: where no name has one, computations of one depth on one mesh become
     a stage, numbered along the flow, their backwards with them.  For "v", where the flow turns on the last mesh and
@@ -81,7 +84,7 @@ class FindStages(Pass):
             diagnostics.fail()
             return False
         depths = flow.depths()
-        changed = _order_meshes(module, main.topology, depths)
+        changed = _order_meshes(module, main.topology, depths, flow.between_meshes())
         if self.number != "no":
             changed = _number_stages(module, depths, turns=self.number == "v") or changed
         return changed
@@ -148,6 +151,14 @@ class _Flow:
                 result[op] = min(result[other] - (op.mesh != other.mesh) for other in after[op])
         return result
 
+    def between_meshes(self) -> dict[str, set[str]]:
+        """Return for each mesh the others that it needs something of."""
+        needs: dict[str, set[str]] = {op.mesh: set() for op in self.early}
+        for before, after in self.edges:
+            if before.mesh != after.mesh:
+                needs[after.mesh].add(before.mesh)
+        return needs
+
     def contradictions(self, diagnostics: Diagnostics) -> bool:
         """Report stages that come before what they need, unless the flow goes round, as requests on a ring do."""
         against: dict[tuple[int, int], tuple[FragmentOp, FragmentOp]] = {}
@@ -171,7 +182,22 @@ class _Flow:
         return True
 
 
-def _goes_round(follows: dict[int, set[int]]) -> bool:
+def comes_back(module: Module) -> bool:
+    """Return whether the forward pass comes back to a mesh, which then has several stages."""
+    flow = _Flow(module)
+    flow.follow(module.main.body, [])
+    return _goes_round(flow.between_meshes())
+
+
+def stage_edges(module: Module) -> set[tuple[int, int]]:
+    """Return the pairs of numbered stages of which the second one needs what the first one computes."""
+    flow = _Flow(module)
+    flow.follow(module.main.body, [])
+    pairs = ((before.stage, after.stage) for before, after in flow.edges)
+    return {(p, s) for p, s in pairs if p is not None and s is not None and p != s}
+
+
+def _goes_round(follows: Mapping[T, Iterable[T]]) -> bool:
     try:
         TopologicalSorter(follows).prepare()
     except CycleError:
@@ -188,12 +214,14 @@ def _joined(several: Iterable[_Sources]) -> _Sources:
     return result
 
 
-def _order_meshes(module: Module, topology: TopologyAttr, depths: dict[FragmentOp, int]) -> bool:
+def _order_meshes(
+    module: Module, topology: TopologyAttr, depths: dict[FragmentOp, int], needs: dict[str, set[str]]
+) -> bool:
     stages = {op: op.stage for op in depths if op.stage is not None}
     first: dict[str, int] = {}
     for op, place in (stages if len(stages) == len(depths) else depths).items():
         first[op.mesh] = min(first.get(op.mesh, place), place)
-    wanted = iter(sorted((m for m in topology.meshes if m in first), key=first.__getitem__))
+    wanted = iter(_behind_needs(sorted((m for m in topology.meshes if m in first), key=first.__getitem__), needs))
     # Meshes without named computations (of hosts, for example) keep their places.
     order = [next(wanted) if name in first else name for name in topology.meshes]
     if order == list(topology.meshes):
@@ -203,6 +231,18 @@ def _order_meshes(module: Module, topology: TopologyAttr, depths: dict[FragmentO
         if function.topology is not None:
             function.attrs["topology"] = ordered
     return True
+
+
+def _behind_needs(meshes: list[str], needs: dict[str, set[str]]) -> list[str]:
+    """Return the meshes, each behind those that it needs; as they are where these are in a circle."""
+    if _goes_round(needs):
+        return meshes
+    order: list[str] = []
+    left = list(meshes)
+    while left:
+        order.append(next(mesh for mesh in left if needs[mesh] <= {*order}))
+        left.remove(order[-1])
+    return order
 
 
 def _number_stages(module: Module, depths: dict[FragmentOp, int], *, turns: bool) -> bool:

@@ -1,0 +1,123 @@
+"""Programs that come back to a mesh: "auto" orders them, and messages about other schedules name what is followed."""
+
+from __future__ import annotations
+
+import re
+import warnings
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from pipelines import assert_same, topology
+
+import mpmd_trace
+from mpmd_trace import MpmdError, MpmdWarning, named_computation, schedules
+
+
+def layer(name: str) -> Any:
+    return named_computation(lambda w, *xs: jnp.tanh(sum(xs) @ w), name=name)
+
+
+def unet(w: Any, x: jax.Array) -> jax.Array:
+    down = layer("down0")(w["down0"], x)
+    deep = layer("down1")(w["down1"], down)
+    up = layer("up1")(w["up1"], layer("mid")(w["mid"], deep), deep)
+    return jnp.mean(layer("up0")(w["up0"], up, down) ** 2)
+
+
+def towers(w: Any, x: jax.Array) -> jax.Array:
+    a = layer("a1")(w["a1"], layer("a0")(w["a0"], x))
+    b = layer("b1")(w["b1"], layer("b0")(w["b0"], x[:, ::-1]))
+    return named_computation(lambda a, b: jnp.mean((a - b) ** 2), name="head")(a, b)
+
+
+CASES = {
+    "U-Net, ends on one mesh": (unet, 3, "down0:m0 down1:m1 mid:m2 up1:m1 up0:m0"),
+    "U-Net, unequal": (unet, 2, "down0:m0 down1:m0 mid:m1 up1:m0 up0:m0"),
+    "U-Net in a loop": (unet, 2, "down0:m0 down1:m1 mid:m0 up1:m1 up0:m0"),
+    "towers that cross": (towers, 2, "a0:m0 a1:m1 b0:m1 b1:m0 head:m0"),
+}
+
+
+def trained(case: str, schedule: Any) -> tuple[Any, list[str], Any]:
+    """The lowered step, what was warned of, and a check of its values."""
+    loss, meshes, names = CASES[case]
+    assignment = dict(pair.split(":") for pair in names.split())
+    keys = jax.random.split(jax.random.key(0), len(assignment))
+    w = {name: 0.5 * jax.random.normal(k, (4, 4)) for name, k in zip(assignment, keys, strict=True) if name != "head"}
+    x = jax.random.normal(jax.random.key(1), (8, 4))
+
+    def step(w: Any, x: jax.Array) -> Any:
+        return mpmd_trace.value_and_grad(loss, microbatches=4)(w, x)
+
+    config = mpmd_trace.make_config(topology(meshes, size=1), assignment, pipeline_schedule=schedule)
+    with warnings.catch_warnings(record=True) as caught:
+        warnings.simplefilter("always")
+        lowered = mpmd_trace.jit(step, config).lower(w, x)
+        _ = lowered.partitioned
+    texts = [str(one.message) for one in caught if issubclass(one.category, MpmdWarning)]
+    return lowered, texts, lambda: assert_same(lowered.compile()(w, x), jax.jit(jax.value_and_grad(loss))(w, x))
+
+
+@pytest.mark.parametrize(
+    ("case", "schedule"),
+    [
+        ("U-Net, ends on one mesh", "interleaved-1f1b"),
+        ("U-Net, unequal", "1F1B"),
+        ("U-Net in a loop", "zb-v"),
+        ("towers that cross", "1F1B"),
+    ],
+)
+def test_messages_name_a_schedule_that_is_followed(case: str, schedule: str) -> None:
+    try:
+        (text,) = trained(case, schedule)[1]
+        assert "cannot be followed exactly" in text
+    except MpmdError as error:
+        text = str(error)
+    (name,) = re.findall(r'pipeline_schedule="([^"]+)" is followed exactly here', text)
+    lowered, texts, check = trained(case, name)
+    assert not texts
+    assert re.findall(r"it chooses '([^']+)'", text) == [lowered.schedule.name]
+    if schedule == "1F1B":
+        check()
+
+
+def test_meshes_come_behind_what_they_need() -> None:
+    """The towers meet on the second mesh of one and the second of the other, which no order of depths tells."""
+    CASES["towers that meet inside"] = (towers, 4, "a0:m0 a1:m1 b0:m3 b1:m2 head:m1")
+    try:
+        lowered, texts, check = trained("towers that meet inside", "1F1B")
+    finally:
+        del CASES["towers that meet inside"]
+    assert not texts and lowered.schedule.name == "1F1B"
+    check()
+
+
+@settings(max_examples=30, deadline=None)
+@given(st.data())
+def test_stages_anywhere_get_a_schedule(data: st.DataObject) -> None:
+    stages, microbatches = data.draw(st.integers(1, 7)), data.draw(st.integers(1, 6))
+    mesh_of = data.draw(st.lists(st.integers(0, 2), min_size=stages, max_size=stages))
+    edges = [(a, b) for b in range(stages) for a in range(b) if data.draw(st.booleans())]
+    graph = schedules.StageGraph.from_edges(stages, edges)
+    in_flight = data.draw(st.integers(1, microbatches))
+    made = schedules.training_passes(schedules.Placement.of(mesh_of, 3), microbatches, graph, in_flight=in_flight)
+    schedules.validate(made)
+    result = schedules.simulate(made)
+    assert all(
+        peak <= in_flight * max(1, held) + 1e-9
+        for peak, held in zip(result.peak_activations, map(len, made.placement.stages_on), strict=True)
+    )
+    for stage in range(stages):
+        for kind in "FB":
+            numbers = [a.microbatch for _, _, a in made.actions() if (a.stage, a.kind) == (stage, kind)]
+            assert numbers == list(range(microbatches)), "sums are added up in the order of the microbatches"
+
+
+@pytest.mark.parametrize("meshes", [2, 3, 5])
+def test_stages_in_a_row_take_as_long_as_with_1f1b(meshes: int) -> None:
+    made = schedules.training_passes(schedules.Placement.loop(meshes), 8, in_flight=meshes)
+    assert schedules.simulate(made).makespan == schedules.simulate(schedules.get_schedule("1f1b", meshes, 8)).makespan
