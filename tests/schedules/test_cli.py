@@ -38,7 +38,7 @@ def test_simulate_json() -> None:
     assert "orders" not in json.loads(run("simulate", "1F1B", *SIZE, "--json").stdout)
 
 
-@pytest.mark.parametrize(("limit", "rate"), [("8", 0.1323), ("16", 0.0029)])
+@pytest.mark.parametrize(("limit", "rate"), [("8", 0.1323), ("16", 0.0012)])
 def test_simulate_zb_auto(limit: str, rate: float) -> None:
     result = run(
         "simulate",

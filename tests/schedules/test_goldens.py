@@ -50,21 +50,29 @@ def test_unit_costs(name, chunks, fused, small, large) -> None:  # type: ignore[
 
 
 PAPER = [
-    ((18.522, 18.086, 9.337, 0.601), (0.2431, 0.1585, 0.1083, 0.1585, 0.0433)),
-    ((29.718, 29.444, 19.927, 0.527), (0.2347, 0.1323, 0.0698, 0.1323, 0.0029)),
+    # meshes, microbatches, (F, I, W, latency), (1F1B, ZB-H1, ZB-H2, ZB-1p, ZB-2p)
+    (8, 24, (18.522, 18.086, 9.337, 0.601), (0.2431, 0.1585, 0.1083, 0.1585, 0.0433)),
+    (8, 24, (29.718, 29.444, 19.927, 0.527), (0.2347, 0.1323, 0.0698, 0.1323, 0.0029)),
+    (16, 48, (11.347, 11.248, 8.132, 0.377), (0.2552, 0.1397, 0.0672, 0.1397, 0.0066)),
+    (32, 96, (10.419, 10.207, 7.715, 0.408), (0.2646, 0.1421, 0.0641, 0.1421, 0.0038)),
 ]
 
 
-@pytest.mark.parametrize(("times", "rates"), PAPER)
-def test_bubble_rates_of_the_zero_bubble_paper(times: tuple[float, ...], rates: tuple[float, ...]) -> None:
+@pytest.mark.parametrize(("meshes", "microbatches", "times", "rates"), PAPER)
+def test_bubble_rates_of_the_zero_bubble_paper(
+    meshes: int, microbatches: int, times: tuple[float, ...], rates: tuple[float, ...]
+) -> None:
     costs = Costs(*times[:3], latency=times[3])
-    found = [simulate(made(name, 8, 24), costs).bubble_rate_span for name in ("1f1b", "zb-h1", "zb-h2")]
-    for limit in (8, 16):
-        schedule = get_schedule("zb-auto", 8, 24, costs=costs, memory_limit=limit)
+    found = [simulate(made(name, meshes, microbatches), costs).bubble_rate_span for name in ("1f1b", "zb-h1", "zb-h2")]
+    for limit in (meshes, 2 * meshes):
+        schedule = get_schedule("zb-auto", meshes, microbatches, costs=costs, memory_limit=limit)
         result = simulate(schedule, costs, weight_fraction=0.5)
         assert max(result.peak_activations) <= limit
         found.append(result.bubble_rate_span)
-    assert tuple(round(rate, 4) for rate in found) == rates
+    rounded = tuple(round(rate, 4) for rate in found)
+    assert rounded[:4] == rates[:4]
+    # No schedule has less with the memory of ZB-1p; with that of ZB-2p there are better ones than the published.
+    assert rounded[4] <= rates[4]
 
 
 LATENCY = {

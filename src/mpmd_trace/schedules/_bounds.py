@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
+from mpmd_trace.schedules._chain import Chain, is_chain
 from mpmd_trace.schedules._costs import Costs
 from mpmd_trace.schedules._order_problem import Flow
 from mpmd_trace.schedules._result import Measure
@@ -19,8 +20,10 @@ def memory_floor(
 
     Until its first backward a mesh has nothing but forwards, as many as fit into its memory; the first backward cannot
     start before a microbatch has been to the end and back. And a microbatch holds its memory on a mesh from its forward
-    to the end of its backward, so only so many per unit of time go through.
+    to the end of its backward, so only so many per unit of time go through. More is known with one stage per mesh.
     """
+    if is_chain(schedule):
+        return Chain(schedule, costs, limits, weight_fraction, measure).floor()
     flow = Flow(schedule, costs, split=True)
     number = {(lane.stage, lane.kind): n for n, lane in enumerate(flow.lanes)}
     starts = flow.heads(1)

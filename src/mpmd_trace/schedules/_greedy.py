@@ -1,8 +1,8 @@
 """Zero-bubble schedules by greedy list scheduling under a memory limit.
 
 Eight heuristics, one per combination of three choices, follow the prose of arXiv 2401.10241,
-section 3.1; the best by span is kept. With a limit of P microbatches the result has the cost of
-the paper's ZB-1p, with 2P of its ZB-2p.
+section 3.1; the best by span is kept, or what dispatching gives (`_dispatch`) if that is better.
+With a limit of P microbatches the result is as good as the paper's ZB-1p, with 2P as its ZB-2p.
 """
 
 from __future__ import annotations
@@ -11,10 +11,12 @@ import itertools
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
-from mpmd_trace.schedules._actions import Action, Kind
+from mpmd_trace.schedules._actions import Kind
+from mpmd_trace.schedules._chain import Chain
 from mpmd_trace.schedules._costs import Costs, Timer, per_stage
+from mpmd_trace.schedules._dispatch import KINDS_IN_ROWS, actions_of, dispatch
 from mpmd_trace.schedules._errors import ScheduleError
-from mpmd_trace.schedules._result import Simulation
+from mpmd_trace.schedules._result import Measure, Simulation
 from mpmd_trace.schedules._schedule import Placement, Schedule, make
 from mpmd_trace.schedules._simulate import simulate
 
@@ -24,6 +26,9 @@ AUTO_WEIGHT_FRACTION = 0.5
 32/(34 + 5as/h) is 0.37 and 0.43 for the two smaller models of the paper; any value between 0.2
 and 0.5 gives the same costs for them.
 """
+
+AUTO_EFFORT = 500_000
+"""How many actions `zb_auto` places by dispatching: a few seconds."""
 
 _TINY = 1e-9
 
@@ -53,7 +58,7 @@ def zb_auto(
     memory_limit: float | Sequence[float] | None = None,
     weight_fraction: float = AUTO_WEIGHT_FRACTION,
 ) -> Schedule:
-    """Return the best of the eight heuristics for these costs and this limit, one stage per mesh.
+    """Return the best of the eight heuristics, or of dispatching, for these costs and this limit, one stage per mesh.
 
     `memory_limit` is in microbatches of activations, one number or one per mesh; 2P by default,
     enough for no bubble. `weight_fraction` is w of `simulate`.
@@ -61,7 +66,8 @@ def zb_auto(
     costs = Costs() if costs is None else costs
     limits = limits_of(meshes, memory_limit, 2.0 * meshes)
     best: tuple[tuple[float, float], Schedule] | None = None
-    for schedule in greedy_family(meshes, microbatches, costs, limits, weight_fraction):
+    dispatched = dispatched_schedule(meshes, microbatches, costs, limits, weight_fraction, "span", AUTO_EFFORT)
+    for schedule in itertools.chain(greedy_family(meshes, microbatches, costs, limits, weight_fraction), dispatched):
         result = simulate(schedule, costs, weight_fraction=weight_fraction)
         # Rounding keeps noise in the last digits from choosing between equals.
         score = (round(result.span, 9), round(result.makespan, 9))
@@ -125,21 +131,28 @@ def greedy_family(
         text = b"".join(run.rows)
         if text not in seen:
             seen.add(text)
-            yield make("zb-auto", _actions(run.rows), placement, microbatches)
+            yield make("zb-auto", actions_of(run.rows), placement, microbatches)
 
-
-KINDS_IN_ROWS: tuple[Kind, ...] = ("F", "I", "W")
-"""What the numbers in a row stand for; the microbatches of each count up."""
 
 _CODE: dict[Kind, int] = {kind: n for n, kind in enumerate(KINDS_IN_ROWS)}
 
 
-def _actions(rows: Sequence[bytearray]) -> list[list[Action]]:
-    orders: list[list[Action]] = []
-    for mesh, row in enumerate(rows):
-        microbatches = [itertools.count() for _ in KINDS_IN_ROWS]
-        orders.append([Action(mesh, KINDS_IN_ROWS[code], next(microbatches[code])) for code in row])
-    return orders
+def dispatched_schedule(
+    meshes: int,
+    microbatches: int,
+    costs: Costs,
+    limits: Sequence[float],
+    weight_fraction: float,
+    measure: Measure,
+    effort: int,
+) -> Iterator[Schedule]:
+    """Yield the best schedule that dispatching gives; about `effort` actions are placed to find it."""
+    placement = Placement.loop(meshes)
+    frame = make("zb-auto", [()] * meshes, placement, microbatches)
+    chain = Chain(frame, costs, limits, weight_fraction, measure)
+    rows = dispatch(chain, chain.floor(), effort)
+    if rows is not None:
+        yield make("zb-auto", actions_of(rows), placement, microbatches)
 
 
 class _Run:

@@ -8,9 +8,10 @@ from dataclasses import dataclass
 
 from mpmd_trace.schedules._bounds import memory_floor
 from mpmd_trace.schedules._costs import Costs
+from mpmd_trace.schedules._dispatch import ACTIONS_TO_PLACE
 from mpmd_trace.schedules._errors import ScheduleError, ScheduleWarning
 from mpmd_trace.schedules._exact import Exact, binaries, solve_exact
-from mpmd_trace.schedules._greedy import greedy_family, limits_of
+from mpmd_trace.schedules._greedy import dispatched_schedule, greedy_family, limits_of
 from mpmd_trace.schedules._order_problem import Flow
 from mpmd_trace.schedules._registry import ENTRIES, find_entry, get_schedule, whole
 from mpmd_trace.schedules._result import Measure, Simulation
@@ -81,15 +82,17 @@ def search(
     exact: bool | None = None,
     time_limit: float = 60.0,
     names: Sequence[str] | None = None,
+    effort: int = ACTIONS_TO_PLACE,
 ) -> SearchResult:
-    """Search the library and the greedy zero-bubble family, and prove a bound for small cases.
+    """Search the library, the greedy zero-bubble family and what dispatching gives, and bound the time from below.
 
     `memory_limit` is in microbatches of activations per mesh. `measure` is what to minimize:
     `makespan` for one step by itself, `span` when steps may overlap. `chunks` are the numbers of
     chunks per mesh to try; with more than one chunk, per-stage costs must be given as one number
     per mesh. `exact` asks for (or forbids) the exact solver, which runs unasked up to
     `EXACT_UP_TO` binary variables and covers one chunk per mesh, for `time_limit` seconds at most.
-    `names` are those of the library to try, all by default.
+    `names` are those of the library to try, all by default. `effort` is about how many actions are
+    placed to improve schedules of one chunk per mesh; fewer are if a schedule is as fast as the bound.
     """
     costs = Costs() if costs is None else costs
     meshes, microbatches = whole("number of meshes", meshes), whole("number of microbatches", microbatches)
@@ -114,6 +117,8 @@ def search(
             refused.append(str(error))
     if names is None and 1 in chunks:
         own = limits or [2.0 * meshes] * meshes
+        for schedule in dispatched_schedule(meshes, microbatches, costs, own, weight_fraction, measure, effort):
+            consider(schedule, 1)
         for schedule in greedy_family(meshes, microbatches, costs, own, weight_fraction, GAPS):
             consider(schedule, 1)
     if not candidates:
@@ -240,13 +245,14 @@ def _bound(
     A mesh cannot finish before its first input arrives and all its work is done, and see `memory_floor`.
 
     After its last input-gradient a mesh may still have weight-gradients to run, so the way back to
-    mesh 0 counts only as far as those do not cover it: not at all here.
+    mesh 0 counts only as far as those do not cover it.
     """
     schedule = best.schedule
     if schedule.only is not None or schedule.graph.entry is not None or costs.actions:
         return min(best.result.ideal, max(best.result.busy))
     floors = [Flow(schedule, costs, split=True).floor(measure == "span")]
-    if limits is not None and costs.backward is None and costs.fused is None:
+    if costs.backward is None and costs.fused is None:
+        limits = [float(schedule.microbatches)] * schedule.meshes if limits is None else limits
         floors[0] = max(floors[0], memory_floor(schedule, costs, limits, weight_fraction, measure))
     if costs.backward is not None:
         floors.append(Flow(schedule, costs, split=False).floor(measure == "span"))

@@ -52,6 +52,9 @@ __all__ = [
 #: How much faster a schedule must be to be worth its split backwards: more programs, more launches.
 SPLIT_GAIN = 0.02
 #: Makespans that differ by less are equal; then memory decides.
+_EFFORT = 100_000
+"""How many actions the search places while a program waits for its schedule: a second."""
+
 EQUAL = 1e-3
 
 
@@ -311,7 +314,8 @@ def _one_per_mesh(costs: StageCosts, memory_limit: float | None) -> list[Choice]
         return []
     for limit in dict.fromkeys((memory_limit, None)):
         try:
-            result = search(costs.delays(), limit, meshes=costs.meshes, microbatches=costs.microbatches, exact=False)
+            meshes, count = costs.meshes, costs.microbatches
+            result = search(costs.delays(), limit, meshes=meshes, microbatches=count, exact=False, effort=_EFFORT)
         except ScheduleError:
             continue  # nothing keeps to the limit; what comes closest is for the message
         suiting = [c.schedule for c in result.candidates if _suits(c.schedule, costs)]

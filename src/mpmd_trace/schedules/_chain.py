@@ -1,0 +1,138 @@
+"""A chain of meshes with one stage each: times that no schedule with split backwards beats, and how many forwards
+each mesh runs before its first backward in one that comes close.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+
+from mpmd_trace.schedules._costs import Costs
+from mpmd_trace.schedules._order_problem import Flow
+from mpmd_trace.schedules._result import Measure
+from mpmd_trace.schedules._schedule import Schedule
+
+_TINY = 1e-9
+
+
+def is_chain(schedule: Schedule) -> bool:
+    """Return whether stage s runs on mesh s, takes the output of stage s - 1, and runs all microbatches."""
+    in_order = schedule.placement.mesh_of == tuple(range(schedule.meshes))
+    return in_order and schedule.only is None and schedule.graph.is_chain and schedule.graph.entry is None
+
+
+class Chain:
+    """Times, wires and limits of the meshes, and what follows from them.
+
+    `heads` are the earliest starts of the meshes, `paths` the least times from the start of a microbatch's forward to
+    that of its input gradient, `work` the time of all actions.
+    """
+
+    def __init__(
+        self, frame: Schedule, costs: Costs, limits: Sequence[float], weight_fraction: float, measure: Measure
+    ) -> None:
+        flow = Flow(frame, costs, split=True)
+        times = {(lane.stage, lane.kind): lane.time for lane in flow.lanes}
+        wires = {
+            (flow.lanes[need], lane): wire
+            for lane, needs in zip(flow.lanes, flow.needs, strict=True)
+            for need, wire in needs
+        }
+        between = {(a.stage, b.stage): wire for (a, b), wire in wires.items()}
+        self.meshes, self.count = frame.meshes, frame.microbatches
+        stages = range(self.meshes)
+        self.forward = [times[s, "F"] for s in stages]
+        self.input_grad = [times[s, "I"] for s in stages]
+        self.weight_grad = [times[s, "W"] for s in stages]
+        self.down = [between[s, s + 1] for s in stages[:-1]]
+        self.up = [between[s + 1, s] for s in stages[:-1]]
+        self.limits, self.fraction, self.span = list(limits), weight_fraction, measure == "span"
+        parts = zip(self.forward, self.input_grad, self.weight_grad, strict=True)
+        self.work = [self.count * sum(three) for three in parts]
+        self.heads = [0.0] * self.meshes
+        for s in stages[1:]:
+            self.heads[s] = self.heads[s - 1] + self.forward[s - 1] + self.down[s - 1]
+        self.paths = self.forward.copy()
+        for s in reversed(stages[:-1]):
+            self.paths[s] += self.down[s] + self.paths[s + 1] + self.input_grad[s + 1] + self.up[s]
+        self.most = [max(1, min(self.count, math.floor(limit + _TINY))) for limit in self.limits]
+        self._needed = [self._idle_at_the_end(s) + self._until_all_end(s) for s in stages]
+
+    def _idle_at_the_end(self, s: int) -> float:
+        """Return how long a mesh waits between its last forward and that microbatch's input gradient, at least.
+
+        Meanwhile it has nothing but the backwards of the others that it holds.
+        """
+        if self.count <= self.limits[s] or self.fraction <= 0.0:
+            return 0.0
+        i, w = self.input_grad[s], self.weight_grad[s]
+        others = (self.limits[s] - 1.0) * max(i + w, w / self.fraction)
+        return max(0.0, self.paths[s] - self.forward[s] - others)
+
+    def _until_all_end(self, s: int) -> float:
+        """Return how long a step takes if mesh s is never idle: its work, and the way back from its last backward.
+
+        Of its weight gradients only as many can wait for that as memory holds.
+        """
+        waiting = self.count
+        if self.fraction > 0.0:
+            waiting = min(waiting, max(0, math.floor((self.limits[s] - 1.0) / self.fraction + _TINY)) + 1)
+        time = self.heads[s] + self.work[s] - waiting * self.weight_grad[s]
+        longest = self.work[s] + (0.0 if self.span else self.heads[s])
+        for r in reversed(range(s)):
+            time += self.up[r] + self.input_grad[r]
+            longest = max(longest, time + self.weight_grad[r] - (self.heads[r] if self.span else 0.0))
+        return longest
+
+    def forwards_first(self, time: float, *, feasible: bool = False) -> list[int] | None:
+        """Return how many forwards each mesh runs before its first backward if a step takes no more than `time`.
+
+        None if it takes more: the first backward of a mesh cannot start before that of the next mesh has ended, and
+        until then a mesh has only forwards, a whole number of them, as many as its memory holds. Those numbers are the
+        smallest that are possible; with `feasible`, no mesh runs more of them than the one before it.
+        """
+        numbers = [1] * self.meshes
+        start = 0.0  # of the first backward, from the first start of the mesh on
+        for s in reversed(range(self.meshes)):
+            own = self.forward[s]
+            if s == self.meshes - 1:
+                start = own
+            else:
+                start += own + self.down[s] + self.input_grad[s + 1] + self.up[s]
+            spare = time - self._needed[s]
+            number = min(self.most[s], max(1, math.floor((start + _TINY) / own))) if own else self.most[s]
+            if feasible and s < self.meshes - 1:
+                number = min(self.most[s], max(number, numbers[s + 1]))
+            if start > number * own + spare + _TINY:
+                number += 1
+            if spare < -_TINY or number > self.most[s] or start > number * own + spare + _TINY:
+                return None
+            numbers[s], start = number, max(start, number * own)
+        return numbers
+
+    def floor(self) -> float:
+        """Return a time that no schedule beats: of the first backwards, and of the memory that microbatches hold."""
+        low = max(*self._needed, *(self._held(s) for s in range(self.meshes)))
+        if self.forwards_first(low) is not None:
+            return low
+        high = low * 1.5 + max(self.paths) * 2
+        for _ in range(60):
+            middle = (low + high) / 2
+            if self.forwards_first(middle) is None:
+                low = middle
+            else:
+                high = middle
+        return low
+
+    def _held(self, s: int) -> float:
+        """Return the time that all microbatches need if memory is full all the time but for the start and the end.
+
+        The first of the forwards fill it one by one, and the last of the weight gradients empty it so.
+        """
+        limit = self.limits[s]
+        if self.count <= limit:
+            return 0.0
+        life = self.paths[s] + self.input_grad[s] + self.fraction * self.weight_grad[s]
+        steps = range(1, math.floor(limit + _TINY) + 1)
+        free = sum(limit - j for j in steps) * (self.forward[s] + self.weight_grad[s])
+        return (self.count * life + free) / limit + (0.0 if self.span else self.heads[s])

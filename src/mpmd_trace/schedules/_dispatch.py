@@ -1,0 +1,253 @@
+"""Zero-bubble schedules by dispatching: whatever is ready runs, weight gradients fill gaps.
+
+How many forwards come before the first backward of each mesh, which decides most of the bubble, follows from a time to
+reach (`Chain.forwards_first`). After that a few settings decide what goes first; all of them are tried, and those of
+single meshes are changed as long as it helps.
+"""
+
+from __future__ import annotations
+
+import itertools
+import math
+import random
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, replace
+from heapq import heappop, heappush
+
+from mpmd_trace.schedules._actions import Action, Kind
+from mpmd_trace.schedules._chain import Chain
+
+_TINY = 1e-9
+_NEVER = math.inf
+
+KINDS_IN_ROWS: tuple[Kind, ...] = ("F", "I", "W")
+"""What the numbers in a row stand for; the microbatches of each count up."""
+
+SLACKS = (1.0, 1.003, 1.01, 1.02)
+"""The times to reach, as multiples of the bound."""
+
+ACTIONS_TO_PLACE = 3_000_000
+"""How many actions all attempts together place: half a minute."""
+
+
+MAX_CHANGES = 500
+"""How many changes of single settings are tried at most; after so many, few more help."""
+
+
+@dataclass(frozen=True)
+class Settings:
+    """What each mesh prefers.
+
+    - `first`: forwards before the first backward;
+    - `most`: microbatches between their forward and their backward, later on;
+    - `last`: what `most` falls to by the end, so that backwards do not wait then;
+    - `eager`: with fewer of them, a forward goes before a backward that is ready, too;
+    - `gap`: the shortest gap, as a part of a weight gradient, that one fills although it is longer;
+    - `spare`: how long a mesh may be idle in all before it fills gaps that are too short.
+    """
+
+    first: tuple[int, ...]
+    most: tuple[int, ...]
+    last: tuple[int, ...]
+    eager: tuple[int, ...]
+    gap: tuple[float, ...]
+    spare: tuple[float, ...]
+
+
+@dataclass(frozen=True)
+class Dispatched:
+    """The orders that some settings give, the time that they take, and how much meshes exceed the bound."""
+
+    settings: Settings
+    rows: list[bytearray]
+    time: float
+    excess: float
+
+    @property
+    def score(self) -> tuple[float, float]:
+        """Return what is to be small; rounding keeps noise in the last digits from choosing between equals."""
+        return round(self.time, 9), round(self.excess, 9)
+
+
+def actions_of(rows: Sequence[bytearray]) -> list[list[Action]]:
+    """Return the actions of each mesh."""
+    orders: list[list[Action]] = []
+    for mesh, row in enumerate(rows):
+        microbatches = [itertools.count() for _ in KINDS_IN_ROWS]
+        orders.append([Action(mesh, KINDS_IN_ROWS[code], next(microbatches[code])) for code in row])
+    return orders
+
+
+def dispatch(chain: Chain, bound: float, actions: int = ACTIONS_TO_PLACE) -> list[bytearray] | None:
+    """Return the best orders of the meshes, as codes of `KINDS_IN_ROWS`; None if no settings come to an end."""
+    attempts = max(4, actions // max(1, 3 * chain.meshes * chain.count))
+    best: Dispatched | None = None
+    for settings in itertools.islice(_settings(chain, bound), attempts):
+        made = _Run(chain, settings).made(bound)
+        if best is None or made.score < best.score:
+            best = made
+        if best.time <= bound * (1 + 1e-9):
+            return best.rows
+        attempts -= 1
+    if best is None:
+        return None
+    draw = random.Random(0)
+    for _ in range(min(attempts, MAX_CHANGES)):
+        made = _Run(chain, _changed(best.settings, chain, draw)).made(bound)
+        if made.score <= best.score:
+            best = made
+        if best.time <= bound * (1 + 1e-9):
+            break
+    return best.rows
+
+
+def _settings(chain: Chain, bound: float) -> Iterator[Settings]:
+    """Yield the settings to begin with, those that succeed most often first."""
+    meshes = range(chain.meshes)
+    cycle = max(chain.work) / chain.count
+    full = tuple(chain.most)
+    back = [i + w for i, w in zip(chain.input_grad, chain.weight_grad, strict=True)]
+    seen = set()
+    for slack in SLACKS:
+        numbers = chain.forwards_first(bound * slack + _TINY, feasible=True)
+        if numbers is None:
+            continue
+        first, none = _reachable(numbers), (0,) * chain.meshes
+        needed = tuple(min(full[s], math.ceil(chain.paths[s] / cycle) + 1) for s in meshes)
+        heads = [0.0] * chain.meshes if chain.span else chain.heads
+        spare = [max(0.0, bound * slack - work - head) for work, head in zip(chain.work, heads, strict=True)]
+        kinds = ((first, none), (full, needed), (first, first), (full, none))
+        for (most, eager), part, gap, falls in itertools.product(kinds, (0.0, 1.0), (0.0, 0.3), (False, True)):
+            last = most
+            if falls:
+                last = tuple(min(m, math.ceil(chain.paths[s] / (back[s] or 1.0))) for s, m in enumerate(most))
+            gaps, spares = (gap,) * chain.meshes, tuple(part * one for one in spare)
+            settings = Settings(first, most, last, eager, gaps, spares)
+            if settings not in seen:
+                seen.add(settings)
+                yield settings
+
+
+def _changed(settings: Settings, chain: Chain, draw: random.Random) -> Settings:
+    """Return the settings with one of them changed on one mesh, or on it and all after it."""
+    mesh = draw.randrange(chain.meshes)
+    end = mesh + 1 if draw.random() < 0.6 else chain.meshes
+    name = draw.choice(("most", "last", "eager", "gap", "spare", "first"))
+    values = list(getattr(settings, name))
+    step = draw.choice((-1, 1))
+    gap, factor = draw.choice((0.0, 0.15, 0.3, 0.5, 0.8, 1.0)), draw.choice((0.0, 0.5, 1.0))
+    for s in range(mesh, end):
+        if name == "gap":
+            values[s] = gap
+        elif name == "spare":
+            values[s] = factor * max(chain.paths) * 0.1
+        else:
+            values[s] = min(chain.most[s], max(0 if name == "eager" else 1, values[s] + step))
+    return replace(settings, **{name: _reachable(values) if name == "first" else tuple(values)})
+
+
+def _reachable(numbers: Sequence[int]) -> tuple[int, ...]:
+    """Return the numbers of first forwards, none larger than that of the mesh before, which would wait for ever."""
+    return tuple(itertools.accumulate(numbers, min))
+
+
+class _Run:
+    """One run: each mesh, whenever it is free, starts one of the actions that are ready, in order of time."""
+
+    def __init__(self, chain: Chain, settings: Settings) -> None:
+        self.chain, self.settings = chain, settings
+        meshes, self.count = range(chain.meshes), chain.count
+        # When the inputs of forwards and backwards are there, as far as that is known.
+        self.forwards: list[list[float]] = [[] for _ in meshes]
+        self.backwards: list[list[float]] = [[] for _ in meshes]
+        self.forwards[0] = [0.0] * self.count
+        self.done = [[0, 0, 0] for _ in meshes]
+        self.rows = [bytearray() for _ in meshes]
+        self.begin = [-1.0] * chain.meshes
+        self.end, self.idle = [0.0] * chain.meshes, [0.0] * chain.meshes
+        self.asleep = [True] * chain.meshes
+        self.heap: list[tuple[float, int]] = [(0.0, 0)]
+        while self.heap:
+            now, s = heappop(self.heap)
+            if self.end[s] <= now + _TINY and self.done[s][2] < self.count:
+                self._decide(now, s)
+
+    def made(self, bound: float) -> Dispatched:
+        """Return the result."""
+        chain = self.chain
+        times = self.end
+        if chain.span:
+            times = [end - begin for end, begin in zip(self.end, self.begin, strict=True)]
+        whole = all(done[2] == self.count for done in self.done)
+        time = max(times) if whole else _NEVER
+        return Dispatched(self.settings, self.rows, time, sum(max(0.0, one - bound) for one in times))
+
+    def _decide(self, now: float, s: int) -> None:
+        """Start an action of mesh s, or let it sleep until something can arrive."""
+        chain, settings = self.chain, self.settings
+        f, b, w = self.done[s]
+        flying = f - b
+        fits = flying + (b - w) * chain.fraction + 1.0 <= chain.limits[s] + _TINY
+        forward = self.forwards[s][f] if f < len(self.forwards[s]) else _NEVER
+        backward = self.backwards[s][b] if b < len(self.backwards[s]) else _NEVER
+        if b == 0:
+            wanted = f < settings.first[s]
+            if not wanted or f == self.count:
+                wanted = False
+            else:
+                backward = _NEVER  # not before all of those forwards
+        else:
+            wanted = f < self.count and flying < self._most(s, b)
+        soon = now + _TINY
+        if backward <= soon:
+            code = 0 if wanted and fits and forward <= soon and flying < settings.eager[s] else 1
+            return self._start(now, s, code)
+        if wanted and fits and forward <= soon:
+            return self._start(now, s, 0)
+        if wanted and b > w and forward <= soon:
+            return self._start(now, s, 2)  # makes room
+        later = min(backward, forward if wanted and forward > soon else _NEVER)
+        if b > w:
+            gap, weight = later - now, chain.weight_grad[s]
+            short = gap < settings.gap[s] * weight or self.idle[s] + gap <= settings.spare[s] + _TINY
+            if gap + _TINY >= weight or not short:
+                return self._start(now, s, 2)
+        self.asleep[s] = True
+        if later < _NEVER:
+            heappush(self.heap, (later, s))
+        return None
+
+    def _most(self, s: int, b: int) -> float:
+        most, last = self.settings.most[s], self.settings.last[s]
+        if last >= most:
+            return most
+        return most - (most - last) * min(1.0, b / max(1, self.count - last))
+
+    def _start(self, now: float, s: int, code: int) -> None:
+        chain = self.chain
+        if self.begin[s] < 0.0:
+            self.begin[s] = now
+        else:
+            self.idle[s] += now - self.end[s]
+        self.asleep[s] = False
+        self.done[s][code] += 1
+        self.rows[s].append(code)
+        if code == 0:
+            end = now + chain.forward[s]
+            if s == chain.meshes - 1:
+                self.backwards[s].append(end)
+            else:
+                self._arrives(self.forwards, s + 1, end + chain.down[s])
+        elif code == 1:
+            end = now + chain.input_grad[s]
+            if s:
+                self._arrives(self.backwards, s - 1, end + chain.up[s - 1])
+        else:
+            end = now + chain.weight_grad[s]
+        self.end[s] = end
+        heappush(self.heap, (end, s))
+
+    def _arrives(self, inputs: list[list[float]], s: int, time: float) -> None:
+        inputs[s].append(time)
+        if self.asleep[s]:
+            heappush(self.heap, (time, s))
