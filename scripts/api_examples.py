@@ -54,6 +54,10 @@ power = mt.fori_loop(3, lambda i, x: x @ weights[0], jnp.eye(4))
 # == call
 parts = [mt.call(loss, call_counter=i)(weights, part) for i, part in enumerate(x.reshape(4, 2, 4))]
 
+# == contrastive_value_and_grad
+similar = lambda weights, rows: jax.nn.log_softmax(rows @ rows.T)[::2, 1::2].diagonal().mean()  # of the whole batch
+value, grads = mt.contrastive_value_and_grad(forward, similar, microbatches=4)(weights, x)
+
 # == pad_rows
 batch, row_weights = mt.pad_rows(jnp.ones((5, 4)), 4)  # eight rows, three of them with weight 0
 assert batch.shape == (8, 4) and row_weights.sum() == 5

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import importlib
 import os
 import re
@@ -215,6 +216,22 @@ def test_the_gradient_over_microbatches_in_the_docs_is_that_of_the_batch() -> No
     np.testing.assert_allclose(got, parameters - 0.1 * gradient / count, rtol=1e-5, atol=1e-6)
 
 
+def test_the_contrastive_loss_in_the_docs_is_that_of_the_batch() -> None:
+    import jax
+    import jax.numpy as jnp
+    import numpy as np
+
+    import mpmd_trace
+
+    space: dict[str, Any] = {"jax": jax, "jnp": jnp, "mpmd_trace": mpmd_trace}
+    exec(blocks("docs/steps.md")[1], space)
+    images, texts, *weights = (jax.random.normal(k, (8, 4)) for k in jax.random.split(jax.random.key(0), 4))
+    parameters = {"images": weights[0][:4], "texts": weights[1][:4], "scale": jnp.asarray(0.5)}
+    whole = jax.value_and_grad(lambda p, *batch: space["clip"](p, space["embed"](p, *batch)))
+    close = functools.partial(np.testing.assert_allclose, rtol=1e-4, atol=1e-6)
+    jax.tree.map(close, space["contrastive_step"](parameters, images, texts), whole(parameters, images, texts))
+
+
 def test_the_gradient_around_the_loop_in_the_docs_is_that_of_the_sum() -> None:
     import jax
     import jax.numpy as jnp
@@ -237,7 +254,7 @@ def test_the_configurations_of_one_mesh_in_the_docs_are_the_same() -> None:
 
     devices = jax.devices()[:4]
     space: dict[str, Any] = {"mpmd_trace": mpmd_trace, "jax": jax, "np": np}
-    exec(blocks("docs/steps.md")[1].replace("jax.devices()", "devices"), {**space, "devices": devices}, space)
+    exec(blocks("docs/steps.md")[2].replace("jax.devices()", "devices"), {**space, "devices": devices}, space)
 
     def fn(x: Any) -> Any:
         for i in range(2):
@@ -253,7 +270,7 @@ def test_the_configuration_of_a_state_in_the_docs() -> None:
 
     tiny = importlib.import_module("tests.programs.tiny").program()
     space = {"mpmd_trace": mpmd_trace, "topology": tiny.config.topology, "names": {"first": "m0"}}
-    exec(blocks("docs/steps.md")[2], space)
+    exec(blocks("docs/steps.md")[3], space)
     config: Any = space["config"]
     assert config.output_mesh_assignment == ((mpmd_trace.MeshOfInput(0), mpmd_trace.MeshOfInput(1)), None)
 
@@ -317,7 +334,7 @@ x = np.arange(8.0, dtype=np.float32).reshape(2, 4)
 assert np.array_equal(step(x, x.T), x @ x.T)
 print(step.lower(x, x.T).compile().input_formats[0][0] == jax.device_put(x, columns).format)
 """
-    [_, _, _, code] = blocks("docs/steps.md")
+    [*_, code] = blocks("docs/steps.md")
     assert run(before + code + after, tmp_path).strip() == "True"
 
 

@@ -44,6 +44,7 @@ if TYPE_CHECKING:
     from mpmd_trace.diagnostics.messages import Diagnostic as Diagnostic
     from mpmd_trace.diagnostics.messages import MpmdError as MpmdError
     from mpmd_trace.diagnostics.messages import MpmdWarning as MpmdWarning
+    from mpmd_trace.frontend.contrastive import contrastive_value_and_grad as contrastive_value_and_grad
     from mpmd_trace.frontend.gradients import value_and_grad as value_and_grad
     from mpmd_trace.frontend.layers import scan as scan
     from mpmd_trace.frontend.naming import broadcast as broadcast
@@ -94,6 +95,7 @@ _WHERE = {
     "broadcast": "frontend.naming",
     "call": "frontend.naming",
     "checkpoint_handler": "api.checkpoints",
+    "contrastive_value_and_grad": "frontend.contrastive",
     "create": "api.placing",
     "enumerated_for": "frontend.naming",
     "fetch": "api.processes",

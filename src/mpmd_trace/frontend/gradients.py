@@ -22,7 +22,17 @@ from mpmd_trace.frontend.loops import enumerated_for
 from mpmd_trace.frontend.tags import is_array
 from mpmd_trace.jax_compat.explicit_axes import spec_of
 
-__all__ = ["AUX", "REDUCE", "Aux", "Reduce", "microbatches_refused_by", "value_and_grad"]
+__all__ = [
+    "AUX",
+    "REDUCE",
+    "Aux",
+    "Reduce",
+    "cut_batch",
+    "microbatches_refused_by",
+    "number_of_microbatches",
+    "value_and_grad",
+    "zeros_like_sum",
+]
 
 #: How microbatches become one: the mean of them, their sum, or the sum of totals over the sum of weights.
 Reduce = Literal["mean", "sum", "weighted"]
@@ -73,9 +83,10 @@ def value_and_grad(
     Inside `mpmd_trace.jit` each part is a microbatch of the pipeline; elsewhere the parts are the iterations of a
     `jax.lax.scan`.  Microbatch i has the rows `i * n` to `(i + 1) * n - 1` of every array of the batch.
 
-    The value is that of the whole batch where the loss is a mean or a sum over rows, or weighted.  What compares the
-    rows of a batch with each other is another loss in microbatches: balancing of experts, contrastive losses, batch
-    normalization, scales of quantized activations.
+    The value is that of the whole batch where the loss is linear over rows: a mean or a sum of what each gives, or
+    weighted.  What compares the rows of a batch with each other is another loss in microbatches, and gradients change
+    with their number: balancing of experts, batch normalization, scales of quantized activations, ratios of sums, and
+    contrastive losses, for which there is `contrastive_value_and_grad`.
 
     Args:
         fn: a function of positional and keyword arguments that returns a scalar, the loss of its rows.
@@ -106,7 +117,7 @@ def value_and_grad(
         FrontendError: for inconsistent options; when called, for a batch that cannot be split into this many equal
             parts, or for results of `fn` of another form.
     """
-    count = _count(microbatches)
+    count = number_of_microbatches(microbatches)
     if not callable(fn):
         raise mistake(f"value_and_grad takes a function, not {fn!r} of type {type(fn).__name__}.")
     if reduce not in REDUCE:
@@ -125,7 +136,7 @@ def value_and_grad(
         if refused is not None:
             raise mistake(refused)
         at = _Positions.of(args, argnums, batch_argnums, state_argnum, key_argnum)
-        slices = _cut(args, at.batch, count, fn)
+        slices = cut_batch(args, at.batch, count, fn)
 
         def loss(*wrt: Any, i: Any, state: Any, rows: Any) -> tuple[Any, _Parts]:
             own = list(args)
@@ -148,7 +159,7 @@ def value_and_grad(
             sums = jax.tree.map(lambda s, g: s + g.astype(s.dtype), sums, gradients)
             return (sums, _like(state, parts.state, fn)), parts._replace(state=None)
 
-        zeros = jax.tree.map(lambda x: _zeros(x, sum_dtype), wrt)
+        zeros = jax.tree.map(lambda x: zeros_like_sum(x, sum_dtype), wrt)
         start = None if at.state is None else args[at.state]
         (sums, state), all_parts = enumerated_for(microbatch, (zeros, start), slices)
         weight = jnp.sum(all_parts.weight) if reduce == "weighted" else count if reduce == "mean" else None
@@ -205,13 +216,13 @@ class _Positions(NamedTuple):
         return _Positions(wrt, rows, next(iter(states), None), next(iter(keys), None))
 
 
-def _count(microbatches: object) -> int:
+def number_of_microbatches(microbatches: object) -> int:
     if isinstance(microbatches, bool) or not isinstance(microbatches, int) or microbatches < 1:
         raise mistake(f"microbatches is a Python int from 1 on, not {microbatches!r}; it is part of the program.")
     return microbatches
 
 
-def _cut(args: Sequence[Any], positions: Sequence[int], count: int, fn: Callable[..., Any]) -> tuple[Any, ...]:
+def cut_batch(args: Sequence[Any], positions: Sequence[int], count: int, fn: Callable[..., Any]) -> tuple[Any, ...]:
     """Return the arguments at `positions` with their first axes in `count` parts, along a new first axis."""
     wrong = []
     names = positional_names(parameters_of(fn) or [])
@@ -242,7 +253,7 @@ def _in_parts(x: Any, count: int) -> Any:
     return jnp.reshape(x, (count, x.shape[0] // count, *x.shape[1:]), **sharding)
 
 
-def _zeros(x: Any, dtype: Any) -> Any:
+def zeros_like_sum(x: Any, dtype: Any) -> Any:
     """Return zeros for the sum of gradients by `x`, sharded as the type of `x` says."""
     spec = spec_of(jax.typeof(x))
     sharding = {} if spec is None else {"out_sharding": spec}

@@ -1,0 +1,100 @@
+"""Losses over the whole batch of rows that are embedded in microbatches, against plain `jax.jit`."""
+
+from __future__ import annotations
+
+import re
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+from jax.sharding import Mesh
+
+import mpmd_trace as mt
+from mpmd_trace import MpmdError
+
+KEYS = jax.random.split(jax.random.key(0), 6)
+WEIGHTS = {name: 0.5 * jax.random.normal(k, (4, 4)) for name, k in zip(("a0", "a1", "b0", "b1"), KEYS, strict=False)}
+PARAMETERS = {**WEIGHTS, "scale": jnp.asarray(0.3)}
+A, B = jax.random.normal(KEYS[4], (8, 4)), jax.random.normal(KEYS[5], (8, 4))
+
+
+def layer(name: str) -> Any:
+    return mt.named_computation(lambda w, x: jnp.tanh(x @ w), name=name)
+
+
+def embed(p: Any, a: jax.Array, b: jax.Array) -> Any:
+    a = layer("a1")(p["a1"], layer("a0")(p["a0"], a))
+    b = layer("b1")(p["b1"], layer("b0")(p["b0"], b))
+    return {"a": a, "b": b}
+
+
+def clip(p: Any, rows: Any) -> jax.Array:
+    similar = rows["a"] @ rows["b"].T * jnp.exp(p["scale"])
+    both = jax.nn.log_softmax(similar, 0) + jax.nn.log_softmax(similar, 1)
+    return -jnp.mean(jnp.diagonal(both)) / 2
+
+
+def whole(p: Any, a: jax.Array, b: jax.Array) -> jax.Array:
+    return clip(p, embed(p, a, b))
+
+
+def same(got: Any, want: Any) -> None:
+    jax.tree.map(lambda a, b: np.testing.assert_allclose(a, b, rtol=2e-5, atol=1e-6), got, want)
+
+
+def test_gradients_are_those_of_the_whole_batch() -> None:
+    want = jax.value_and_grad(whole)(PARAMETERS, A, B)
+    for microbatches in (2, 8):
+        same(mt.contrastive_value_and_grad(embed, clip, microbatches=microbatches)(PARAMETERS, A, B), want)
+    other = mt.value_and_grad(whole, microbatches=2)(PARAMETERS, A, B)
+    assert not np.allclose(other[0], want[0]), "which microbatches alone do not give"
+
+
+@pytest.mark.parametrize(
+    "assignment",
+    [
+        {"a0": "m0", "a1": "m0", "b0": "m1", "b1": "m1"},  # a tower on each mesh
+        {"a0": "m0", "a1": "m1", "b0": "m0", "b1": "m1"},  # both over all of them
+    ],
+)
+def test_two_towers_in_a_pipeline(assignment: dict[str, str]) -> None:
+    meshes = {f"m{i}": Mesh(np.array(jax.devices()[i : i + 1]), ("x",)) for i in range(2)}
+
+    def step(p: Any, a: jax.Array, b: jax.Array) -> Any:
+        (value, aux), g = mt.contrastive_value_and_grad(
+            embed, lambda p, r: (clip(p, r), r["a"][0]), microbatches=4, has_aux=True
+        )(p, a, b)
+        return jax.tree.map(lambda w, g: w - 0.1 * g, p, g), value, aux
+
+    def plain(p: Any, a: jax.Array, b: jax.Array) -> Any:
+        value, g = jax.value_and_grad(whole)(p, a, b)
+        return jax.tree.map(lambda w, g: w - 0.1 * g, p, g), value, embed(p, a, b)["a"][0]
+
+    lowered = mt.jit(step, mt.make_config(meshes, assignment, pipeline_schedule="1F1B")).lower(PARAMETERS, A, B)
+    got = lowered.compile()(PARAMETERS, A, B)
+    same(jax.device_get(got), jax.device_get(jax.jit(plain)(PARAMETERS, A, B)))
+    for name, mesh in assignment.items():
+        assert got[0][name].devices() == set(meshes[mesh].devices.flat), name
+
+
+def test_narrow_gradients_are_summed_in_the_dtype_that_is_asked_for() -> None:
+    narrow = jax.tree.map(lambda x: x.astype(jnp.bfloat16), PARAMETERS)
+    got = mt.contrastive_value_and_grad(embed, clip, microbatches=2, sum_dtype=jnp.float32)(narrow, A, B)
+    assert {x.dtype for x in jax.tree.leaves(got[1])} == {jnp.dtype("float32")}
+
+
+@pytest.mark.parametrize(
+    ("change", "text"),
+    [
+        ({"embed": lambda p, a, b: jnp.mean(a, 0)}, "returns an array of shape [4] for 2 rows"),
+        ({"embed": 3}, "embed is a function, not 3"),
+        ({"microbatches": 3}, "the batch cannot be cut into 3 microbatches"),
+        ({"microbatches": 0}, "microbatches is a Python int from 1 on, not 0"),
+    ],
+)
+def test_wrong_calls(change: dict[str, Any], text: str) -> None:
+    given = {"embed": embed, "loss": clip, "microbatches": 4, **change}
+    with pytest.raises(MpmdError, match=re.escape(text)):
+        mt.contrastive_value_and_grad(**given)(PARAMETERS, A, B)
