@@ -19,6 +19,7 @@ from mpmd_trace.backend.distribution.order import distribute
 from mpmd_trace.backend.distribution.reshard_transfer import ReshardTransfer
 from mpmd_trace.backend.distribution.runtime import ProcessRuntime
 from mpmd_trace.backend.distribution.transport import Log, Pending, Tags, here
+from mpmd_trace.backend.distribution.waits import Waits
 from mpmd_trace.backend.load import LoadedProgram
 from mpmd_trace.backend.plan import Slot
 
@@ -182,10 +183,10 @@ class _Peers:
 
     def __init__(self, process: int) -> None:
         self.process = process
+        self.waits = Waits(process)
 
     def check(self) -> None: ...
     def wait(self) -> None: ...
-    def watch(self, wait: Any) -> None: ...
 
     def telling(self, where: str) -> contextlib.AbstractContextManager[None]:
         return contextlib.nullcontext()

@@ -125,7 +125,7 @@ class _Never:
 def test_who_is_late_because_it_waits_is_not_at_fault(peers: Callable[..., list[Peers]]) -> None:
     """Process 2 waits for 1 at an agreement, and 1 for what 0 should have sent before."""
     first, second, third = peers(1.0, 3)
-    second.watch(PendingOp(_Never(), (0,), lambda: "receive x", (1, 0, 5)))
+    second.waits.watch(PendingOp(_Never(), (0,), lambda: "receive x", (1, 0, 5)))
     errors: list[str] = []
 
     def waits(process: Peers) -> None:
@@ -234,7 +234,7 @@ def test_what_is_on_its_way_at_the_end_of_its_sender_may_take_its_time(
     ends = threading.Thread(target=second.close)
     ends.start()
     slow = _Slow()
-    first.watch(PendingOp(slow, (1,), lambda: "receive x", (1, 0, 7)))  # on its way before step 1
+    first.waits.watch(PendingOp(slow, (1,), lambda: "receive x", (1, 0, 7)))  # on its way before step 1
     until = time.monotonic() + 20
     while first.ended != [1] and time.monotonic() < until:
         time.sleep(0.01)
@@ -242,7 +242,7 @@ def test_what_is_on_its_way_at_the_end_of_its_sender_may_take_its_time(
     first.check()
     slow.arrives = True
     first.wait()
-    first.watch(PendingOp(_Never(), (1,), lambda: "receive y", (1, 1, 6)))
+    first.waits.watch(PendingOp(_Never(), (1,), lambda: "receive y", (1, 1, 6)))
     while first.fault is None and time.monotonic() < until:
         time.sleep(0.01)
     ends.join(60)

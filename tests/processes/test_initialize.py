@@ -12,6 +12,7 @@ import time
 from collections.abc import Mapping
 from pathlib import Path
 
+import jax
 import pytest
 
 from mpmd_trace.api import processes
@@ -70,6 +71,19 @@ def test_variables_of_torchrun(
     with pytest.raises(Exception, match=r"^$"):
         processes.initialize()
     assert joined == [wanted]
+
+
+def test_a_platform_on_which_no_arrays_go_between_processes(
+    joined: list[tuple[object, ...]], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Such as macOS: an error at once, not when the first program is compiled."""
+    for name, value in VARIABLES.items():
+        monkeypatch.setenv(name, value)
+    monkeypatch.setitem(sys.modules, "jax.experimental.transfer", None)
+    monkeypatch.delattr(jax.experimental, "transfer", raising=False)
+    with pytest.raises(MpmdError, match="in jaxlib for Linux only; use one process"):
+        processes.initialize()
+    assert joined == []
 
 
 def test_torchrun_with_one_process_or_without_all_variables(

@@ -57,7 +57,8 @@ def initialize(
             the two meshes allow it, and through host memory otherwise, with a message; on CPUs always the latter.
 
     Raises:
-        MpmdError: if JAX is in use already, or the arguments do not describe a job.
+        MpmdError: if JAX is in use already, the arguments do not describe a job, or jaxlib cannot move arrays between
+            processes on this platform.
         PeerError: if another process does not join; its `process` is -1 if it is not known which.
     """
     from mpmd_trace.jax_compat import distributed, elsewhere  # load jaxlib
@@ -90,6 +91,8 @@ def initialize(
     patience = timeout if timeout is not None else float(os.environ.get(TIMEOUT, "300"))
     if not 0 < patience < math.inf:
         raise mistake(f"timeout is a positive number of seconds, not {patience}")
+    if transfers != "device_put":
+        distributed.transfers()  # an error before the others are waited for
     try:
         coordinator = distributed.join(
             address,

@@ -33,6 +33,7 @@ __all__ = [
     "serve",
     "shared_store",
     "transfer_server",
+    "transfers",
 ]
 
 #: Seconds without a heartbeat after which JAX takes a process for dead.
@@ -255,8 +256,8 @@ class Store:
             self._client.key_value_delete(name)
 
 
-def transfer_server(host: str) -> Any:
-    """Return a server of JAX's for arrays of this process, which listens at the address of an interface.
+def transfers() -> Any:
+    """Return JAX's module for arrays that go between processes.
 
     Raises:
         MpmdError: where there is none in jaxlib.
@@ -268,8 +269,13 @@ def transfer_server(host: str) -> Any:
             "arrays cannot go from one process to another on this platform: JAX's transfer servers are in jaxlib for "
             "Linux only; use one process with several devices (jax.config.update('jax_num_cpu_devices', 8))"
         ) from None
+    return transfer
+
+
+def transfer_server(host: str) -> Any:
+    """Return a server of JAX's for arrays of this process, which listens at the address of an interface."""
     place = f"[{host}]:0" if ":" in host else f"{host}:0"
-    return transfer.start_transfer_server(jax.local_devices()[0].client, place, [place])
+    return transfers().start_transfer_server(jax.local_devices()[0].client, place, [place])
 
 
 #: What errors say of values that another process could not send, or whose connection broke.

@@ -6,9 +6,7 @@ and a process that fails says so; process 0 tells all others.  No array goes thi
 
 from __future__ import annotations
 
-import collections
 import contextlib
-import dataclasses
 import json
 import math
 import selectors
@@ -21,27 +19,15 @@ import warnings
 from collections.abc import Callable, Iterable, Iterator
 from typing import Any
 
-from mpmd_trace.backend.distribution.deadlines import (
-    Deadline,
-    PendingOp,
-    is_broken,
-    is_done,
-    is_pending,
-    is_there,
-    reason,
-)
+from mpmd_trace.backend.distribution.deadlines import Deadline, PendingOp, is_broken, is_pending, is_there
 from mpmd_trace.backend.distribution.faults import Fault, PeerError
 from mpmd_trace.backend.distribution.links import Link, Store, connected
+from mpmd_trace.backend.distribution.waits import LAST, Awaited, Missing, Waits
 from mpmd_trace.diagnostics.internal import in_words
 from mpmd_trace.diagnostics.messages import MpmdWarning
 
 __all__ = ["Peers"]
 
-
-#: The place in the order, the process that should send, and what in words.
-_Awaited = tuple[tuple[int, ...], int, str]
-#: The place of agreements, behind all others: who does not come to one may wait for what should have come before.
-_LAST = (1 << 62,)
 #: Seconds after which what a process that has ended had not begun to send does not come.
 _AFTER_THE_END = 3.0
 #: Seconds that a process which has ended waits for the others, at least its timeout.
@@ -86,15 +72,10 @@ class Peers:
         self.on_fault: list[Callable[[], None]] = []
         #: For each program the last place in the order that this process has come to.
         self._reached: dict[int, tuple[int, ...]] = {}
-        self._waits: collections.deque[PendingOp] = collections.deque()
-        self._inside: PendingOp | None = None
-        self._pending = 0  # how many of them had not come, and when that changed
-        self._progress = time.monotonic()
-        self._broken = time.monotonic()  # when none of them was an error, for the last time
-        self._answers: dict[int, _Awaited | None] = {}
+        self.waits = Waits(process)
+        self._answers: dict[int, Awaited | None] = {}
         self._asked = 0.0
         self._agreements: dict[str, int] = {}
-        self._missing: _Missing | None = None
         self._patience = Deadline()
         self._lock = threading.RLock()
         self._beat = max(0.02, min(1.0, timeout / 10))
@@ -135,7 +116,7 @@ class Peers:
         result = []
         for process in range(self.count):
             text = f"did not come to the {what}"
-            missing = _Missing((_LAST, process, text), time.monotonic())
+            missing = Missing((LAST, process, text), time.monotonic())
             until = missing.since + self.timeout
             while True:
                 value = mine if process == self.process else self.store.get(f"{name}/{process}", self._beat)
@@ -143,12 +124,12 @@ class Peers:
                     break
                 self.check()
                 if not patient or process in self._ended_at:
-                    self._missing = missing
+                    self.waits.missing = missing
                 elif time.monotonic() > until:
                     late = f"process {process} {text} within {self.timeout:g} s; still waiting"
                     warnings.warn(late, MpmdWarning, stacklevel=2)
                     until = math.inf
-            self._missing = None
+            self.waits.missing = None
             result.append(value)
         if number > 1:  # everybody is beyond the one before the last
             self.store.drop(f"mpmd_trace/{what}/{number - 2}/{self.process}")
@@ -191,7 +172,7 @@ class Peers:
         assert fault is not None
         self.is_told = True
         text = f"process {self.process} cannot go on: {fault}"
-        pending = [w for w in (*waits, *self._all_waits()) if is_pending(w.array)]
+        pending = [w for w in (*waits, *self.waits.all()) if is_pending(w.array)]
         pending = [w for w in pending if set(w.processes) != {self.process}] or pending
         first = next((w for w in pending if fault.process in w.processes), pending[0] if pending else None)
         if first is not None and first.what() not in fault.text:
@@ -226,26 +207,6 @@ class Peers:
         program = place[0]
         self._reached[program] = max(place, self._reached.get(program, place))
 
-    def watch(self, wait: PendingOp) -> None:
-        """Count this among what must come within the timeout."""
-        with self._lock:
-            while self._waits and is_done(self._waits[0].array):
-                self._waits.popleft()  # and the memory with it
-            self._waits.append(wait)
-
-    @contextlib.contextmanager
-    def inside(self, wait: PendingOp) -> Iterator[None]:
-        """Count something that may not return before others have come, and whose array is not there until then."""
-        self._inside = wait
-        try:
-            yield
-        finally:
-            self._inside = None
-
-    def _all_waits(self) -> list[PendingOp]:
-        inside = self._inside
-        return [*self._waits, *([inside] if inside is not None else [])]
-
     def wait(self) -> None:
         """Return when everything that was watched is there.
 
@@ -253,12 +214,12 @@ class Peers:
             PeerError: when there is a fault before.
             Exception: of JAX, when something cannot be computed, or its source is gone.  See `failed`.
         """
-        while self._waits:
-            array = self._waits[0].array
+        while self.waits.watched:
+            array = self.waits.watched[0].array
             self.wait_for(array)
             if not array.is_deleted():
                 array.block_until_ready()  # raises what it is instead of a value
-            self._waits.popleft()
+            self.waits.came()
         self.check()
 
     def wait_for(self, array: Any) -> None:
@@ -290,11 +251,11 @@ class Peers:
             where: in words.
         """
         until = time.monotonic() + 1.0 + 3 * self._beat
-        elsewhere = self.is_from_elsewhere(str(error)) or any(is_broken(w.array) for w in self._waits)
+        elsewhere = self.is_from_elsewhere(str(error)) or any(is_broken(w.array) for w in self.waits.watched)
         if not isinstance(error, PeerError) and elsewhere:
             while self.fault is None and time.monotonic() < until:  # `_look` will find out whose fault it is
                 time.sleep(0.01)
-        waits, self._waits = self._waits, collections.deque()
+        waits = self.waits.take()
         if isinstance(error, PeerError):
             return error
         self.report(Fault(self.process, f"failed {where}: {in_words(error)}"), ours=True)
@@ -303,30 +264,18 @@ class Peers:
 
     def _look(self) -> None:
         """Make it a fault if nothing has come for too long, or something of this process has failed."""
-        waits = self._all_waits()
-        pending = [w for w in waits if not is_there(w.array)]
-        now = time.monotonic()
-        if not pending or len(pending) != self._pending:
-            self._pending, self._progress = len(pending), now
-        elif now - self._progress > self._time_for(self._awaited()):
-            self._progress = now
+        if self.waits.are_late(self._time_for):
             self._say_late()
-        missing = self._missing
-        if missing is not None and now - missing.since > self._time_for(missing.awaited):
-            missing.since = now
-            self._say_late()
-        broken = {w: why for w in waits if (why := reason(w.array)) is not None}
-        if not broken:
-            self._broken = now
+        broken, seconds = self.waits.broken()
         for wait, why in broken.items():
             if not self.is_from_elsewhere(why):  # the others need not wait for what would be computed of it
                 self.report(Fault(self.process, f"failed to {wait.what()}: {why}"), ours=True)
-            elif now - self._broken > max(0.5, 2 * self._beat):  # nobody has said whose fault it is
+            elif seconds > max(0.5, 2 * self._beat):  # nobody has said whose fault it is
                 others = [p for w in broken for p in w.processes if p != self.process]
                 text = f"does not send what process {self.process} waits for: {why}"
                 self.report(Fault(others[0] if others else self.process, text))
 
-    def _time_for(self, awaited: _Awaited | None) -> float:
+    def _time_for(self, awaited: Awaited | None) -> float:
         """Return the seconds that it may take; few where a process has ended before it would have sent that."""
         if awaited is None or awaited[1] not in self._ended_at:
             return self.timeout
@@ -344,17 +293,9 @@ class Peers:
 
     def _ask_all(self) -> None:
         if self.fault is None and not self._answers:
-            self._answers[0] = self._awaited()
+            self._answers[0] = self.waits.awaited()
             self._asked = time.monotonic()
             self._send_all({"ask": True})
-
-    def _awaited(self) -> _Awaited | None:
-        for wait in sorted(self._all_waits(), key=lambda w: w.place):
-            others = [p for p in wait.processes if p != self.process]
-            if others and is_pending(wait.array):
-                return wait.place, others[0], wait.what()
-        missing = self._missing
-        return missing.awaited if missing is not None else None
 
     def _judge(self) -> None:
         """Find the process that keeps the others waiting, when all have answered or had time to."""
@@ -369,11 +310,11 @@ class Peers:
             self.report(Fault(missing[0], f"has not answered for {self.timeout:g} s"))
         elif waiting:
             (place, culprit, what), process = waiting[0]
-            if place != _LAST:
+            if place != LAST:
                 what = f"process {process} has waited to {what}"
             if culprit in self._gone:
                 text = f"has ended, and {what}"
-            elif place == _LAST:
+            elif place == LAST:
                 text = f"{what} within {self.timeout:g} s"
             else:
                 text = f"keeps others waiting: for {self.timeout:g} s {what}"
@@ -439,7 +380,7 @@ class Peers:
             if "late" in message:
                 self._ask_all()
             if "ask" in message:
-                self._send(process, {"awaits": self._awaited()})
+                self._send(process, {"awaits": self.waits.awaited()})
             if "awaits" in message and self._answers:
                 awaited = message["awaits"]
                 self._answers[process] = (
@@ -541,11 +482,3 @@ class Peers:
             self._selector.close()
             self._wake.close()
             self._woken.close()
-
-
-@dataclasses.dataclass(eq=False)
-class _Missing:
-    """Who has not come to the agreement that this process waits for, and since when it waits (or has asked why)."""
-
-    awaited: _Awaited
-    since: float

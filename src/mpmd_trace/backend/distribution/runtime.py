@@ -142,11 +142,11 @@ class ProcessRuntime(Runtime):
             step, place = self.step, (self.program, self.step, first.at)
             wait = PendingOp(None, first.members, lambda: self._what(first, step), place)
             peers.reach(place)
-            with peers.inside(wait):
+            with peers.waits.inside(wait):
                 outputs = call(arrays)
             array = last(outputs)
             in_flight.launched(array)
-            peers.watch(dataclasses.replace(wait, array=array))
+            peers.waits.watch(dataclasses.replace(wait, array=array))
             return outputs
 
         return collective

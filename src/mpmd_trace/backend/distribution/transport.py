@@ -145,13 +145,13 @@ class Pull:
                 self.offer(tags["to", process], blocks)
             for block in blocks:
                 self.in_flight.launched(block)
-                self.peers.watch(log.wait(block, (me,), "to", process))
+                self.peers.waits.watch(log.wait(block, (me,), "to", process))
         arrivals: dict[int, list[_Arrival]] = {}
         for process in parcel.receives:
             specs = [spec for spec in parcel.incoming(process) if math.prod(spec.shape)]
             arrivals[process] = [_Arrival(array) for array in self._pull(process, tags["from", process], specs)]
             for arrival in arrivals[process]:
-                self.peers.watch(log.wait(arrival, (process,), "from", process))
+                self.peers.waits.watch(log.wait(arrival, (process,), "from", process))
         if not parcel.arrives:
             return None
         own = parcel.kept(array)
@@ -232,5 +232,5 @@ class DevicePut:
         self.peers.reach(log.place)
         moved: jax.Array = jax.device_put(array, parcel.target)  # type: ignore[arg-type]
         for process in parcel.receives:
-            self.peers.watch(log.wait(sample(moved) if given else moved, (process,), "from", process))
+            self.peers.waits.watch(log.wait(sample(moved) if given else moved, (process,), "from", process))
         return moved if parcel.arrives else None
