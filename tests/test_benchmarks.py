@@ -23,6 +23,7 @@ RUNS = {
     "placement": ("--only evaluation --run --json", '"recipe": "evaluation"'),
     "planning": ("--rounds 1 --batch 16 --json", '"schedule": "1F1B"'),
     "processes": ("--processes 2 --steps 1 --rounds 1 --batch 16 --width 16 --json", '"of prediction": '),
+    "published": ("--table llama-405b --json --check", '"label": "interleaved 1F1B"'),
     "schedules": ("--meshes 2 --microbatches 4 --json", "{"),
     "transfer": ("--sizes 4K --rounds 1 --json", '"socket ms": '),
 }
