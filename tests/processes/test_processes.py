@@ -124,11 +124,13 @@ def test_who_ends_too_early_is_noticed_at_once_and_keeps_its_status(tmp_path: Pa
     script = tmp_path / "early.py"
     script.write_text(
         f"""
-import sys
+import atexit, os, sys, time
 import jax, jax.numpy as jnp, numpy as np
 from jax.sharding import Mesh
 import mpmd_trace as mt
 
+if os.environ["JAX_PROCESS_ID"] == "1":
+    atexit.register(time.sleep, 2.0)  # the last that it does: the others end with 1 before that, if they may
 mt.initialize(timeout=200)
 meshes = {{f"m{{i}}": Mesh(np.array([d]), ("x",)) for i, d in enumerate(jax.devices())}}
 
@@ -146,6 +148,8 @@ for number in range(3):
         jax.block_until_ready(step(x))
     except mt.PeerError as error:
         print(f"told of {{error.process}}: {{error}}".replace("\\n", " | "), flush=True)
+        if {status}:
+            raise
 """
     )
     done = launch("-n", 3, "--devices", 1, script)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import atexit
+import contextlib
 import faulthandler
 import os
 import sys
@@ -22,13 +23,15 @@ __all__ = ["leave_at_the_end", "shutdown"]
 
 #: Seconds that a process which ends after a fault may take to clean up.
 _LAST_SECONDS = 15.0
-#: Seconds that one which has done its part leaves to the one at fault, to end first.
-_AFTER_THE_FAULTY = 3.0
+#: Seconds that the others leave to the one at fault, to end first: its status says more.  More where they see its end.
+_AFTER_THE_FAULTY, _UNTIL_ITS_END = 3.0, 10.0
 #: Seconds for which a process may do something else when there is a fault, before it is ended; less where the launcher
 #: would end it, who does not know why.
 _ELSEWHERE, _ELSEWHERE_LAUNCHED = 60.0, 20.0
 #: In the names of files that wait for other processes in ways of their own.
 _WAITING = (f"{os.sep}orbax{os.sep}", f"{os.sep}multihost_utils")
+#: The name of the number that the system gives a process, for the others on this machine.
+_PID = "mpmd_trace/pid/{}"
 #: What ends the watch for exits.
 _WATCHING: list[Callable[[], None]] = []
 
@@ -38,7 +41,9 @@ def leave_at_the_end(peers: Peers, *, launched: bool) -> None:
 
     launched: whether `mpmd-trace launch` has started it.
     """
-    atexit.register(_leave_at_exit)
+    if launched:
+        peers.store.put(_PID.format(peers.process), str(os.getpid()).encode())
+    atexit.register(_leave_at_exit, launched)
     peers.guard = _Guard(peers, min(peers.timeout, _ELSEWHERE_LAUNCHED if launched else _ELSEWHERE))
     before = sys.excepthook
 
@@ -93,7 +98,7 @@ def _leave(before_disconnecting: Callable[[], None]) -> None:
         raise peers.error()
 
 
-def _leave_at_exit() -> None:
+def _leave_at_exit(launched: bool) -> None:
     job = jobs.current()
     if job is None:
         return
@@ -101,6 +106,8 @@ def _leave_at_exit() -> None:
 
     def before() -> None:
         if peers.fault is not None:
+            if launched and peers.fault.process != peers.process:
+                _wait_for_end_of(peers.fault.process, peers)
             # Devices may wait for what never comes; that must not keep the process, which ends with its own status.
             _end_soon()
 
@@ -109,8 +116,19 @@ def _leave_at_exit() -> None:
     except PeerError as error:
         print(f"mpmd_trace: {error}", file=sys.stderr)
         if error.process != job.process:
-            time.sleep(_AFTER_THE_FAULTY)  # whose status says more
+            if not launched:
+                time.sleep(_AFTER_THE_FAULTY)
             _exit(1)  # the job has failed, although this process has done its part
+
+
+def _wait_for_end_of(process: int, peers: Peers) -> None:
+    """Return when another process of this machine has ended, at least in the end."""
+    until = time.monotonic() + _UNTIL_ITS_END
+    with contextlib.suppress(Exception):  # it is gone, or the service with the numbers is
+        number = int(peers.store.get(_PID.format(process), 1.0) or 0)
+        while number and time.monotonic() < until:
+            os.kill(number, 0)
+            time.sleep(0.02)
 
 
 def _report_end(peers: Peers, text: str) -> None:
