@@ -86,13 +86,18 @@ def _api() -> str:
     return "\n".join(parts)
 
 
+#: The files of examples: those of the names of `mpmd_trace`, and those of its modules, as `module.name`.
+EXAMPLES = ("api_examples.py", "module_examples.py")
+
+
 def examples() -> dict[str, str]:
     """The code of the example of each public name."""
-    text = (Path(__file__).parent / "api_examples.py").read_text()
-    _, *parts = re.split(r"^# == (.*)\n", text, flags=re.M)
-    return {
-        name: code.strip() for names, code in zip(parts[::2], parts[1::2], strict=True) for name in names.split(", ")
-    }
+    found = {}
+    for file in EXAMPLES:
+        _, *parts = re.split(r"^# == (.*)\n", (Path(__file__).parent / file).read_text(), flags=re.M)
+        for names, code in zip(parts[::2], parts[1::2], strict=True):
+            found.update(dict.fromkeys(names.split(", "), code.strip()))
+    return found
 
 
 def example_of(name: str) -> str:
@@ -106,9 +111,16 @@ def _is_module(name: str) -> bool:
 
 
 def _module(path: str, title: str) -> str:
+    short = path.removeprefix("mpmd_trace.")
+    parts = [_of(value) + example_of(f"{short}.{name}") for name, value in public(path).items()]
+    return f"# {path}\n\n{title}.\n\n" + "\n".join(parts)
+
+
+def public(path: str) -> dict[str, Any]:
+    """The functions and classes of a module that are for users: those of its `__all__`, or all without an underscore."""
     module = importlib.import_module(path)
-    names = [n for n, value in vars(module).items() if not n.startswith("_") and _is_api(value)]
-    return f"# {path}\n\n{title}.\n\n" + "\n".join(_of(getattr(module, name)) for name in names)
+    names = getattr(module, "__all__", vars(module))
+    return {name: value for name in names if not name.startswith("_") and _is_api(value := getattr(module, name))}
 
 
 def _of(value: Any) -> str:

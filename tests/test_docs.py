@@ -6,6 +6,7 @@ import functools
 import importlib
 import os
 import re
+import runpy
 import subprocess
 import sys
 from pathlib import Path
@@ -406,16 +407,126 @@ def test_metrics_go_to_tensorboard(tmp_path: Path) -> None:
     assert events.read_bytes().count(b"gradient_norm") == 5
 
 
-def test_every_public_name_has_an_example_and_all_run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+MODULES = ("equinox", "linen", "nnx", "schedules", "rules")
+
+
+@pytest.mark.parametrize("file", ["api_examples.py", pytest.param("module_examples.py", marks=pytest.mark.nightly)])
+def test_examples_of_public_names_run(file: str, tmp_path: Path) -> None:
+    script = ROOT / "scripts" / file
+    environment = {**os.environ, "JAX_NUM_CPU_DEVICES": "8"}
+    done = subprocess.run(
+        [sys.executable, str(script)], capture_output=True, text=True, check=False, cwd=tmp_path, env=environment
+    )
+    assert done.returncode == 0, done.stderr
+
+
+def test_every_public_name_has_an_example() -> None:
     import mpmd_trace
 
-    script = ROOT / "scripts" / "api_examples.py"
-    named = re.findall(r"^# == (.*)$", script.read_text(), re.M)
-    names = [name for line in named for name in line.split(", ")]
-    assert sorted(names) == sorted({*mpmd_trace.__all__} - {"__version__"})
-    code = script.read_text()
-    for line, part in zip(named, re.split(r"^# == .*\n", code, flags=re.M)[1:], strict=True):
-        for name in line.split(", "):
-            assert name in part, f"the example of {name} does not mention it"
-    done = subprocess.run([sys.executable, str(script)], capture_output=True, text=True, check=False, cwd=tmp_path)
+    site = runpy.run_path(str(ROOT / "scripts" / "site_pages.py"))
+    wanted = {*mpmd_trace.__all__} - {"__version__"}
+    for module in MODULES:
+        wanted |= {f"{module}.{name}" for name in site["public"](f"mpmd_trace.{module}")}
+    examples = site["examples"]()
+    assert set(examples) == wanted
+    for name, code in examples.items():
+        assert name.rpartition(".")[2] in code, f"the example of {name} does not mention it"
+
+
+def test_examples_of_schedules_run(tmp_path: Path) -> None:
+    """Those of `module_examples.py` that need neither JAX nor minutes."""
+    code = (ROOT / "scripts" / "module_examples.py").read_text().split("# == rules.")[0]
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False, cwd=tmp_path)
     assert done.returncode == 0, done.stderr
+
+
+#: How many blocks of Python each page has, all of which run in a test: a new one needs a test, too.
+BLOCKS = {
+    "checkpoints": 1,
+    "choosing": 1,  # tests/cli/test_plan_command.py
+    "coming_from": 1,
+    "compiling": 1,
+    "custom_schedules": 5,
+    "data": 2,
+    "debugging": 1,
+    "equinox": 1,
+    "flax": 3,
+    "gpus": 1,
+    "hoisting": 1,
+    "howto": 6,
+    "memory": 3,
+    "metrics": 5,
+    "mixed_precision": 3,
+    "passes": 4,
+    "porting": 2,
+    "processes": 1,  # tests/processes/test_processes.py
+    "resuming": 2,
+    "rules": 5,
+    "schedules": 1,
+    "serving": 4,
+    "stacked": 1,
+    "steps": 4,
+    "tpus": 1,
+    "tutorial": 6,
+}
+
+
+def test_all_python_in_the_docs_is_run() -> None:
+    pages = {page.stem: len(blocks(f"docs/{page.name}")) for page in sorted((ROOT / "docs").glob("*.md"))}
+    assert {page: count for page, count in pages.items() if count} == BLOCKS
+
+
+def test_code_that_needs_more_around_it(tmp_path: Path) -> None:
+    """Blocks of pages that begin in the middle of a program."""
+    before = """
+import jax, jax.numpy as jnp, numpy as np, optax
+from jax.sharding import Mesh
+import mpmd_trace as mt
+jax.config.update("jax_num_cpu_devices", 2)
+"""
+    shared = f"{blocks('docs/gpus.md')[0]}\nassert len({{d for m in meshes.values() for d in m.devices.flat}}) == 1\n"
+    flax = """
+from flax import linen
+model = linen.Sequential([linen.Dense(4), linen.Dense(4)])
+x = jnp.ones((4, 4))
+variables = model.init(jax.random.key(0), x)
+meshes = {f"m{i}": Mesh(np.array([device]), ("x",)) for i, device in enumerate(jax.devices())}
+config = mt.make_config(meshes, {"layers_0": "m0", "layers_1": "m1"})
+
+
+def step(state, batch):
+    value, grads = jax.value_and_grad(lambda p: jnp.mean(state.apply_fn({"params": p}, batch) ** 2))(state.params)
+    return state.apply_gradients(grads=grads), value
+"""
+    linen = blocks("docs/flax.md")[1].replace('"block_*"', '"layers_*"')
+    check = """
+state, value = train(state, x)
+print([sorted(d.id for d in state.params[f"layers_{i}"]["kernel"].devices()) for i in range(2)])
+import haiku as hk
+part = lambda x: hk.Linear(4)(x)
+"""
+    haiku = blocks("docs/flax.md")[2]
+    named = """
+p = init(jax.random.key(0), x)
+y = mt.jit(apply, mt.make_config(meshes, {"part": "m1"}))(p, jax.random.key(1), x)
+np.testing.assert_allclose(y, hk.transform(part).apply(p, None, x), rtol=1e-6)
+print(sorted(d.id for d in y.devices()))
+pipeline = ["symbol-dce"]
+module = mt.parse("func.func @main(%x: tensor<4xf32>) -> tensor<4xf32> { return %x : tensor<4xf32> }")
+"""
+    code = "\n".join([before, shared, flax, linen, check, haiku, named, blocks("docs/passes.md")[2]])
+    lines = run(code, tmp_path).splitlines()
+    assert lines[:2] == ["[[0], [1]]", "[1]"] and lines[2].startswith("symbol-dce")
+
+
+def test_checkpoints_in_the_docs(tmp_path: Path) -> None:
+    run(blocks("docs/checkpoints.md")[0].replace('"model"', repr(str(tmp_path / "model"))), tmp_path)
+
+
+def test_hoisting_in_the_docs(tmp_path: Path) -> None:
+    run(blocks("docs/hoisting.md")[0], tmp_path)
+
+
+def test_targets_in_the_docs(tmp_path: Path) -> None:
+    pytest.importorskip("libtpu")
+    run(blocks("docs/tpus.md")[0] + "\nassert meshes['first'].devices.size == 4\n", tmp_path)

@@ -11,7 +11,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
-from jax.sharding import AbstractMesh, Mesh
+from jax.sharding import AbstractMesh, Mesh, NamedSharding, PartitionSpec
 
 import mpmd_trace as mt
 
@@ -177,6 +177,14 @@ def one_microbatch() -> None:
     run(grads, ONES, ONES, config={"pipeline_schedule": "1F1B"})
 
 
+def rows_that_do_not_divide() -> None:
+    devices = np.array(jax.devices()[:4]).reshape(2, 2)
+    topology = {f"m{i}": Mesh(row, ("x",)) for i, row in enumerate(devices)}
+    grads = mt.value_and_grad(lambda w, x: jnp.sum(layers(w, x)), microbatches=4)
+    rows = NamedSharding(topology["m0"], PartitionSpec("x"))
+    mt.jit(grads, mt.make_config(topology, CONFIG), in_shardings=(None, rows)).lower(ONES, np.ones((12, 4), np.float32))
+
+
 def host_arrays_again() -> None:
     large = np.ones((1024, 1024), np.float32)
     step = run(layers, large, large)
@@ -219,6 +227,7 @@ CAUSES: dict[str, Callable[..., None]] = {
     "initialize-too-late": initialized_too_late,
     "idle-mesh": idle_mesh,
     "one-microbatch": one_microbatch,
+    "uneven-rows": rows_that_do_not_divide,
     "host-arrays-copied-again": host_arrays_again,
     "launch-without-initialize": launched_alone,
 }

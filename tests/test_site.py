@@ -64,7 +64,8 @@ def test_every_public_name_has_a_place_of_its_own(pages: dict[str, str]) -> None
 )
 def test_every_function_of_a_public_module_is_there(module: ModuleType, pages: dict[str, str]) -> None:
     page = pages[f"reference/{module.__name__.rsplit('.', 1)[1]}.md"]
-    for name, value in vars(module).items():
+    for name in getattr(module, "__all__", vars(module)):
+        value = getattr(module, name)
         if not name.startswith("_") and (inspect.isfunction(value) or inspect.isclass(value)):
             assert f".{value.__qualname__}\n" in page or not value.__module__.startswith("mpmd_trace"), name
 
