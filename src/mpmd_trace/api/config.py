@@ -67,6 +67,7 @@ def make_config(
     optimizer_sharding: str | Sequence[str] | None = _default(None),
     remat: Literal["auto"] | None = _default(None),
     offload: Literal["auto"] | None = _default(None),
+    overlap: Literal["auto", "pairs"] | None = _default(None),
 ) -> Config:
     """Build a configuration and check it, as far as possible without a program.
 
@@ -110,6 +111,9 @@ def make_config(
         remat: `"auto"` recomputes activations of the stages if a step would not fit into the memory of a device
             otherwise, at the least cost.
         offload: `"auto"` keeps activations in host memory instead, where that is cheaper.
+        overlap: `"pairs"` makes one program of a forward and a backward of different microbatches that meet on a mesh,
+            so that XLA hides the collectives of one behind the products of the other; `"auto"` does so where it makes
+            a step shorter (`docs/programs_of_a_step.md`).
 
     Raises:
         FrontendError: with all mistakes.
@@ -124,6 +128,7 @@ def make_config(
         "optimizer_sharding": optimizer_sharding,
         "remat": remat,
         "offload": offload,
+        "overlap": overlap,
     }
     given = _mapping(partitioning_options, "partitioning_options", problems)
     values = _merged(given, arguments, problems)

@@ -98,7 +98,8 @@ class PartitionedProgram(StageInfo):
             raise MpmdError("the C++ partitioner has no merge_neighbours; use engine='python', or leave it out")
         if rules[SCHEDULE]:
             warn("the C++ partitioner takes fragment_schedule_rules and ignores them", self.config.where)
-        ours = [name for name in ("optimizer_sharding", "remat", "offload") if getattr(self.config.options, name)]
+        known = ("optimizer_sharding", "remat", "offload", "overlap")
+        ours = [name for name in known if getattr(self.config.options, name)]
         if ours:
             warn(f"the C++ partitioner has no {' and no '.join(ours)}, which want engine='python'", self.config.where)
         request = self.asked.request("reference").with_options(
@@ -108,6 +109,7 @@ class PartitionedProgram(StageInfo):
             optimizer_sharding=(),
             remat=None,
             offload=None,
+            overlap=None,
         )
         return dataclasses.replace(request, merge_rules=rules[MERGE], schedule_rules=rules[SCHEDULE])
 

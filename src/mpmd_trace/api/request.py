@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import functools
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Literal
 
 import jax
@@ -20,14 +20,17 @@ from mpmd_trace.frontend.memory_kinds import HOST
 from mpmd_trace.frontend.trace import Traced
 from mpmd_trace.ir.assignment import Assignment
 from mpmd_trace.ir.attributes import MeshAttr, TopologyAttr
+from mpmd_trace.ir.ops import FragmentOp, Module
 from mpmd_trace.jax_compat.lowering import named_tensor_p
-from mpmd_trace.jax_compat.targets import is_described, memory_of
+from mpmd_trace.jax_compat.targets import is_described, memory_of, speed_of
 from mpmd_trace.jax_compat.tracing import is_literal, opened
 from mpmd_trace.passes.import_.assignments import SameMesh
 from mpmd_trace.passes.memory.reserved import Reserved
 from mpmd_trace.passes.memory.shard_optimizer_state import Replaced
+from mpmd_trace.passes.programs.overlap_microbatches import Work
 from mpmd_trace.passes.request import PartitionRequest, StepFacts
 from mpmd_trace.scheduling.bridge import ScheduleChoice
+from mpmd_trace.scheduling.overlap import work_by_counts
 
 __all__ = ["Asked"]
 
@@ -109,6 +112,7 @@ class Asked:
                 offload_up_to=0.0 if self.traced.platform == "cpu" else _OFFLOAD_UP_TO,
                 reserved=tuple(Reserved(mesh, size) for mesh, size in self.reserved.items()),
                 replaced=self._replaced if options.optimizer_sharding else (),
+                work=self._work,
             ),
         )
 
@@ -116,6 +120,16 @@ class Asked:
     def limit(self) -> int:
         """The bytes of a device that a step may take; 0 where nobody knows."""
         return device_memory(self.config) or 0
+
+    @property
+    def _work(self) -> Callable[[FragmentOp, Module], Work] | None:
+        """What tells the work of fragments, for what is to overlap; None where that depends on unknown devices."""
+        wanted, config = self.config.options.overlap, self.config
+        meshes = [mesh for mesh in config.topology.values() if isinstance(mesh, Mesh)]
+        speed = speed_of(_one_of(meshes[0])[0]) if wanted is not None and meshes and not config.is_abstract else None
+        if speed is not None:
+            return work_by_counts(*speed)
+        return work_by_counts() if wanted == "pairs" else None
 
     @property
     def _replaced(self) -> tuple[Replaced, ...]:

@@ -22,7 +22,7 @@ from jaxlib import _jax
 from mpmd_trace.diagnostics.messages import MpmdError
 from mpmd_trace.jax_compat.gpu_targets import GPUS
 
-__all__ = ["KINDS", "devices_of", "is_described", "memory_of", "most_in_use", "positions", "process_of"]
+__all__ = ["KINDS", "devices_of", "is_described", "memory_of", "most_in_use", "positions", "process_of", "speed_of"]
 
 #: GiB that XLA gives to the programs of a device, by `device_kind`: what libtpu 0.0.50 says when it refuses a program.
 _MEMORY = {
@@ -33,6 +33,21 @@ _MEMORY = {
     "TPU v5": 95.73,
     "TPU v6 lite": 31.24,
     "TPU7x": 94.74,
+}
+#: Operations of bfloat16 a second, and bytes a second that a device sends to others of its slice or host: what the
+#: makers say.
+_SPEED = {
+    "TPU v2": (45e12, 62e9),
+    "TPU v3": (123e12, 82e9),
+    "TPU v4": (275e12, 300e9),
+    "TPU v5 lite": (197e12, 200e9),
+    "TPU v5": (459e12, 600e9),
+    "TPU v6 lite": (918e12, 448e9),
+    "TPU7x": (2307e12, 1200e9),
+    "A100": (312e12, 300e9),
+    "H100": (989e12, 450e9),
+    "H200": (989e12, 450e9),
+    "B200": (2250e12, 900e9),
 }
 #: How many dimensions a grid of such TPUs has.
 KINDS = {"v2": 2, "v3": 2, "v4": 3, "v5e": 2, "v5p": 3, "v6e": 2, "tpu7x": 3}
@@ -72,6 +87,13 @@ def memory_of(device: Any) -> int | None:
         return next((int(part * gpu.memory) for gpu in GPUS.values() if gpu.name == device.device_kind), None)
     gib = _MEMORY.get(device.device_kind)
     return None if gib is None else int(gib * 2**30)
+
+
+def speed_of(device: Any) -> tuple[float, float] | None:
+    """Return the operations a second of a device and the bytes a second that it sends to its neighbors, if known."""
+    kind = str(device.device_kind)
+    gpu = kind.removeprefix("NVIDIA ").partition(" ")[0].partition("-")[0]  # "NVIDIA A100-SXM4-80GB"
+    return _SPEED.get(kind, _SPEED.get(gpu))
 
 
 def most_in_use(device: Any) -> int | None:

@@ -81,9 +81,17 @@ class CompileOptions:
     optimizer_sharding: tuple[str, ...] = option((), "the axes over which to shard the optimizer state")
     remat: Literal["auto"] | None = option(None, "recompute activations that do not fit into memory")
     offload: Literal["auto"] | None = option(None, "keep activations that do not fit into memory on the host")
+    overlap: Literal["auto", "pairs"] | None = option(
+        None, "a forward and a backward of two microbatches that meet on a mesh are one program"
+    )
 
     def __post_init__(self) -> None:
         problems = [problem for f in dataclasses.fields(self) for problem in self._problems_of(f.name)]
+        if self.overlap is not None and self.mpmd_merge_backward_with_forward:
+            problems.append(
+                f"overlap={self.overlap!r} and the option mpmd_merge_backward_with_forward both merge microbatches. "
+                "Leave one of them out."
+            )
         if self.remat is not None and self.mpmd_fragment_remat:
             problems.append("remat='auto' and the option mpmd_fragment_remat both recompute. Leave one of them out.")
         if problems:

@@ -23,9 +23,11 @@ __all__ = [
     "is_scheduling_unit",
     "max_transpose_count",
     "merged_call_counters",
+    "merged_stages",
     "origin_union",
     "set_call_counter",
     "set_merged_call_counters",
+    "set_merged_stages",
     "set_split_type",
     "single_transpose_count",
     "split_type",
@@ -39,6 +41,7 @@ _SPLIT_ATTRIBUTES: dict[SplitType, str] = {
     "kDropTransferred": "split_drop_transferred",
 }
 _MERGED = "mpmd.merged_call_counters"
+_MERGED_STAGES = "mpmd.merged_stages"
 
 
 def transpose_counts(fragment: FragmentOp) -> list[int]:
@@ -109,10 +112,17 @@ def set_call_counter(fragment: FragmentOp, value: int | None) -> None:
 
 def merged_call_counters(fragment: FragmentOp) -> tuple[int, int] | None:
     """Return the microbatches of the backward and of the forward that were merged into the fragment."""
-    counters = fragment.attrs.get(_MERGED)
-    values = (
-        [e.value for e in counters.elements if isinstance(e, IntegerAttr)] if isinstance(counters, ArrayAttr) else []
-    )
+    return _two_numbers(fragment.attrs.get(_MERGED))
+
+
+def merged_stages(fragment: FragmentOp) -> tuple[int, int] | None:
+    """Return the stages of the backward and of the forward that were merged into the fragment, if they differ."""
+    return _two_numbers(fragment.attrs.get(_MERGED_STAGES))
+
+
+def _two_numbers(attribute: Attribute | None) -> tuple[int, int] | None:
+    elements = attribute.elements if isinstance(attribute, ArrayAttr) else ()
+    values = [e.value for e in elements if isinstance(e, IntegerAttr)]
     return (values[0], values[1]) if len(values) == 2 else None
 
 
@@ -124,6 +134,11 @@ def is_of_microbatch(fragment: FragmentOp) -> bool:
 def set_merged_call_counters(fragment: FragmentOp, counters: tuple[int, int]) -> None:
     """Say of which microbatches the backward and the forward are that the fragment was merged from."""
     fragment.attrs[_MERGED] = ArrayAttr.get([IntegerAttr.get(value, "ui32") for value in counters])
+
+
+def set_merged_stages(fragment: FragmentOp, stages: tuple[int, int]) -> None:
+    """Say of which stages the backward and the forward are, where they differ."""
+    fragment.attrs[_MERGED_STAGES] = ArrayAttr.get([IntegerAttr.get(value, "ui32") for value in stages])
 
 
 def split_type(fragment: FragmentOp) -> SplitType | None:

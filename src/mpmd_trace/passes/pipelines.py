@@ -95,6 +95,7 @@ from mpmd_trace.passes.programs.merge_backward_with_forward import MergeBackward
 from mpmd_trace.passes.programs.merge_followers import MergeFollowers
 from mpmd_trace.passes.programs.merge_paired_programs import MergePairedPrograms
 from mpmd_trace.passes.programs.merge_parts_of_stages import MergePartsOfStages
+from mpmd_trace.passes.programs.overlap_microbatches import OverlapMicrobatches
 from mpmd_trace.passes.programs.reuse_programs import ReusePrograms
 from mpmd_trace.passes.programs.share_programs import SharePrograms
 from mpmd_trace.passes.propagation.prefer_rows import PreferRows
@@ -357,6 +358,7 @@ def pipeline(
         MergeInferredApart(uniform=uniform),
         *_when(uniform, SharePrograms(), ReusePrograms()),
         *_when(uniform and jit and options.mpmd_merge_forward_with_backward is None, MergePairedPrograms()),
+        *_overlaps(request),
         *_when(uniform, DelayConstants()),
         MarkOffloadedInputOutput(),
         MarkInputOutputWithLayouts(),
@@ -411,6 +413,14 @@ def _with_rules(request: PartitionRequest, rules: UserRules) -> list[Pass]:
         *_when(rules.merge, MergeByRulesStrictly(rules=rules.merge)),
         *([MergeFollowers(rules.may_merge)] if rules.may_merge is not None else []),
     ]
+
+
+def _overlaps(request: PartitionRequest) -> list[Pass]:
+    """Merge a forward and a backward of two microbatches, if that is wanted."""
+    wanted, step = request.options.overlap, request.step
+    if wanted is None or step is None or (wanted == "auto" and step.work is None):
+        return []
+    return [OverlapMicrobatches(always=wanted == "pairs", work=step.work)]
 
 
 def _hoists(request: PartitionRequest) -> list[Pass]:

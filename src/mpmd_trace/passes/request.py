@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, Literal, Self, TypeAlias
 
 from mpmd_trace.diagnostics.messages import Diagnostic, MpmdError
 from mpmd_trace.diagnostics.moved import moved
 from mpmd_trace.ir.assignment import Assignment
 from mpmd_trace.ir.attributes import MeshAttr, TopologyAttr
+from mpmd_trace.ir.ops import FragmentOp, Module
 from mpmd_trace.passes.compile_options import CompileOptions
 from mpmd_trace.passes.fragment_rules import MergeRule, ScheduleRule
 from mpmd_trace.passes.import_.assignments import IndexAssignment, NameAssignment, SameMesh
@@ -17,6 +18,7 @@ from mpmd_trace.passes.memory.reserved import Reserved
 from mpmd_trace.passes.memory.shard_optimizer_state import Replaced
 from mpmd_trace.passes.optimize.schedules import SCHEDULES, Comparator, ExplicitOrder, Order, Predicate, Sparse
 from mpmd_trace.passes.options import nearest
+from mpmd_trace.passes.programs.overlap_microbatches import Work
 
 __all__ = ["NamedMeshes", "PartitionRequest", "Phases", "StepFacts", "check_phases"]
 
@@ -57,6 +59,8 @@ class StepFacts:
     offload_up_to: float = 0.0
     #: The arguments that results replace.
     replaced: tuple[Replaced, ...] = ()
+    #: What a fragment computes and sends inside its mesh, in one unit of time; None where nobody knows.
+    work: Callable[[FragmentOp, Module], Work] | None = None
 
 
 @dataclasses.dataclass(frozen=True)

@@ -35,6 +35,7 @@ _FOLDERS = {
         "share-programs",
         "reuse-programs",
         "merge-paired-programs",
+        "overlap-microbatches",
         "delay-constants",
     ),
     "propagation": ("use-own-meshes", "prefer-rows"),

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import math
 import re
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 
 from mpmd_trace.ir.bodies import remembered
 from mpmd_trace.ir.core import Op, Region, Value
@@ -16,10 +16,11 @@ from mpmd_trace.ir.ops import FuncOp, Module
 from mpmd_trace.ir.outlined import outlined_callee, outlined_work
 from mpmd_trace.ir.reading import listed, shape_of
 from mpmd_trace.ir.sharding_attributes import TensorShardingPerValueAttr
+from mpmd_trace.ir.shardings import bit_width
 from mpmd_trace.ir.types import TensorType
 from mpmd_trace.ir.work import RAGGED_DOT, products_of_ragged_dot
 
-__all__ = ["flops"]
+__all__ = ["collective_bytes", "flops"]
 
 #: Ops that move, reinterpret or make up data; XLA fuses them away or they cost bandwidth alone.
 _FREE = frozenset(
@@ -35,10 +36,14 @@ _FREE = frozenset(
 _COMBINING = frozenset(
     f"stablehlo.{name}" for name in ("all_reduce", "map", "reduce", "reduce_scatter", "scatter", "select_and_scatter")
 )
+#: How many devices a group of a collective has.
+_MEMBERS = re.compile(r"tensor<\d+x(\d+)xi64>")
 _KERNEL = re.compile(r"x\[([^\]]*)\]->")
 
 #: Own work, and how often each function is called from here.
 _Count = tuple[float, tuple[tuple[str, float], ...]]
+#: What is counted of an op; None where that is what its regions have.
+_Leaf = Callable[[Op], float | None]
 
 
 def flops(body: Region, module: Module | None = None) -> float:
@@ -47,35 +52,48 @@ def flops(body: Region, module: Module | None = None) -> float:
     Loops count as often as they run where the bound is a constant (otherwise once), branches as their most
     expensive case.  Functions that are called are looked up in `module` and count nothing without it.
     """
-    own, calls = _region(body)
+    return _counted(body, module, _work)
+
+
+def collective_bytes(body: Region, module: Module | None = None) -> float:
+    """Return the bytes that a device sends in one run of a body, in the collectives that the program writes out.
+
+    Those are the ones inside of `shard_map`.  What XLA adds for shardings is not known before it compiles the body.
+    """
+    return _counted(body, module, _sent)
+
+
+def _counted(body: Region, module: Module | None, count: _Leaf) -> float:
+    own, calls = _region(body, count)
     if not calls or module is None:
         return own
-    return _resolve((own, calls), {f.sym_name: f for f in module.functions}, {})
+    return _resolve((own, calls), {f.sym_name: f for f in module.functions}, {}, count)
 
 
-def _resolve(count: _Count, functions: dict[str, FuncOp], known: dict[str, float]) -> float:
-    own, calls = count
+def _resolve(counted: _Count, functions: dict[str, FuncOp], known: dict[str, float], count: _Leaf) -> float:
+    own, calls = counted
     for name, times in calls:
         if name not in known:
             known[name] = 0.0  # a function that calls itself does not exist, but must not hang us
             function = functions.get(name)
             if function is not None and not function.is_declaration:
-                known[name] = _resolve(_region(function.regions[0]), functions, known)
+                known[name] = _resolve(_region(function.regions[0], count), functions, known, count)
         own += times * known[name]
     return own
 
 
-def _region(region: Region) -> _Count:
+def _region(region: Region, count: _Leaf) -> _Count:
     if region.frozen:
-        return remembered(region, "flops", lambda: _sum(op for block in region.blocks for op in block))
-    return _sum(op for block in region.blocks for op in block)
+        key = "flops" if count is _work else "collective bytes"
+        return remembered(region, key, lambda: _sum((op for block in region.blocks for op in block), count))
+    return _sum((op for block in region.blocks for op in block), count)
 
 
-def _sum(ops: Iterable[Op]) -> _Count:
+def _sum(ops: Iterable[Op], count: _Leaf) -> _Count:
     own = 0.0
     calls: dict[str, float] = {}
     for op in ops:
-        work, called = _op(op)
+        work, called = _op(op, count)
         own += work
         for name, times in called:
             calls[name] = calls.get(name, 0.0) + times
@@ -87,34 +105,59 @@ def _times(count: _Count, factor: float) -> _Count:
     return own * factor, tuple((name, times * factor) for name, times in calls)
 
 
-def _op(op: Op) -> _Count:
+def _op(op: Op, count: _Leaf) -> _Count:
     name = op.name
-    if name == "stablehlo.dot_general":
-        return 2.0 * _elements(op.results) * _contracted(op), ()
-    if name == "stablehlo.convolution":
-        return 2.0 * _elements(op.results) * _window(op), ()
     if name == "stablehlo.while":
-        return _times(_sum(o for r in op.regions for b in r.blocks for o in b), _trips(op))
+        return _times(_sum((o for r in op.regions for b in r.blocks for o in b), count), _trips(op))
     if name in ("stablehlo.case", "stablehlo.if"):
-        return max((_region(r) for r in op.regions), key=lambda c: c[0], default=(0.0, ()))
+        return max((_region(r, count) for r in op.regions), key=lambda c: c[0], default=(0.0, ()))
     if name in ("func.call", "mpmd.call"):
         return 0.0, ((_callee(op), 1.0),)
     if name == "sdy.manual_computation":
-        return _times(_region(op.regions[0]), _devices(op))
+        return _times(_region(op.regions[0], count), _devices(op) if count is _work else 1.0)
+    own = count(op)
+    if own is None:
+        return _sum((o for r in op.regions for b in r.blocks for o in b), count)
+    return own, ()
+
+
+def _work(op: Op) -> float | None:
+    """Return the operations of an op; None for those of its regions."""
+    name = op.name
+    if name == "stablehlo.dot_general":
+        return 2.0 * _elements(op.results) * _contracted(op)
+    if name == "stablehlo.convolution":
+        return 2.0 * _elements(op.results) * _window(op)
     if outlined_callee(op) is not None:
-        return float(outlined_work(op)), ()
+        return float(outlined_work(op))
     if name == RAGGED_DOT:
-        return 2.0 * _elements(op.results) * products_of_ragged_dot(op), ()
+        return 2.0 * _elements(op.results) * products_of_ragged_dot(op)
     if name in _FREE or name.startswith(("sdy.", "mpmd.return", "func.")):
-        return 0.0, ()
+        return 0.0
     if name in _COMBINING:
-        return float(_elements(op.operands)), ()
+        return float(_elements(op.operands))
     if name in ("stablehlo.sort", "chlo.top_k"):
         count = _elements(op.operands)
-        return count * max(1.0, math.log2(max(count, 1))), ()
-    if op.regions:
-        return _sum(o for r in op.regions for b in r.blocks for o in b)
-    return float(_elements(op.results)), ()
+        return count * max(1.0, math.log2(max(count, 1)))
+    return None if op.regions else float(_elements(op.results))
+
+
+def _sent(op: Op) -> float | None:
+    """Return the bytes that a device sends in an op: all but its own part, and twice as much where sums come back."""
+    values = {
+        "stablehlo.all_gather": op.results,
+        "stablehlo.all_to_all": op.results,
+        "stablehlo.all_reduce": (*op.operands, *op.operands),
+        "stablehlo.collective_permute": op.results,
+        "stablehlo.reduce_scatter": op.operands,
+    }.get(op.name)
+    if values is None:
+        return None if op.regions else 0.0
+    groups = op.props.get("replica_groups")
+    members = None if groups is None else _MEMBERS.search(groups.text)
+    sizes = (v.type for v in values)
+    size = sum(t.num_elements * bit_width(t.element) / 8 for t in sizes if isinstance(t, TensorType) and t.is_ranked)
+    return size if members is None else size * (1 - 1 / int(members[1]))
 
 
 def _devices(op: Op) -> float:

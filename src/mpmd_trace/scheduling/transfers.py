@@ -16,6 +16,7 @@ from mpmd_trace.passes.fragment_info import (
     call_counter,
     has_remat,
     merged_call_counters,
+    merged_stages,
     single_transpose_count,
     split_type,
     transpose_counts,
@@ -214,7 +215,8 @@ def fragment_step(op: FragmentOp, mesh: int) -> Step:
     merged = merged_call_counters(op)
     if merged is not None:
         stage = op.stage if op.stage is not None else mesh
-        return fused(backward(stage, merged[0]), forward(stage, merged[1]))
+        back, forth = merged_stages(op) or (stage, stage)
+        return fused(backward(back, merged[0]), forward(forth, merged[1]))
     counter = call_counter(op)
     if counter is None or set(transpose_counts(op)) != {0, 1} or has_remat(op):
         return fragment_action(op, mesh)

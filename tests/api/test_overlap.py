@@ -1,0 +1,93 @@
+"""`overlap`: a forward and a backward of two microbatches as one program."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+from pipelines import assert_same, topology
+
+import mpmd_trace
+from mpmd_trace import MpmdError
+from mpmd_trace.report.timeline import FragmentActions
+
+ROWS, WIDTH = 4, 8
+
+
+def step_of(microbatches: int) -> Any:
+    """A training step of a layer `f<i>` for each weight."""
+
+    def layer(w: jax.Array, x: jax.Array) -> jax.Array:
+        return jnp.tanh(x @ w)
+
+    def loss(ws: Sequence[jax.Array], x: jax.Array) -> jax.Array:
+        for i, w in enumerate(ws):
+            x = mpmd_trace.named_computation(layer, name=f"f{i}")(w, x)
+        return jnp.mean(x**2)
+
+    def step(ws: Sequence[jax.Array], xs: jax.Array) -> Any:
+        value, gradients = mpmd_trace.value_and_grad(loss, microbatches=microbatches)(ws, xs)
+        return value, jax.tree.map(lambda w, g: w - 0.1 * g, ws, gradients)
+
+    return step
+
+
+def arguments(stages: int, microbatches: int) -> tuple[list[jax.Array], jax.Array]:
+    keys = jax.random.split(jax.random.key(0), stages)
+    return [jax.random.normal(k, (WIDTH, WIDTH)) for k in keys], jax.random.normal(
+        jax.random.key(1), (microbatches * ROWS, WIDTH)
+    )
+
+
+@pytest.mark.parametrize(
+    ("schedule", "meshes_of", "microbatches", "pairs"),
+    [
+        ("dualpipe-v", (0, 1, 1, 0), 4, [3, 4]),
+        ("1F1B", (0, 1), 4, [2, 0]),
+        pytest.param("zb-h1", (0, 1), 4, [2, 0], marks=pytest.mark.nightly),
+        pytest.param("interleaved-1f1b", (0, 1, 0, 1), 4, [4, 2], marks=pytest.mark.nightly),
+    ],
+)
+def test_pairs_give_the_same_numbers(
+    schedule: str, meshes_of: Sequence[int], microbatches: int, pairs: Sequence[int]
+) -> None:
+    step = step_of(microbatches)
+    names = {f"f{stage}": (f"m{mesh}", stage) for stage, mesh in enumerate(meshes_of)}
+    results, runs = [], []
+    for overlap in (None, "pairs"):
+        ws, xs = arguments(len(meshes_of), microbatches)
+        actions = FragmentActions()
+        config = mpmd_trace.make_config(topology(), names, pipeline_schedule=schedule, overlap=overlap)
+        compiled = mpmd_trace.jit(step, config, donate_argnums=0).lower(ws, xs, hooks=[actions]).compile()
+        placed = compiled.place(ws, xs)[0]
+        results.append(compiled(*placed))
+        runs.append(len(compiled.program.plan.runs))
+    rows = [sum("OVERLAP_B_F" in str(action) for action in row) for row in actions.of_mesh.values()]
+    assert rows == pairs
+    assert runs[1] < runs[0]
+    for a, b in zip(jax.tree.leaves(results[0]), jax.tree.leaves(results[1]), strict=True):
+        np.testing.assert_array_equal(np.asarray(a), np.asarray(b))
+    assert_same(results[1], jax.jit(step)(*arguments(len(meshes_of), microbatches)))
+
+
+def test_auto_needs_devices_whose_links_are_known() -> None:
+    """On CPUs, whose XLA hides no collectives, nothing is merged."""
+    step, (ws, xs) = step_of(4), arguments(2, 4)
+    texts = []
+    for overlap in (None, "auto"):
+        config = mpmd_trace.make_config(topology(), {"f0": "m0", "f1": "m1"}, pipeline_schedule="1F1B", overlap=overlap)
+        texts.append(str(mpmd_trace.jit(step, config).lower(ws, xs).as_text()))
+    assert texts[0] == texts[1]
+
+
+def test_errors() -> None:
+    with pytest.raises(MpmdError, match="overlap is 'auto', 'pairs' or None, not True"):
+        mpmd_trace.make_config(topology(), {}, overlap=True)  # type: ignore[arg-type]
+    with pytest.raises(MpmdError, match="overlap='pairs' and the option mpmd_merge_backward_with_forward both merge"):
+        mpmd_trace.make_config(
+            topology(), {}, overlap="pairs", partitioning_options={"mpmd_merge_backward_with_forward": True}
+        )
