@@ -97,10 +97,10 @@ def collectives_data(collectives: Mapping[str, Collectives]) -> dict[str, Any]:
 
 def collectives_text(collectives: Mapping[str, Collectives]) -> str:
     """Return a table of the collectives that a device runs in a step; nothing where there are none."""
-    shown = table("collectives of a device in a step", ["mesh", "collective"], ["runs", "arrays", "bytes"])
+    shown = table("collectives of a device in a step", ["mesh", "collective"], ["runs", "arrays", "bytes", "hidden"])
     for mesh, all_of in collectives.items():
         for kind, one in all_of.of.items():
-            shown.add_row(mesh, kind, f"{one.runs:,}", f"{one.arrays:,}", f"{one.bytes:,}")
+            shown.add_row(mesh, kind, f"{one.runs:,}", f"{one.arrays:,}", f"{one.bytes:,}", f"{one.hidden_share:.0%}")
     return drawn(shown) if shown.row_count else ""
 
 

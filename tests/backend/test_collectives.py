@@ -59,6 +59,69 @@ def test_programs_without_collectives_have_none() -> None:
     assert (found.total, str(found)) == (Collective(), "none")
 
 
+class Text:
+    """Stands for a compiled program."""
+
+    def __init__(self, *lines: str) -> None:
+        body = "\n".join(f"  {line}" for line in lines)
+        self.text = f"""HloModule m
+
+%steps.1 (p: bf16[4,8], q: bf16[8,8]) -> bf16[4,8] {{
+  %g.1 = bf16[32,8] all-gather(%p), channel_id=1, frontend_attributes={{chain_id="0"}}
+  ROOT %c.1 = bf16[4,8] convolution(%p, %q), dim_labels=bf_io->bf
+}}
+
+%step.2 (p: bf16[4,8]) -> bf16[32,8] {{
+  ROOT %g.2 = bf16[32,8] all-gather(%p), channel_id=1, frontend_attributes={{chain_id="0"}}
+}}
+
+%product.3 (p: bf16[4,8], q: bf16[8,8]) -> bf16[4,8] {{
+  ROOT %c.3 = bf16[4,8] convolution(%p, %q), dim_labels=bf_io->bf
+}}
+
+ENTRY %main (x: bf16[4,8], w: bf16[8,8]) -> bf16[4,8] {{
+  %x = bf16[4,8] parameter(0)
+  %w = bf16[8,8] parameter(1)
+{body}
+}}
+"""
+
+    def as_text(self) -> str:
+        return self.text
+
+
+#: As XLA writes it for TPUs: what begins has its operand, its result, and two numbers.
+START = "%s = ((bf16[4,8]), bf16[4,8], u32[], u32[]) all-to-all-start(%x), channel_id=1, dimensions={0}"
+DONE = "%d = bf16[4,8] all-to-all-done(%s)"
+PRODUCT = "%f = bf16[4,8] fusion(%x, %w), kind=kOutput, calls=%product.3"
+
+
+@pytest.mark.parametrize(
+    ("lines", "hidden"),
+    [
+        ((START, PRODUCT, DONE), 64),
+        ((START, DONE, PRODUCT), 0),
+        ((PRODUCT, START, "%a = bf16[4,8] add(%x, %x)", DONE), 0),
+        ((START, '%f = bf16[4,8] custom-call(%x, %w), custom_call_target="__cublas$gemm"', DONE), 64),
+        (("%a = bf16[4,8] all-to-all(%x), channel_id=1", PRODUCT), 0),
+    ],
+)
+def test_bytes_are_hidden_where_a_product_runs_between_start_and_done(lines: tuple[str, ...], hidden: int) -> None:
+    whole = collectives_of(Text(*lines))["all-to-all"]
+    assert whole == Collective(1, 1, 64, hidden)
+    assert whole.hidden_share == hidden / 64
+
+
+@pytest.mark.parametrize("hides", [True, False])
+def test_a_collective_in_steps_counts_once(hides: bool) -> None:
+    """As XLA fuses the steps of a gather with products on TPUs."""
+    middle = "%b = bf16[4,8] fusion(%a, %w), kind=kOutput, calls=%steps.1"
+    ends = ["%a = bf16[32,8] fusion(%x), kind=kCustom, calls=%step.2", "%c = bf16[32,8] fusion(%a), calls=%step.2"]
+    found = collectives_of(Text(ends[0], *([middle] if hides else []), ends[1]))
+    assert found["all-gather"] == Collective(1, 1, 32 * 8 * 2, 32 * 8 * 2 if hides else 0)
+    assert Collective().hidden_share == 0.0
+
+
 @pytest.mark.parametrize("microbatches", [2, 3])
 def test_a_pipeline_counts_the_runs_of_its_programs(microbatches: int) -> None:
     """Rows are sharded, and each microbatch needs their sum."""

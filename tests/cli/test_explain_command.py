@@ -90,7 +90,7 @@ def test_what_is_done_once_per_step(tmp_path: pathlib.Path, capsys: pytest.Captu
     assert "on mesh 'm1' 2 sums over devices are finished once per step" in out
     status, out, _ = run(capsys, str(source), "--json")
     found = json.loads(out)
-    assert found["collectives"]["m1"]["all-gather"] == {"runs": 1, "arrays": 1, "bytes": 64}
+    assert found["collectives"]["m1"]["all-gather"] == {"runs": 1, "arrays": 1, "bytes": 64, "hidden": 0}
     assert found["meshes"][1]["hoisted"] == 64 and len(found["once_per_step"]) == 4 and not found["memory"]
 
 

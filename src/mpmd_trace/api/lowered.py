@@ -16,6 +16,7 @@ import jax
 from mpmd_trace.api import compilation_cache
 from mpmd_trace.api.compiled import Compiled
 from mpmd_trace.api.options import compiler_options as chosen_options
+from mpmd_trace.api.options import options_of_overlap
 from mpmd_trace.api.partitioned import PartitionedProgram, loud, tell_once
 from mpmd_trace.backend.executables import CompilerOptions, Known
 from mpmd_trace.backend.load import LoadedProgram, load
@@ -74,7 +75,8 @@ class Lowered(PartitionedProgram):
         """
         more = chosen_options(compiler_options, self.config, callers_place())
         meshes = self.config.topology
-        options = {mesh: {**self.compiler_options.get(mesh, {}), **more.get(mesh, {})} for mesh in meshes}
+        given = (options_of_overlap(self.config), self.compiler_options, more)
+        options = {mesh: {k: v for one in given for k, v in one.get(mesh, {}).items()} for mesh in meshes}
         if self.config.is_abstract:
             message = (
                 "the topology has abstract meshes, which have no devices to run on; make it of "

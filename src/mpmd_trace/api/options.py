@@ -8,6 +8,8 @@ import inspect
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, Literal, TypedDict, TypeVar, cast
 
+from jax.sharding import Mesh
+
 from mpmd_trace.backend.executables import CompilerOptions
 from mpmd_trace.config import Config
 from mpmd_trace.frontend.arguments import listed_positions
@@ -16,7 +18,16 @@ from mpmd_trace.frontend.functions import parameters_of, positional_names
 from mpmd_trace.frontend.names import nearest
 from mpmd_trace.frontend.tags import listed, static_names
 
-__all__ = ["DONATE", "Donate", "Donation", "FilterJitOptions", "JitOptions", "compiler_options", "statics"]
+__all__ = [
+    "DONATE",
+    "Donate",
+    "Donation",
+    "FilterJitOptions",
+    "JitOptions",
+    "compiler_options",
+    "options_of_overlap",
+    "statics",
+]
 
 #: What `filter_jit` may donate, as `equinox.filter_jit` has it.
 Donate = Literal["all", "all-except-first", "warn", "warn-except-first", "none"]
@@ -150,6 +161,21 @@ def statics(
     more_names = [positional[n] for n in numbers if -len(positional) <= n < len(positional)]
     more_numbers = [positional.index(n) for n in names if n in positional]
     return (tuple(dict.fromkeys([*numbers, *more_numbers])), tuple(dict.fromkeys([*names, *more_names])))
+
+
+#: Options with which XLA hides collectives where it does not by itself.
+_HIDING = {"tpu": {"xla_tpu_enable_async_all_to_all": True}}
+
+
+def options_of_overlap(config: Config) -> CompilerOptions:
+    """XLA's options for each mesh with which it overlaps what `overlap` makes one program."""
+    if config.options.overlap is None or config.is_abstract:
+        return {}
+    return {
+        name: _HIDING.get(mesh.devices.flat[0].platform, {})
+        for name, mesh in config.topology.items()
+        if isinstance(mesh, Mesh)
+    }
 
 
 def compiler_options(given: Mapping[str, Any] | None, config: Config, where: str | None) -> CompilerOptions:

@@ -88,13 +88,12 @@ class OverlapMicrobatches(FunctionPass):
 
     After:
 
-        %0:2 = mpmd.fragment<mesh="a", origin=["f"(1), "g"]> (%p, %p)
-            {mpmd.merged_call_counters = [0 : ui32, 3 : ui32], mpmd.merged_stages = [0 : ui32, 2 : ui32]}
-            (%u: !t, %w: !t) {
+        %0:2 = mpmd.fragment<mesh="a", origin=["f"(1), "g"]> (%p)
+            {mpmd.merged_call_counters = [0 : ui32, 3 : ui32], mpmd.merged_stages = [0 : ui32, 2 : ui32]} (%u: !t) {
           %2 = stablehlo.negate %u : !t
-          %3 = stablehlo.sine %w : !t
+          %3 = stablehlo.sine %u : !t
           mpmd.return %2, %3 : !t, !t
-        } : (!a, !a) -> (!a, !a)
+        } : (!a) -> (!a, !a)
         %1 = mpmd.transfer %0#0 : (!a) -> !b
         return %1, %0#1 : !b, !a
     """
