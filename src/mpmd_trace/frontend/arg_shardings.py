@@ -12,6 +12,7 @@ from jax.sharding import Mesh, NamedSharding, Sharding, SingleDeviceSharding
 from mpmd_trace.frontend.arguments import Leaf, one_line
 from mpmd_trace.frontend.shardings import Meshes, no_named_sharding
 from mpmd_trace.jax_compat import layouts, tracing
+from mpmd_trace.jax_compat.targets import is_described
 
 __all__ = ["Spec", "given_layouts", "kept_sharding", "known", "same_devices", "shardings", "spread", "staying"]
 
@@ -210,7 +211,8 @@ def kept_sharding(leaf: Any, topology: Sequence[Any]) -> NamedSharding | None:
         return None
     if tracing.is_key(leaf) and not sharding.is_fully_replicated:
         return None  # the compiler sees the key data, which has another shape
-    default = sharding.mesh.devices.flat[0].default_memory().kind
+    device = sharding.mesh.devices.flat[0]
+    default = "device" if is_described(device) else device.default_memory().kind
     kind = sharding.memory_kind
     return NamedSharding(sharding.mesh, sharding.spec, memory_kind=None if kind == default else kind)
 
