@@ -32,6 +32,7 @@ from mpmd_trace.schedules._greedy import AUTO_WEIGHT_FRACTION as AUTO_WEIGHT_FRA
 from mpmd_trace.schedules._greedy import zb_auto as zb_auto
 from mpmd_trace.schedules._list_scheduling import forward_passes as forward_passes
 from mpmd_trace.schedules._list_scheduling import training_passes as training_passes
+from mpmd_trace.schedules._overlap import overlapped as overlapped
 from mpmd_trace.schedules._partition import Cut as Cut
 from mpmd_trace.schedules._partition import Partition as Partition
 from mpmd_trace.schedules._partition import partition_layers as partition_layers

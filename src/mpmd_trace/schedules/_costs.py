@@ -28,7 +28,10 @@ class Costs:
 
     - `forward`, `input_grad`, `weight_grad`: F, I and W;
     - `backward`: a full backward; the sum of I and W unless given;
-    - `fused`: a block of a forward and a backward; the sum of its parts unless given;
+    - `collectives`: by letter, F, I and W: what an action takes besides, in which the devices of its mesh send
+      and do not compute;
+    - `fused`: a block of a forward and a backward; unless given, the sum of its parts, less the collectives
+      that the computation of the other part hides;
     - `optimizer`: an optimizer step of a stage (of a mesh, when a single number);
     - `actions`: the time of single actions, which beats everything above;
     - `latency`: time from the end of an action to the arrival of its output on another mesh;
@@ -49,6 +52,7 @@ class Costs:
     size: PerStage = 0.0
     sends: Mapping[tuple[int, int], float] = field(default_factory=dict)
     actions: Mapping[Action, float] = field(default_factory=dict)
+    collectives: Mapping[str, PerStage] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
         names = ("forward", "input_grad", "weight_grad", "backward", "fused", "optimizer", "size")
@@ -67,6 +71,10 @@ class Costs:
             raise ScheduleError("cost 'actions' maps actions, such as forward(0, 3), to times")
         times = {a: _amount(f"cost 'actions' of {a}", value) for a, value in self.actions.items()}
         object.__setattr__(self, "actions", times)
+        if not isinstance(self.collectives, Mapping) or not self.collectives.keys() <= set("FIW"):
+            raise ScheduleError(f"cost 'collectives' maps the letters F, I and W to times; got {self.collectives!r}")
+        sent = {kind: amounts(f"collectives of {kind}", value) for kind, value in sorted(self.collectives.items())}
+        object.__setattr__(self, "collectives", sent)
         widths = self.bandwidth.values() if isinstance(self.bandwidth, Mapping) else (self.bandwidth,)
         if 0 in widths:
             raise ScheduleError("bandwidth is 0, so no transfer would ever end")
@@ -138,6 +146,13 @@ class Timer:
             if costs.backward is None
             else per_stage(costs.backward, schedule, "backward")
         )
+        #: The part of them in which devices only send; nothing where there are no collectives.
+        self._sent: dict[str, list[float]] = {}
+        if costs.collectives:
+            self._sent = {k: per_stage(costs.collectives.get(k, 0.0), schedule, f"collectives of {k}") for k in "FIW"}
+            self._sent["B"] = [i + w for i, w in zip(self._sent["I"], self._sent["W"], strict=True)]
+            for kind, sent in self._sent.items():
+                self.table[kind] = [c + s for c, s in zip(self.table[kind], sent, strict=True)]
         if isinstance(costs.optimizer, tuple):
             self.table["O"] = per_stage(costs.optimizer, schedule, "optimizer")
         else:
@@ -155,13 +170,25 @@ class Timer:
         return self.table[action.kind][action.stage]
 
     def step(self, step: Step) -> float:
-        """Return the time of a step; a fused block costs what its parts cost unless `fused` is given."""
+        """Return the time of a step; a fused block costs what its parts cost and do not hide, or what `fused` says."""
         if isinstance(step, Action):
             return self.part(step)
         if self._fused is not None:
             return self._fused[step.parts[0].stage]
-        return sum(self.part(p) for p in step.parts)
+        return self.work(step)
 
     def work(self, step: Step) -> float:
-        """Return the time of the parts of a step, one after the other."""
-        return sum(self.part(p) for p in step.parts)
+        """Return the time of the parts of a step, less what is hidden of their collectives."""
+        return sum(self.part(p) for p in step.parts) - self.hidden(step)
+
+    def hidden(self, step: Step) -> float:
+        """Return how much time a block saves: its forwards and backwards hide the collectives of each other."""
+        if isinstance(step, Action) or not self._sent:
+            return 0.0
+        computed, sent = [0.0, 0.0], [0.0, 0.0]
+        for part in step.parts:
+            if part.kind in self._sent and part not in self._actions:
+                time, own = self.table[part.kind][part.stage], self._sent[part.kind][part.stage]
+                computed[part.kind == "F"] += time - own
+                sent[part.kind == "F"] += own
+        return min(sent[0], computed[1]) + min(sent[1], computed[0])

@@ -233,7 +233,7 @@ def _covers(proof: Exact, best: Candidate, costs: Costs) -> bool:
     schedule = best.schedule
     if schedule is proof.schedule:
         return True
-    cheaper = costs.backward is not None or costs.fused is not None
+    cheaper = costs.backward is not None or costs.fused is not None or bool(costs.collectives)
     return schedule.only is None and schedule.graph.is_chain and not cheaper
 
 
@@ -251,11 +251,11 @@ def _bound(
     if schedule.only is not None or schedule.graph.entry is not None or costs.actions:
         return min(best.result.ideal, max(best.result.busy))
     floors = [Flow(schedule, costs, split=True).floor(measure == "span")]
-    if costs.backward is None and costs.fused is None:
+    if costs.backward is None and costs.fused is None and not costs.collectives:
         limits = [float(schedule.microbatches)] * schedule.meshes if limits is None else limits
         floors[0] = max(floors[0], memory_floor(schedule, costs, limits, weight_fraction, measure))
     if costs.backward is not None:
         floors.append(Flow(schedule, costs, split=False).floor(measure == "span"))
-    if costs.fused is not None:
+    if costs.fused is not None or costs.collectives:
         floors.append(max(best.result.busy))
     return min(floors)

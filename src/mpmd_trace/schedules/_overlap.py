@@ -1,0 +1,63 @@
+"""Blocks of a forward and a backward in a schedule that has none, where that makes it shorter."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Sequence
+
+from mpmd_trace.schedules._actions import Action, Fused, Step
+from mpmd_trace.schedules._costs import Costs
+from mpmd_trace.schedules._errors import ScheduleError
+from mpmd_trace.schedules._schedule import Schedule
+from mpmd_trace.schedules._simulate import Transfers, simulate
+
+__all__ = ["overlapped"]
+
+#: How much shorter a schedule with blocks has to be: each block is a program more to compile.
+GAIN = 0.01
+
+
+def overlapped(schedule: Schedule, costs: Costs, *, transfers: Transfers = "async") -> Schedule:
+    """Return the schedule with blocks of a forward and a backward of two microbatches, if that makes it shorter.
+
+    A block hides the collectives of either part behind the computation of the other, but begins when the inputs of both
+    are there and gives all outputs at its end.  So blocks are tried of a forward and the backward behind it, of a
+    backward and the forward behind it, and of whichever comes first; blocks that the schedule has stay.  The result
+    is the schedule itself unless one of these is at least 1 % shorter.
+    """
+    best, shortest = schedule, simulate(schedule, costs, transfers=transfers).makespan * (1 - GAIN)
+    for first in ("F", "B", ""):
+        orders = tuple(tuple(_paired(order, first)) for order in schedule.orders)
+        if orders == schedule.orders:
+            continue
+        changed = dataclasses.replace(schedule, orders=orders)
+        try:
+            makespan = simulate(changed, costs, transfers=transfers).makespan
+        except ScheduleError:  # two meshes would wait for each other
+            continue
+        if makespan < shortest:
+            best, shortest = changed, makespan
+    return best
+
+
+def _paired(order: Sequence[Step], first: str) -> list[Step]:
+    """Return the order with blocks that begin with a forward, with a backward, or with any; from the first step on."""
+    result: list[Step] = []
+    open_to_pair = False
+    for step in order:
+        before = result[-1] if open_to_pair else None
+        if isinstance(step, Action) and isinstance(before, Action) and _fit(before, step, first):
+            result[-1] = Fused((before, step))
+            open_to_pair = False
+        else:
+            result.append(step)
+            open_to_pair = isinstance(step, Action)
+    return result
+
+
+def _fit(one: Action, two: Action, first: str) -> bool:
+    """Return whether two steps are a forward and a backward of two microbatches, in the order that is asked for."""
+    kinds = ("F" if one.kind == "F" else "B"), ("F" if two.kind == "F" else "B")
+    if kinds[0] == kinds[1] or one.microbatch == two.microbatch:
+        return False
+    return {one.kind, two.kind} <= {"F", "B", "I"} and first in ("", kinds[0])

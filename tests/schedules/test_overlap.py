@@ -1,0 +1,52 @@
+"""Collectives in the simulation of schedules, and blocks that hide them."""
+
+from __future__ import annotations
+
+import pytest
+
+from mpmd_trace.schedules import Costs, ScheduleError, check, get_schedule, overlapped, simulate
+
+SENDING = Costs(1.0, 1.0, 1.0, collectives={"F": 0.5, "I": 0.5})
+
+
+def test_collectives_take_time_and_blocks_hide_them() -> None:
+    plain = get_schedule("dualpipe-v", 4, 16)
+    whole = simulate(plain, SENDING, fused="serial").makespan
+    hidden = simulate(plain, SENDING).makespan
+    nothing = simulate(plain, Costs(1.0, 1.0, 1.0)).makespan
+    assert nothing < hidden < whole
+    # In the steady state nothing is left of them.
+    longer = get_schedule("dualpipe-v", 4, 32)
+    more = simulate(longer, SENDING).makespan - hidden
+    assert more == pytest.approx(simulate(longer, Costs(1.0, 1.0, 1.0)).makespan - nothing)
+
+
+def test_no_more_is_hidden_than_the_other_part_computes() -> None:
+    schedule = get_schedule("dualpipe-v", 2, 8)
+    short = Costs(1.0, 1.0, 1.0, collectives={"F": 1e3})
+    blocks = sum(len(step.parts) > 1 for row in schedule.orders for step in row)
+    busy = sum(simulate(schedule, short).busy)
+    assert sum(simulate(schedule, short, fused="serial").busy) - busy == pytest.approx(blocks * 1.0)  # half a mesh's B
+
+
+@pytest.mark.parametrize(
+    ("name", "pairs"), [("1f1b", False), ("eager-1f1b", True), ("interleaved-1f1b", True), ("dualpipe-v", False)]
+)
+def test_pairs_where_meshes_have_time_to_wait(name: str, pairs: bool) -> None:
+    """Under 1F1B a backward would wait for the forward beside it, so that the steady state is twice as long."""
+    schedule = get_schedule(name, 4, 32)
+    found = overlapped(schedule, SENDING)
+    assert (found is not schedule) == pairs
+    assert simulate(found, SENDING).makespan <= simulate(schedule, SENDING).makespan
+    assert not check(found)
+    assert sorted(map(str, (p for row in found.orders for s in row for p in s.parts))) == sorted(
+        map(str, (p for row in schedule.orders for s in row for p in s.parts))
+    )
+    assert overlapped(schedule, Costs()) is schedule
+
+
+def test_what_collectives_may_be() -> None:
+    with pytest.raises(ScheduleError, match="collectives of F is -1"):
+        Costs(collectives={"F": -1})
+    with pytest.raises(ScheduleError, match="maps the letters F, I and W to times"):
+        Costs(collectives={"B": 1})
