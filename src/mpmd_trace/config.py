@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import functools
+import itertools
 import sys
 import warnings
 from collections.abc import Mapping, Sequence
@@ -17,6 +18,7 @@ from mpmd_trace.frontend.arguments import Leaf, one_line
 from mpmd_trace.frontend.errors import FrontendError, raise_problems
 from mpmd_trace.ir.assignment import Assignment
 from mpmd_trace.passes.compile_options import PARTITIONING_OPTIONS, CompileOptions
+from mpmd_trace.passes.mesh_order import is_cpu_mesh
 
 if TYPE_CHECKING:
     from mpmd_trace.frontend.trace import Traced
@@ -97,13 +99,19 @@ class Config:
     fragment_schedule_rules: tuple[Any, ...] = ()
     #: Whether names are still to be assigned, by their work in the program that is lowered.
     assigns_names: bool = False
+    #: Then how many layers each stage is to have, where that was said, instead of by their work.
+    layers_per_stage: tuple[int, ...] = ()
+    #: And whether the stages go down the meshes and up again, as the schedule asks.
+    stages_in_a_v: bool = False
     #: Where it was made (`file:line`), for messages.
     where: str | None = None
 
     def __repr__(self) -> str:
         """Return what `make_config` was told, as far as it has a short form."""
         meshes = ", ".join(f"{name}: {dict(mesh.shape)}" for name, mesh in self.topology.items())
-        names = "'auto'" if self.assigns_names else self.name_to_mesh_assignment
+        names: Any = self.name_to_mesh_assignment
+        if self.assigns_names:
+            names = list(self.layers_per_stage) or "'auto'"
         schedule = getattr(self.pipeline_schedule, "name", self.pipeline_schedule)
         options = "".join(f", {name}={value!r}" for name, value in self.options.changed().items())
         return f"Config({{{meshes}}}, {names}, pipeline_schedule={schedule!r}{options})"
@@ -137,8 +145,20 @@ class Config:
             if isinstance(mesh, Mesh):
                 devices = ", ".join([str(device) for device in mesh.devices.flat][:8]) + " ..." * (mesh.size > 8)
             axes = ", ".join(f"{axis}={count}" for axis, count in mesh.shape.items())
-            rows.append([name, axes, devices, "by work" if self.assigns_names else ", ".join(names)])
+            rows.append([name, axes, devices, self._still_to_assign(name) if self.assigns_names else ", ".join(names)])
         return Table("meshes", ["mesh", "axes", "devices", "names"], rows, words=4)
+
+    def _still_to_assign(self, mesh: str) -> str:
+        counts = [str(n) for n, at in zip(self.layers_per_stage, self.stage_meshes, strict=True) if at == mesh]
+        return f"{' + '.join(counts)} layers" if counts else "by work"
+
+    @property
+    def stage_meshes(self) -> tuple[str, ...]:
+        """The mesh of each stage of `layers_per_stage`."""
+        meshes = [name for name in self.topology if not is_cpu_mesh(name)]
+        rounds = len(self.layers_per_stage) // max(1, len(meshes))
+        turns = [meshes[::-1] if self.stages_in_a_v and n % 2 else meshes for n in range(rounds)]
+        return tuple(itertools.chain.from_iterable(turns))
 
     def _repr_html_(self) -> str:
         options = [[name, one_line(value)] for name, value in self.options.changed().items()]

@@ -1,178 +1,114 @@
-"""Arrays with another layout in memory than the usual one, against `jax.jit` of the same numbers."""
+"""Layouts by list: how many layers each stage has."""
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from typing import Any
 
 import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
-from jax.experimental.layout import Format, Layout
-from jax.sharding import Mesh, NamedSharding, PartitionSpec
-from pipelines import WIDTH, assert_same, batch, config, layer, topology, weights
+from jax.sharding import Mesh
 
-import mpmd_trace
-from mpmd_trace import MpmdError, named_computation
-from mpmd_trace.equinox import place
+import mpmd_trace as mt
 
-MESHES = topology()
-ROWS, COLUMNS = Layout((0, 1)), Layout((1, 0))
+WIDTH = 4
 
 
-def at(mesh: str, *spec: str | None, layout: Any = COLUMNS, kind: str | None = None) -> Format:
-    return Format(layout, NamedSharding(MESHES[mesh], PartitionSpec(*spec), memory_kind=kind))
+def topology(count: int) -> dict[str, Mesh]:
+    devices = np.array(jax.devices()[:1])
+    return {f"m{i}": Mesh(devices, ("x",)) for i in range(count)}
 
 
-def step(ws: Any, x: jax.Array) -> Any:
-    h = named_computation(layer, name="f0")(ws[0], x)
-    h = named_computation(layer, name="f1")(ws[1], h)
-    return h, ws[0], x * 1, ws[1] + h
+def block(x: jax.Array, w: jax.Array) -> tuple[jax.Array, None]:
+    return x + jnp.tanh(x @ w), None
 
 
-def lay_out(ws: Any, *spec: str | None) -> list[jax.Array]:
-    return [jax.device_put(w, at(mesh, *spec)) for w, mesh in zip(ws, MESHES, strict=True)]
+def stacked(ws: dict[str, Any], x: jax.Array) -> jax.Array:
+    x = mt.named_computation(lambda w, x: x @ w, name="embedding")(ws["embedding"], x)
+    x, _ = mt.scan(block, x, ws["blocks"], name="blocks")
+    return mt.named_computation(lambda w, x: jnp.mean((x @ w) ** 2), name="loss")(ws["head"], x)
 
 
-def orders(tree: Any) -> list[tuple[int, ...]]:
-    return [x.format.layout.major_to_minor for x in jax.tree.leaves(tree)]
+def unrolled(ws: dict[str, Any], x: jax.Array) -> jax.Array:
+    x = mt.named_computation(lambda w, x: x @ w, name="embedding")(ws["embedding"], x)
+    for i in range(ws["blocks"].shape[0]):
+        x = mt.named_computation(lambda w, x: block(x, w)[0], name=f"block{i}")(ws["blocks"][i], x)
+    return mt.named_computation(lambda w, x: jnp.mean((x @ w) ** 2), name="loss")(ws["head"], x)
 
 
-@pytest.mark.parametrize("spec", [(), ("x",), (None, "x")], ids=["whole", "rows", "columns"])
-def test_arrays_are_read_as_they_are_laid_out(spec: tuple[str | None, ...]) -> None:
-    """As under `jax.jit` a program is compiled for the layout; the other program stays."""
-    jitted = mpmd_trace.jit(step, config(topology=MESHES))
-    expected = jax.jit(step)(weights(), batch())
-    assert_same(jitted(weights(), batch()), expected)
-    found = jitted(lay_out(weights(), *spec), batch())
-    assert_same(found, expected)
-    assert orders(found) == [(0, 1)] * 4
-    assert_same(jitted(weights(), batch()), expected)
-    compiled = jitted.lower(lay_out(weights(), *spec), batch()).compile()
-    assert compiled.input_formats[0][0] == [w.format for w in lay_out(weights(), *spec)]
+def weights(layers: int) -> dict[str, jax.Array]:
+    keys = jax.random.split(jax.random.key(0), 3)
+    square = (WIDTH, WIDTH)
+    shapes = {"embedding": square, "blocks": (layers, *square), "head": square}
+    return {n: jax.random.normal(k, s) for k, (n, s) in zip(keys, shapes.items(), strict=True)}
 
 
-def test_a_compiled_program_says_which_layout_it_wants() -> None:
-    compiled = mpmd_trace.jit(step, config(topology=MESHES)).lower(weights(), batch()).compile()
-    laid_out, expected = lay_out(weights()), jax.jit(step)(weights(), batch())
-    with pytest.raises(MpmdError, match=r"layout \(1, 0\) \(major to minor\) in memory, .* wants \(0, 1\)") as error:
-        compiled(laid_out, batch())
-    assert len(error.value.diagnostics) == 2 and "move it with compiled.place(*args)" in str(error.value)
-    args, kwargs = compiled.place(laid_out, batch())
-    assert_same(compiled(*args, **kwargs), expected)
-    assert_same(compiled(*place(compiled, laid_out, batch())), expected)
+def check(loss: Any, layers: int, meshes: int, counts: list[int], schedule: str) -> mt.Config:
+    def step(ws: Any, batch: jax.Array) -> Any:
+        value, grads = mt.value_and_grad(loss, microbatches=4)(ws, batch)
+        return jax.tree.map(lambda w, g: w - 0.1 * g, ws, grads), value
+
+    ws, batch = weights(layers), jax.random.normal(jax.random.key(1), (8, WIDTH))
+    config = mt.make_config(topology(meshes), counts, pipeline_schedule=schedule)
+    lowered = mt.jit(step, config).lower(ws, batch)
+    wanted = jax.jit(step)(ws, batch)
+    found = lowered.compile()(ws, batch)
+    jax.tree.map(lambda a, b: np.testing.assert_allclose(a, b, rtol=2e-5, atol=1e-6), mt.fetch(found), wanted)
+    return lowered.config
 
 
-@pytest.mark.parametrize("wanted", ["m0 m1", "m1 m0"], ids=["where it is", "elsewhere"])
-@pytest.mark.parametrize("kind", [None, "pinned_host"])
-def test_formats_of_arguments_and_results(wanted: str, kind: str | None) -> None:
-    first, second = wanted.split()
-    jitted = mpmd_trace.jit(
-        step,
-        config(topology=MESHES),
-        in_shardings=([at(first, kind=kind), None], at("m0", layout=ROWS)),
-        out_shardings=(at(second, "x", kind=kind), at(first, kind=kind), None, at(second, layout=Layout.AUTO)),
-    )
-    expected = jax.jit(step)(weights(), batch())
-    found = jitted(weights(), batch())
-    assert_same(found, expected)
-    assert orders(found) == [(1, 0), (1, 0), (0, 1), (0, 1)]
-    compiled = jitted.lower(weights(), batch()).compile()
-    assert [f.layout.major_to_minor for f in jax.tree.leaves(compiled.input_formats)] == [(1, 0), (0, 1), (0, 1)]
-    assert list(compiled.output_formats) == [x.format for x in found]
-    # The text says it, too.
-    text = jitted.lower(weights(), batch()).as_text()
-    again = mpmd_trace.run_module(text, MESHES, [*weights(), batch()])
-    assert_same(tuple(again), expected)
-    assert orders(again) == orders(found)
+def test_layers_of_a_scan_are_divided_as_listed() -> None:
+    config = check(stacked, 6, 3, [3, 4, 1], "1F1B")
+    assert config.name_to_mesh_assignment == {"embedding": "m0", "blocks[0:2]": "m0", "blocks[2:6]": "m1", "loss": "m2"}
 
 
-@pytest.mark.parametrize("donate", [(), (0,), (0, 1)], ids=str)
-def test_a_state_keeps_its_layout(donate: tuple[int, ...]) -> None:
-    def update(ws: Any, x: jax.Array) -> Any:
-        h, *_ = step(ws, x)
-        return [w + jnp.sum(h) for w in ws], x
-
-    formats = [at("m0"), at("m1", "x")]
-    jitted = mpmd_trace.jit(
-        update,
-        config(topology=MESHES),
-        in_shardings=(formats, None),
-        out_shardings=(formats, None),
-        donate_argnums=donate,
-    )
-    plain = jax.jit(update)
-    ours, theirs, x = weights(), weights(), batch()
-    for _ in range(3):
-        given = ours
-        ours, x = jitted(ours, x)
-        theirs, _ = plain(theirs, batch())
-        assert_same(ours, theirs)
-        assert all(w.is_deleted() == bool(donate) for w in given)
-    assert orders(ours) == [(1, 0)] * 2
-    assert len(jitted.lower(ours, x).compile().program.plan.transfers) == 2  # activations and the sum alone
+def test_embedding_and_loss_can_be_stages_of_their_own() -> None:
+    config = check(unrolled, 2, 3, [1, 2, 1], "zb-h1")
+    assert config.name_to_mesh_assignment == {"embedding": "m0", "block0": "m1", "block1": "m1", "loss": "m2"}
 
 
-def test_constants() -> None:
-    large = jax.device_put(np.arange(90000.0, dtype=np.float32).reshape(300, 300), at("m0", "x"))
-    small = jax.device_put(batch(), at("m0"))
-
-    def fn(w: jax.Array, x: jax.Array) -> Any:
-        return named_computation(layer, name="f0")(w, x) + small + large[:WIDTH, 7:11], large
-
-    def plain(w: jax.Array, x: jax.Array) -> Any:
-        whole = np.asarray(large)
-        return layer(w, x) + np.asarray(small) + whole[:WIDTH, 7:11], whole
-
-    found = mpmd_trace.jit(fn, config({"f0": "m0"}, topology=MESHES))(weights()[0], batch())
-    assert_same(found, jax.jit(plain)(weights()[0], batch()))
+@pytest.mark.parametrize("schedule", ["1F1B", "zb-h1", "GPipe"])
+def test_a_mesh_may_have_no_layers(schedule: str) -> None:
+    config = check(unrolled, 2, 3, [3, 0, 1], schedule)
+    assert "m1" not in config.name_to_mesh_assignment.values()
 
 
-def _refused(make: Callable[[], Any], message: str) -> None:
-    with pytest.raises(MpmdError) as error:
-        make()
-    assert message in str(error.value)
+@pytest.mark.parametrize(
+    ("schedule", "meshes"), [("interleaved-1f1b", ["m0", "m1", "m0", "m1"]), ("zb-v", ["m0", "m1", "m1", "m0"])]
+)
+def test_more_numbers_than_meshes_are_rounds(schedule: str, meshes: list[str]) -> None:
+    config = check(stacked, 5, 2, [2, 2, 1, 2], schedule)
+    assigned = dict(zip(config.name_to_stage_assignment.values(), config.name_to_mesh_assignment.values(), strict=True))
+    assert [assigned[s] for s in range(4)] == meshes
+    assert config.name_to_stage_assignment["blocks[3:4]"] == 2
 
 
-def test_formats_that_do_not_fit() -> None:
-    where = config(topology=MESHES)
-    flat, twice = at("m0", layout=Layout((0,))), at("m0", layout=Layout((0, 0)))
-    _refused(
-        lambda: mpmd_trace.jit(step, where, in_shardings=([flat, None], twice))(weights(), batch()),
-        "in_shardings of ws[0]: Layout(major_to_minor=(0,), tiling=None, sub_byte_element_size_in_bits=0) is for 1 "
-        "dimensions, the array has 2.",
-    )
-    _refused(
-        lambda: mpmd_trace.jit(step, where, in_shardings=(None, twice))(weights(), batch()),
-        "does not list each dimension of the array once",
-    )
-    _refused(
-        lambda: mpmd_trace.jit(step, where, in_shardings=([at("m0"), None], None))(
-            [jax.device_put(weights()[0], at("m0", layout=ROWS)), weights()[1]], batch()
-        ),
-        "has the layout (0, 1) (major to minor) in memory, and the program wants (1, 0) (major to minor)",
-    )
-
-    def random(key: jax.Array) -> jax.Array:
-        return jax.random.normal(key, (2,))
-
-    _refused(
-        lambda: mpmd_trace.jit(random, config({}), in_shardings=(at("m0", layout=Layout(())),))(jax.random.key(0)),
-        "a typed PRNG key has no layout",
-    )
+@pytest.mark.parametrize(
+    ("counts", "message"),
+    [
+        ([2, 3, 3], r"\[2, 3, 3\] has numbers of layers for 3 stages, and there are 2 meshes \(m0, m1\)"),
+        ([2, -1], "they are 0 or more, and one is above 0"),
+        ([0, 0], "they are 0 or more, and one is above 0"),
+        ([1.5, 2], "As a list it has whole numbers"),
+        ([2, 0, 1, 1], "leaves stage 1 empty. Only with one stage per mesh may one be empty"),
+    ],
+)
+def test_lists_that_cannot_be(counts: list[Any], message: str) -> None:
+    with pytest.raises(mt.MpmdError, match=message):
+        mt.make_config(topology(2), counts, pipeline_schedule="1F1B")
 
 
-def test_three_dimensions_on_a_mesh_of_two_axes() -> None:
-    devices = np.array(jax.devices()).reshape(2, 2, 2)
-    meshes = {f"m{i}": Mesh(devices[i], ("x", "y")) for i in range(2)}
-    x = np.arange(64.0, dtype=np.float32).reshape(4, 4, 4)
+def test_a_list_for_another_number_of_layers_names_them() -> None:
+    config = mt.make_config(topology(2), [3, 4], pipeline_schedule="1F1B")
+    grad = mt.jit(lambda ws, x: jax.grad(stacked)(ws, x), config)
+    with pytest.raises(
+        mt.MpmdError, match=r"places 7 layers, and the program has 8: 'embedding', 'blocks' \(6 layers\)"
+    ):
+        grad.lower(weights(6), jnp.ones((2, WIDTH)))
 
-    def fn(x: jax.Array) -> Any:
-        h = named_computation(lambda x: jnp.einsum("abc,cbd->adb", x, x), name="f0")(x)
-        return named_computation(lambda h: h - h.T, name="f1")(h), x
 
-    jitted = mpmd_trace.jit(fn, config(topology=meshes))
-    for order in ((0, 2, 1), (1, 0, 2), (2, 1, 0), (2, 0, 1)):
-        sharding = NamedSharding(meshes["m0"], PartitionSpec("y", None, "x"))
-        assert_same(jitted(jax.device_put(x, Format(Layout(order), sharding))), jax.jit(fn)(x))
+def test_it_says_what_was_listed() -> None:
+    config = mt.make_config(topology(2), [3, 4, 1, 2], pipeline_schedule="interleaved-1f1b")
+    assert "[3, 4, 1, 2]" in repr(config)
+    assert "3 + 1 layers" in str(config.table)

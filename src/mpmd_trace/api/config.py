@@ -21,6 +21,7 @@ from mpmd_trace.frontend.names import nearest
 from mpmd_trace.frontend.tags import is_name
 from mpmd_trace.ir.assignment import Assignment
 from mpmd_trace.passes.compile_options import CompileOptions
+from mpmd_trace.passes.mesh_order import is_cpu_mesh
 from mpmd_trace.scheduling.bridge import choose_schedule
 from mpmd_trace.scheduling.user_rules import checked_rules
 
@@ -49,7 +50,7 @@ def _default(value: T) -> T:
 
 def make_config(
     topology: Mapping[str, Mesh | AbstractMesh] | Sequence[tuple[str, Mesh | AbstractMesh]] | Mesh | AbstractMesh,
-    name_to_mesh_assignment: Mapping[str, Place | list[Place]] | Literal["auto"] | None = None,
+    name_to_mesh_assignment: Mapping[str, Place | list[Place]] | Sequence[int] | Literal["auto"] | None = None,
     *,
     stage_axis: str | None = None,
     name_to_stage_assignment: Mapping[str, int] | None = None,
@@ -79,7 +80,9 @@ def make_config(
             `"blocks[0:4]"`, or by a list of meshes, for as many equal parts. Or `"auto"`: the names of a program in
             program order, balanced over the meshes by their work; `lowered.config` has the chosen assignment. Each
             program is balanced separately, so give programs that share a state the assignment that was chosen for
-            one of them.  With `stage_axis` this is the default.
+            one of them.  With `stage_axis` this is the default.  Or a list of numbers, such as `[2, 3, 3, 2]`: how many
+            layers (names, and layers of a `scan`) each stage has, in program order; one number for each mesh, or for
+            two or more rounds over them, in a V where the schedule asks for it. A mesh with 0 computes nothing.
         stage_axis: the pipeline axis of a single mesh: for an axis `"pp"`, the meshes of the stages are named `"pp0"`,
             `"pp1"` and so on, and have the other axes.
         name_to_stage_assignment: stages of names, besides those given with the meshes.
@@ -142,7 +145,9 @@ def make_config(
     if name_to_mesh_assignment is None and stage_axis is not None:
         name_to_mesh_assignment = "auto"
     is_auto = isinstance(name_to_mesh_assignment, str) and name_to_mesh_assignment == "auto"
-    names = {} if is_auto else _mapping(name_to_mesh_assignment, "name_to_mesh_assignment", problems)
+    counts = _layer_counts(name_to_mesh_assignment, meshes, problems)
+    by_rule = is_auto or counts is not None
+    names = {} if by_rule else _mapping(name_to_mesh_assignment, "name_to_mesh_assignment", problems)
     for name, value in _with_parts(names, problems).items():
         assignment = _assignment(value, f"the name {name!r}", meshes, problems)
         if assignment is None:
@@ -180,11 +185,14 @@ def make_config(
         pipeline_schedule=pipeline_schedule,
         fragment_merge_rules=merge_rules,
         fragment_schedule_rules=schedule_rules,
-        assigns_names=is_auto,
+        assigns_names=by_rule,
+        layers_per_stage=counts or (),
         where=where,
     )
     try:
-        choose_schedule(config)
+        schedule = choose_schedule(config)
+        if counts and schedule.stages == "v":
+            config = dataclasses.replace(config, stages_in_a_v=True)
     except MpmdError as error:
         problems += error.diagnostics
     raise_problems(problems, where)
@@ -216,6 +224,37 @@ def _with_parts(names: Mapping[str, Any], problems: list[Problem]) -> dict[str, 
         else:
             problems.append(f"the layers {name!r} are assigned to an empty list. List meshes.")
     return result
+
+
+def _layer_counts(given: Any, meshes: Mapping[str, Any], problems: list[Problem]) -> tuple[int, ...] | None:
+    """Return the numbers of layers that are given in the place of names; None where names are."""
+    if isinstance(given, Mapping | str) or not isinstance(given, Sequence) or not given:
+        return None
+    if not all(isinstance(n, int) and not isinstance(n, bool) for n in given):
+        if any(isinstance(n, int | float) for n in given):
+            problems.append(
+                f"name_to_mesh_assignment is {given!r}. As a list it has whole numbers: how many layers each stage has."
+            )
+            return ()
+        return None
+    own = [name for name in meshes if not is_cpu_mesh(name)]
+    rounds, rest = divmod(len(given), len(own) or 1)
+    if rest or not rounds:
+        problems.append(
+            f"name_to_mesh_assignment {list(given)} has numbers of layers for {len(given)} stages, and there are "
+            f"{len(own)} meshes ({', '.join(own)}). Give one number for each mesh, or for each in "
+            "several rounds over all of them."
+        )
+    if min(given) < 0 or not sum(given):
+        problems.append(
+            f"name_to_mesh_assignment {list(given)} has numbers of layers; they are 0 or more, and one is above 0."
+        )
+    elif rounds > 1 and 0 in given:
+        problems.append(
+            f"name_to_mesh_assignment {list(given)} leaves stage {list(given).index(0)} empty. Only with one stage per "
+            "mesh may one be empty: schedules with several have the same number on each mesh."
+        )
+    return tuple(given)
 
 
 def _mapping(given: Any, what: str, problems: list[Problem]) -> dict[str, Any]:

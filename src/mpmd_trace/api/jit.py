@@ -36,7 +36,7 @@ from mpmd_trace.ir.text import parse
 from mpmd_trace.jax_compat.forks import check_not_forked
 from mpmd_trace.jax_compat.tracing import trace_settings
 from mpmd_trace.passes.manager import Hook
-from mpmd_trace.scheduling.balance import balanced
+from mpmd_trace.scheduling.balance import balanced, by_counts
 from mpmd_trace.scheduling.bridge import ScheduleChoice, choose_schedule, refusal, settle
 
 __all__ = ["Compiled", "Jitted", "Lowered", "jit"]
@@ -212,7 +212,7 @@ class Jitted:
             meshes=tuple(config.topology.values()),
             place=config.place,
             assigned=config.assignments,
-            parts=len(config.topology) if config.assigns_names else 1,
+            parts=_parts(config),
             refusal=functools.partial(refusal, config),
             rewrites=rewrites,
             **{k: v for k, v in kwargs.items() if k not in fixed},
@@ -229,7 +229,12 @@ class Jitted:
         try:
             traced = self._trace(args, kwargs)
             traced = traced if platform is None else traced.on_platform(platform)
-            assignments = balanced(parse(traced.mlir_text(debug_info=False)), list(config.topology))
+            module = parse(traced.mlir_text(debug_info=False))
+            counts = config.layers_per_stage
+            if counts:
+                assignments = by_counts(module, counts, config.stage_meshes)
+            else:
+                assignments = balanced(module, list(config.topology))
         except MpmdError as error:
             raise at_users_place(error, config.where) from None
         return dataclasses.replace(config, assignments=MappingProxyType(assignments), assigns_names=False)
@@ -461,3 +466,10 @@ def applied(
     if not isinstance(config, Config):
         raise mistake(f"{what} takes a config of mpmd_trace.make_config, not a {type(config).__name__}")
     return lambda fn: decorated(fn, config)
+
+
+def _parts(config: Config) -> int:
+    """Return into how many parts to cut stacked layers; 0 for one each, which are joined again stage by stage."""
+    if not config.assigns_names:
+        return 1
+    return 0 if config.layers_per_stage else len(config.topology)

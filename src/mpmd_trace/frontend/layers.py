@@ -21,7 +21,16 @@ from mpmd_trace.frontend.errors import mistake
 from mpmd_trace.frontend.naming import named_computation
 from mpmd_trace.jax_compat import tracing
 
-__all__ = ["assigned_parts", "bounds_of", "equal_parts", "has_marks", "is_assigning", "range_mistakes", "scan"]
+__all__ = [
+    "assigned_parts",
+    "bounds_of",
+    "equal_parts",
+    "has_marks",
+    "is_assigning",
+    "joined_parts",
+    "range_mistakes",
+    "scan",
+]
 
 #: The names that are assigned, and in how many parts others are cut, while a program is traced for `mpmd_trace.jit`;
 #: None elsewhere.  JAX traces a function again where this differs.
@@ -41,7 +50,10 @@ class _Part(NamedTuple):
 
 
 def assigned_parts(names: Iterable[str], count: int = 1) -> AbstractContextManager[Any]:
-    """Within, `scan` is cut as the assigned `names` say, and where none does into `count` parts, as equal as can be."""
+    """Within, `scan` is cut as the assigned `names` say, and where none does into `count` parts, as equal as can be.
+
+    With a count of 0, each layer is a part.
+    """
     result: AbstractContextManager[Any] = _assigned((tuple(sorted(names)), count))
     return result
 
@@ -54,6 +66,24 @@ def is_assigning() -> bool:
 def equal_parts(name: str, count: int) -> list[str]:
     """Return the names of `count` equal parts of the layers `name`."""
     return [f"{name}[{i}/{count}]" for i in range(count)]
+
+
+def joined_parts(names: Iterable[str]) -> list[tuple[str, list[str]]]:
+    """Return the names with neighboring layers of one scan as a range, or as the scan if they are all of its layers.
+
+    `blocks[0/3]`, `blocks[1/3]` and `head` become `blocks[0:2]` and `head`; beside each result are the names in it.
+    """
+    result = []
+    matches = [(name, _PART.fullmatch(name)) for name in names]
+    for of, group in itertools.groupby(matches, lambda pair: pair[1] and (pair[1][1], pair[1][3])):
+        layers = [name for name, _ in group]
+        if of is None:
+            result += [(name, [name]) for name in layers]
+            continue
+        first = int(_PART.fullmatch(layers[0])[2])  # type: ignore[index]
+        whole = len(layers) == int(of[1])
+        result.append((of[0] if whole else f"{of[0]}[{first}:{first + len(layers)}]", layers))
+    return result
 
 
 def _ranges(names: Iterable[str]) -> dict[str, list[_Part]]:
@@ -98,6 +128,7 @@ def _parts(name: str, length: int, names: Sequence[str], otherwise: int) -> list
                 f"({', '.join(repr(part.name) for part in ranges)}). Assign as many as there are."
             )
         return ranges
+    otherwise = otherwise or length
     counts = {int(match[3]) for one in names if (match := _PART.fullmatch(one)) and match[1] == name}
     if not counts and (otherwise == 1 or name in names or length < otherwise):
         return [_Part(0, length, name)]

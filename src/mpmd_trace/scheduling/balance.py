@@ -1,17 +1,19 @@
-"""Names to meshes by their work, when the user leaves the choice to us."""
+"""Names to meshes by their work, when the user leaves the choice to us, or by how many layers each stage is to have."""
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Mapping, Sequence
 
 from mpmd_trace.diagnostics.messages import MpmdError
+from mpmd_trace.frontend.layers import joined_parts
 from mpmd_trace.ir.assignment import Assignment
 from mpmd_trace.ir.core import Region
 from mpmd_trace.ir.ops import Module, NamedComputationOp
 from mpmd_trace.schedules import partition_layers
 from mpmd_trace.scheduling.costs import flops
 
-__all__ = ["balanced", "work_of_names"]
+__all__ = ["balanced", "by_counts", "work_of_names"]
 
 
 def balanced(traced: Module, meshes: Sequence[str]) -> dict[str, Assignment]:
@@ -34,6 +36,32 @@ def balanced(traced: Module, meshes: Sequence[str]) -> dict[str, Assignment]:
     stages = partition_layers([sum(both) for both in work.values()], len(meshes)).stages
     names = list(work)
     return {names[i]: Assignment(mesh) for mesh, stage in zip(meshes, stages, strict=True) for i in stage}
+
+
+def by_counts(traced: Module, counts: Sequence[int], meshes: Sequence[str]) -> dict[str, Assignment]:
+    """The names of a traced program on its stages, in the order in which they first run: so many layers on each.
+
+    `meshes` has the mesh of each stage.  A name is a layer, and so is each layer of a scan, which is traced by itself.
+
+    Raises:
+        MpmdError: when there are more or fewer layers.
+    """
+    names = list(work_of_names(traced))
+    if len(names) != sum(counts):
+        listed = ", ".join(
+            f"{name!r} ({len(parts)} layers)" if len(parts) > 1 else repr(name) for name, parts in joined_parts(names)
+        )
+        raise MpmdError(
+            f"name_to_mesh_assignment {list(counts)} places {sum(counts)} layers, and the program has {len(names)}: "
+            f"{listed or 'no named computations'}. Give numbers with this sum, in the order of the program"
+        )
+    rounds = len(counts) > len(set(meshes))
+    result: dict[str, Assignment] = {}
+    ends = list(itertools.accumulate(counts))
+    for stage, (end, mesh) in enumerate(zip(ends, meshes, strict=True)):
+        for name, _ in joined_parts(names[end - counts[stage] : end]):
+            result[name] = Assignment(mesh, stage if rounds else None)
+    return result
 
 
 def work_of_names(traced: Module) -> Mapping[str, tuple[float, float]]:
