@@ -47,8 +47,10 @@ def process(kind: str, victim: int, folder: str) -> None:
     if kind in ("alone", "tardy"):
         alone(victim, folder, kind == "tardy")
         return
-    mt.initialize()
     me = int(os.environ["JAX_PROCESS_ID"])
+    say(folder, f"begins.{me}")
+    until_said(folder, "begins", PROCESSES)
+    mt.initialize()
     if kind == "kill" and me == victim:
         os.kill(os.getpid(), signal.SIGKILL)
     x = jax.numpy.full(3, me)
@@ -146,8 +148,8 @@ def save_tensors(fails: bool, path: str, x: Any) -> None:
         sys.exit(3)
 
 
-def plainly(kind: str, victim: int, folder: str = "", timeout: float = 60.0) -> list[tuple[int, str]]:
-    """The status of each process of a job that no launcher has started, and what it has printed."""
+def plainly(kind: str, victim: int, folder: str, timeout: float = 60.0) -> list[tuple[int, str]]:
+    """The status of each process of a job that no launcher has started, and what it has printed, in an empty folder."""
     with socket.create_server(("127.0.0.1", 0)) as free:
         address = f"127.0.0.1:{free.getsockname()[1]}"
     env = {k: v for k, v in os.environ.items() if not k.startswith(("JAX_", "XLA_"))}
@@ -210,7 +212,8 @@ def main(arguments: Sequence[str]) -> None:
             problems = faulty(kind, victim, by_launcher=by_launcher)
             name = f"{kind} {victim} {'launched' if by_launcher else 'plain'}"
         else:
-            found = plainly("late", run % (PROCESSES + 1))  # or none of them
+            with tempfile.TemporaryDirectory() as folder:
+                found = plainly("late", run % (PROCESSES + 1), folder)  # or none of them
             problems = [f"status {status}: {text}" for status, text in found if status]
             name = "success"
         good += not problems

@@ -134,6 +134,15 @@ class Files:
             kill()
 
 
+def until_all_begin() -> None:
+    """Wait for the others, so that none seems not to come only because it took longer to start."""
+    begun = os.environ["FAULTY_FOLDER"] + ".begun"
+    os.makedirs(begun, exist_ok=True)
+    open(os.path.join(begun, os.environ["JAX_PROCESS_ID"]), "w").close()
+    while len(os.listdir(begun)) < int(os.environ["JAX_NUM_PROCESSES"]):
+        time.sleep(0.01)
+
+
 def strangers() -> None:
     """Connect to what all processes listen at, and say nothing, or something else than what is expected."""
     job = current()
@@ -150,6 +159,7 @@ _LINKS: list[socket.socket] = []
 
 
 def main() -> None:
+    until_all_begin()
     mt.initialize()
     if KIND == "start" and os.environ["JAX_PROCESS_ID"] == str(VICTIM):
         kill()

@@ -49,7 +49,9 @@ def inject(
     of `faulty.py`, `plain` is without a launcher.
     """
     arguments = [kind, str(victim), str(step), str(instruction), *options]
-    with tempfile.TemporaryDirectory() as folder:
+    with tempfile.TemporaryDirectory() as parent:
+        folder = os.path.join(parent, "kept")
+        os.mkdir(folder)
         run = _plainly if plain else _launched
         try:
             statuses, out, err = run(arguments, processes, victim, timeout, folder)

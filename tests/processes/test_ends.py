@@ -10,9 +10,9 @@ from ends import faulty, plainly
 
 
 @pytest.mark.parametrize("victim", [pytest.param(0, marks=pytest.mark.nightly), 1])
-def test_a_job_that_succeeds_without_a_launcher(victim: int) -> None:
+def test_a_job_that_succeeds_without_a_launcher(victim: int, tmp_path: Path) -> None:
     """The process with the coordination service leaves last, whoever is late."""
-    found = plainly("late", victim)
+    found = plainly("late", victim, str(tmp_path))
     assert [status for status, _ in found] == [0, 0, 0], found
 
 

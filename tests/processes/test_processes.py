@@ -282,7 +282,7 @@ def test_signals_end_all_processes_also_while_they_start(
         while time.monotonic() < until and len(list(tmp_path.glob("*.pid"))) < 2:
             time.sleep(0.01)
         process.send_signal(number)
-        _, err = process.communicate(timeout=60)
+        _, err = process.communicate(timeout=SECONDS)
     assert is_early or process.returncode == 128 + number, err
     assert process.returncode != 0
     assert not [p for p in tmp_path.glob("*.pid") if os.path.exists(f"/proc/{p.stem}")], err
