@@ -365,3 +365,30 @@ def test_a_file_of_flax(tmp_path: Path) -> None:
     (tmp_path / "text").write_text("hello")
     with pytest.raises(mt.MpmdError, match=r"cannot restore from .*text"):
         mt.restore(tmp_path / "text", like)
+
+
+def test_layers_that_processes_wrote_in_pieces_are_restored_under_other_names(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A job of several processes writes each piece of stacked layers under a name of its own."""
+    w = np.arange(4 * WIDTH * 3, dtype=np.float32).reshape(4, WIDTH, 3)
+    pieces = mt.Pieces((0, 1, 4), [jnp.asarray(w[:1]), jnp.asarray(w[1:])], 0)
+    monkeypatch.setattr("mpmd_trace.api.saved_arrays.current", object)
+    mt.save(tmp_path / "saved", {"blocks": {"w": pieces}, "nothing": jnp.zeros((0, 3)), "step": 7})
+    monkeypatch.undo()
+    names = {
+        r"layers\.(\d+)\.weight": mt.StoredAs("blocks.w", row=r"\1", transpose=True),
+        "empty": "nothing",
+        "count": "step",
+    }
+    like = {"layers": [{"weight": jnp.zeros((3, WIDTH))} for _ in range(4)], "empty": jnp.zeros((0, 3)), "count": 0}
+    got = mt.restore(tmp_path / "saved", like, names=names)
+    for i in range(4):
+        np.testing.assert_array_equal(got["layers"][i]["weight"], w[i].T)
+    assert got["empty"].shape == (0, 3) and got["count"] == 7
+    stacked = mt.restore(
+        tmp_path / "saved",
+        {"w": jnp.zeros((4, WIDTH, 3)), "nothing": jnp.zeros((0, 3)), "step": 0},
+        names={"w": "blocks.w"},
+    )
+    np.testing.assert_array_equal(stacked["w"], w)

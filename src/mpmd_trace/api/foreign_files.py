@@ -17,6 +17,7 @@ import numpy as np
 from mpmd_trace.api.checkpoint_folders import has_checksums
 from mpmd_trace.api.checkpoints import checkpoint_handler, orbax
 from mpmd_trace.api.filter_jit import is_dynamic
+from mpmd_trace.api.saved_arrays import Saved, saved_arrays
 from mpmd_trace.api.stored_as import Rule, by_name, dotted
 from mpmd_trace.backend.distribution.job import current
 from mpmd_trace.diagnostics.internal import in_words
@@ -49,10 +50,19 @@ class OrbaxTree(Mapping[str, Any]):
         #: The names of the items, if there are several.
         self.item_names = tuple(name for name in self._folders if name)
         self._trees: dict[str, Any] = {}
+        #: What is stored, and of that the parts of arrays that `save` wrote in parts.
+        self._entries: dict[str, Any] = {}
+        self._in_parts: dict[str, Saved] = {}
         types: list[tuple[str, Any]] = []
         for item, folder in self._folders.items():
             tree = self._trees[item] = _tree(folder)
-            types += [(name, _without_data(one)) for name, one in self._named(tree, item) if _is_type(one)]
+            entries = by_name((name, _without_data(one)) for name, one in self._named(tree, item) if _is_type(one))
+            self._entries |= entries
+            for path, saved in saved_arrays(entries).items():
+                name = _in_dots(path, self._known)
+                types.append((name, _without_data(saved)))
+                if saved.entries != (path,):
+                    self._in_parts[name] = saved
         self._types = by_name(types)
 
     def __getitem__(self, name: str) -> Any:
@@ -67,7 +77,8 @@ class OrbaxTree(Mapping[str, Any]):
     def read(self, rules: Mapping[str, Rule], wanted: Mapping[str, Any]) -> dict[str, Any]:
         """Return what these rules need: on its devices what is stored as it is wanted, and else arrays of NumPy."""
         ocp = orbax()
-        needed = [n for rule in rules.values() for n in rule.names]
+        arrays = [n for rule in rules.values() for n in rule.names]
+        needed = [entry for n in arrays for entry in (self._in_parts[n].entries if n in self._in_parts else (n,))]
         placed = {
             rule.names[0]: wanted[name]
             for name, rule in rules.items()
@@ -90,7 +101,7 @@ class OrbaxTree(Mapping[str, Any]):
                 kept = set(names).intersection(needed)
                 if not kept:
                     continue
-                types = [self._types[n] if n in kept else ocp.PLACEHOLDER for n in names]
+                types = [self._entries[n] if n in kept else ocp.PLACEHOLDER for n in names]
                 arguments = [argument(n) for n in names]
                 with _reading(folder):
                     read = checkpointer.restore(
@@ -99,6 +110,7 @@ class OrbaxTree(Mapping[str, Any]):
                         restore_args=jax.tree.unflatten(structure, arguments),
                     )
                 result.update((n, x) for n, x in zip(names, structure.flatten_up_to(read), strict=True) if n in kept)
+        result |= {n: self._in_parts[n].whole(result) for n in arrays if n in self._in_parts}
         return {n: x if isinstance(x, jax.Array) else np.asarray(x) for n, x in result.items()}
 
     def _named(self, tree: Any, item: str) -> list[tuple[str, Any]]:
