@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import jax
 import jax.numpy as jnp
+import numpy as np
+import pytest
 from jax.sharding import Mesh, NamedSharding, PartitionSpec
 
-from mpmd_trace.backend.distribution.reshard_transfer import ReshardTransfer
+from mpmd_trace.backend.distribution.reshard_transfer import ReshardTransfer, sample
 from mpmd_trace.backend.distribution.shard_slices import SliceOverlap
 
 
@@ -31,3 +33,11 @@ def test_blocks_of_several_senders_are_joined() -> None:
     upper, lower = SliceOverlap(((0, 2), (0, 2)), 0, (0,)), SliceOverlap(((2, 4), (0, 2)), 0, (0,))
     found = _parcel({1: (upper,), 2: (lower,)}, 1).assembled([], {1: [jnp.zeros((2, 2))], 2: [jnp.ones((2, 2))]})
     assert found.tolist() == [[0, 0], [0, 0], [1, 1], [1, 1]]
+
+
+@pytest.mark.parametrize("shape", [(), (2, 3), (0, 3), (3, 0)])
+def test_a_sample_outlives_the_array(shape: tuple[int, ...]) -> None:
+    array = jnp.ones(shape)
+    one = sample(array)
+    array.delete()
+    np.testing.assert_array_equal(np.asarray(one), np.ones([min(1, size) for size in shape]))

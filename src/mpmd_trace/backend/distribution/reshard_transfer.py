@@ -175,12 +175,15 @@ class ReshardTransfer:
 
 
 def sample(array: jax.Array) -> jax.Array:
-    """An element of an array, or of its part here: it comes with it, and is still there when the buffer is reused."""
+    """An element of an array, or of its part here: it comes with it, and is still there when the buffer is reused.
+
+    Of an array without elements it is one without elements.
+    """
     block = array.addressable_data(0)
     if block.ndim == 0:
         return jax.device_put(block, block.sharding, may_alias=False)
     with jax.enable_x64(True), jax.disable_jit(False):
-        result: jax.Array = _slice(block, (0,) * block.ndim, (1,) * block.ndim)
+        result: jax.Array = _slice(block, (0,) * block.ndim, tuple(min(1, size) for size in block.shape))
     return result
 
 
