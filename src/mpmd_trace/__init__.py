@@ -45,6 +45,7 @@ if TYPE_CHECKING:
     from mpmd_trace.diagnostics.messages import MpmdError as MpmdError
     from mpmd_trace.diagnostics.messages import MpmdWarning as MpmdWarning
     from mpmd_trace.frontend.contrastive import contrastive_value_and_grad as contrastive_value_and_grad
+    from mpmd_trace.frontend.encoders import encoded_value_and_grad as encoded_value_and_grad
     from mpmd_trace.frontend.gradients import value_and_grad as value_and_grad
     from mpmd_trace.frontend.layers import scan as scan
     from mpmd_trace.frontend.naming import broadcast as broadcast
@@ -96,6 +97,7 @@ _WHERE = {
     "call": "frontend.naming",
     "checkpoint_handler": "api.checkpoints",
     "contrastive_value_and_grad": "frontend.contrastive",
+    "encoded_value_and_grad": "frontend.encoders",
     "create": "api.placing",
     "enumerated_for": "frontend.naming",
     "fetch": "api.processes",

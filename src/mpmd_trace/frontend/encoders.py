@@ -1,0 +1,118 @@
+"""Gradients of models with encoders in front: each has a number of microbatches of its own.
+
+Encoders of images or text are small beside the model that reads what they return, so they are better off with fewer and
+larger microbatches. They run ahead for the whole batch, then comes the pipeline of the model, then their backwards.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+
+from mpmd_trace.frontend.errors import mistake
+from mpmd_trace.frontend.functions import name_of
+from mpmd_trace.frontend.gradients import cut_batch, number_of_microbatches, zeros_like_sum
+from mpmd_trace.frontend.loops import enumerated_for
+
+__all__ = ["encoded_value_and_grad"]
+
+Encoder = tuple[Callable[..., Any], int]
+
+
+def encoded_value_and_grad(
+    loss: Callable[..., Any], encoders: Mapping[str, Encoder], *, microbatches: int, sum_dtype: Any = None
+) -> Callable[..., Any]:
+    """Compute value and gradients of the mean of `loss(params, encoded, *batch)` over microbatches.
+
+    `encoded` has for each encoder what it returned for the rows of the microbatch. Inside `mpmd_trace.jit`, each
+    encoder runs its own number of microbatches, each loop in the order of the schedule, on meshes of its own if its
+    names are assigned to them; what they return is then cut again for the microbatches of the loss. After these each
+    encoder runs again, each microbatch forward and backward, so that it keeps no activations meanwhile. A random
+    function must give the same both times: pass keys as rows.
+
+    Args:
+        loss: a function of the parameters, of a dictionary of encoded rows, and of rows of the batch; returns a scalar,
+            the mean over the rows.
+        encoders: for each name a function of the parameters and some of its rows, which returns a pytree of arrays with
+            as many rows, and its number of microbatches.
+        microbatches: the number of microbatches of the loss; it must divide the length of the first axes, as those of
+            the encoders must.
+        sum_dtype: the dtype in which gradients of the loss are summed; by default that of the parameter.
+
+    Returns:
+        A function of the parameters, of a dictionary with what each encoder reads, and of the batch, which may be
+        several arguments, that returns what `jax.value_and_grad` returns: `(value, gradients)`.
+
+    Raises:
+        FrontendError: for wrong arguments; when called, for a batch that cannot be split into these numbers of
+            parts, or for encoders that return another number of rows.
+    """
+    count = number_of_microbatches(microbatches)
+    if not callable(loss):
+        raise mistake(f"loss is a function, not {loss!r} of type {type(loss).__name__}.")
+    if not isinstance(encoders, Mapping) or not encoders:
+        raise mistake(f"encoders maps names to pairs of a function and its number of microbatches; got {encoders!r}.")
+    for name, one in encoders.items():
+        if not isinstance(one, tuple) or len(one) != 2 or not callable(one[0]):
+            raise mistake(f"the encoder {name!r} is {one!r}; give a function and its number of microbatches.")
+        number_of_microbatches(one[1])
+
+    def called(params: Any, inputs: Mapping[str, Any], *batch: Any) -> tuple[Any, Any]:
+        if not isinstance(inputs, Mapping) or set(inputs) != set(encoders):
+            given = sorted(inputs) if isinstance(inputs, Mapping) else type(inputs).__name__
+            raise mistake(f"the encoders are {sorted(encoders)}, and what they read is given for {given}.")
+        encoded = {name: _rows_of(name, one, params, inputs[name]) for name, one in encoders.items()}
+        slices = cut_batch((params, encoded, *batch), range(1, len(batch) + 2), count, loss)
+
+        def body(i: Any, sums: Any, part: Any) -> Any:
+            value, (direct, cotangents) = jax.value_and_grad(loss, (0, 1))(params, *part)
+            value_sum, gradients = sums
+            gradients = jax.tree.map(lambda s, g: s + g.astype(s.dtype), gradients, direct)
+            return (value_sum + value, gradients), cotangents
+
+        of_row = jax.eval_shape(lambda p, part: loss(p, *part), params, jax.tree.map(lambda x: x[0], slices))
+        zeros = jax.tree.map(lambda x: zeros_like_sum(x, sum_dtype), params)
+        (value, sums), parts = enumerated_for(body, (jnp.zeros((), of_row.dtype), zeros), slices)
+        cotangents = jax.tree.map(lambda x: jnp.reshape(x, (-1, *x.shape[2:])) / count, parts)
+        sums = jax.tree.map(lambda s: s / count, sums)
+        for name, one in encoders.items():
+            sums = _add_gradients(one, params, inputs[name], cotangents[name], sums)
+        return value / count, sums
+
+    return called
+
+
+def _rows_of(name: str, encoder: Encoder, params: Any, rows: Any) -> Any:
+    """Return what an encoder returns for all rows, computed in its microbatches."""
+    encode, count = encoder
+    [slices] = cut_batch((params, rows), [1], count, encode)
+    each = jax.tree.leaves(slices)[0].shape[1]
+
+    def body(i: Any, nothing: None, part: Any) -> Any:
+        result = encode(params, part)
+        for path, leaf in jax.tree_util.tree_leaves_with_path(result):
+            if jnp.shape(leaf)[:1] != (each,):
+                raise mistake(
+                    f"the encoder {name!r} ({name_of(encode)}) returns an array of shape {list(jnp.shape(leaf))} for "
+                    f"{each} rows (result{jax.tree_util.keystr(path)}); it has to have a row for each."
+                )
+        return nothing, result
+
+    _, parts = enumerated_for(body, None, slices)
+    return jax.tree.map(lambda x: jnp.reshape(x, (-1, *x.shape[2:])), parts)
+
+
+def _add_gradients(encoder: Encoder, params: Any, rows: Any, cotangents: Any, sums: Any) -> Any:
+    """Return the sums with the gradients of an encoder, which runs again."""
+    encode, count = encoder
+    slices = cut_batch((params, rows, cotangents), [1, 2], count, encode)
+
+    def body(i: Any, sums: Any, part: Any) -> Any:
+        given, cotangent = part
+        [gradients] = jax.vjp(lambda p: encode(p, given), params)[1](cotangent)
+        return jax.tree.map(lambda s, g: s + g.astype(s.dtype), sums, gradients)
+
+    return enumerated_for(body, sums, slices)

@@ -1,0 +1,89 @@
+"""Encoders before a model, with microbatches of their own."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+from jax.sharding import Mesh
+
+import mpmd_trace as mt
+
+WIDTH, ROWS = 4, 8
+
+
+def dense(w: jax.Array, x: jax.Array) -> jax.Array:
+    return jnp.tanh(x @ w)
+
+
+def encode(name: str) -> Any:
+    def run(params: Any, x: jax.Array) -> jax.Array:
+        return mt.named_computation(dense, name=name)(params[name], x)
+
+    return run
+
+
+def loss(params: Any, encoded: Any, x: jax.Array) -> jax.Array:
+    x = mt.named_computation(dense, name="lower")(params["lower"], x + encoded["image"] + encoded["text"])
+    return mt.named_computation(lambda w, x: jnp.mean(dense(w, x) ** 2), name="upper")(params["upper"], x)
+
+
+def data() -> tuple[Any, Any, Any]:
+    keys = jax.random.split(jax.random.key(0), 7)
+    params = {n: jax.random.normal(k, (WIDTH, WIDTH)) for n, k in zip(("image", "text", "lower", "upper"), keys)}  # noqa: B905
+    rows = [jax.random.normal(k, (ROWS, WIDTH)) for k in keys[4:]]
+    return params, {"image": rows[0], "text": rows[1]}, rows[2]
+
+
+def step(image: int, text: int, microbatches: int) -> Any:
+    encoders = {"image": (encode("image"), image), "text": (encode("text"), text)}
+
+    def run(params: Any, inputs: Any, x: Any) -> Any:
+        value, grads = mt.encoded_value_and_grad(loss, encoders, microbatches=microbatches)(params, inputs, x)
+        return jax.tree.map(lambda w, g: w - 0.1 * g, params, grads), value
+
+    return run
+
+
+def wanted(params: Any, inputs: Any, x: Any) -> Any:
+    def whole(p: Any) -> jax.Array:
+        return loss(p, {name: encode(name)(p, inputs[name]) for name in inputs}, x)
+
+    value, grads = jax.value_and_grad(whole)(params)
+    return jax.tree.map(lambda w, g: w - 0.1 * g, params, grads), value
+
+
+@pytest.mark.parametrize("schedule", ["1F1B", "zb-h1", "GPipe"])
+@pytest.mark.parametrize("numbers", [(1, 2, 4), (2, 4, 8)])
+def test_each_encoder_has_its_microbatches(schedule: str, numbers: tuple[int, int, int]) -> None:
+    mesh = Mesh(np.array(jax.devices()[:1]), ("x",))
+    names = {"image": "vision", "text": "words", "lower": "m0", "upper": "m1"}
+    config = mt.make_config(dict.fromkeys(names.values(), mesh), names, pipeline_schedule=schedule)
+    args = data()
+    lowered = mt.jit(step(*numbers), config).lower(*args)
+    found = mt.fetch(lowered.compile()(*args))
+    jax.tree.map(lambda a, b: np.testing.assert_allclose(a, b, rtol=1e-5, atol=1e-6), found, jax.jit(wanted)(*args))
+
+
+def test_outside_of_a_pipeline_it_is_the_gradient() -> None:
+    args = data()
+    found = jax.jit(step(2, 4, 2))(*args)
+    jax.tree.map(lambda a, b: np.testing.assert_allclose(a, b, rtol=1e-5, atol=1e-6), found, wanted(*args))
+
+
+def test_mistakes() -> None:
+    with pytest.raises(mt.MpmdError, match="encoders maps names to pairs"):
+        mt.encoded_value_and_grad(loss, {}, microbatches=2)
+    with pytest.raises(mt.MpmdError, match=r"the encoder 'image' is .*; give a function and its number"):
+        mt.encoded_value_and_grad(loss, {"image": encode("image")}, microbatches=2)  # type: ignore[dict-item]
+    params, inputs, x = data()
+    with pytest.raises(mt.MpmdError, match=r"the encoders are \['image', 'text'\], and what they read is given for"):
+        step(1, 1, 1)(params, {"image": inputs["image"]}, x)
+    with pytest.raises(mt.MpmdError, match="cannot be cut into 3 microbatches"):
+        step(3, 1, 1)(params, inputs, x)
+    bad = {"image": (lambda p, x: x[:1], 2)}
+    with pytest.raises(mt.MpmdError, match=r"the encoder 'image' .* it has to have a row for each"):
+        mt.encoded_value_and_grad(loss, bad, microbatches=2)(params, {"image": inputs["image"]}, x)
