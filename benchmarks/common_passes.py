@@ -17,8 +17,8 @@ from collections.abc import Callable
 from mpmd_trace.ir.ops import CallOp, FragmentOp, Module, TransferOp
 from mpmd_trace.ir.text import parse
 from mpmd_trace.passes.manager import run_passes
+from mpmd_trace.passes.pass_table import PASSES
 from mpmd_trace.passes.registry import get_pass
-from mpmd_trace.passes.tables import PASSES
 
 T = "tensor<f32>"
 WEIGHTS = 4

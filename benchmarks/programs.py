@@ -63,7 +63,7 @@ def training_step(stages: int, microbatches: int, sharded: str | None = None) ->
 
 
 def arguments(stages: int, microbatches: int) -> dict[str, Any]:
-    """Arguments of `mpmd_trace.partition` for `training_step`: one stage per mesh of two devices."""
+    """Arguments of `mpmd_trace.compiler.partition` for `training_step`: one stage per mesh of two devices."""
     return {
         "func_name": "step",
         "named_meshes": [(f"m{s}", [("x", 2)]) for s in range(stages)],

@@ -63,7 +63,7 @@ def main():
     compiled = compiled_for(processes)
     note("compiled")
     manager = ocp.CheckpointManager(
-        os.path.abspath(os.path.join(folder, "checkpoints")), item_handlers=mpmd_trace.checkpoint_handler()
+        os.path.abspath(os.path.join(folder, "checkpoints")), item_handlers=mpmd_trace.checkpoint.checkpoint_handler()
     )
     first = manager.latest_step() or 0
     if first:

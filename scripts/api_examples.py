@@ -105,16 +105,16 @@ print(mt.abstract(trained, 0)[1].sharding.mesh)  # that of the second mesh
 # == create
 fresh = mt.create(lambda key: list(jax.random.normal(key, (2, 4, 4))), trained, jax.random.key(1))
 
-# == save, restore
+# == save, restore, checkpoint.save, checkpoint.restore
 mt.save("checkpoint", weights)
 weights = mt.restore("checkpoint", trained)
 
-# == checkpoint_handler
+# == checkpoint, checkpoint.checkpoint_handler
 from pathlib import Path
 
 import orbax.checkpoint as ocp
 
-with ocp.Checkpointer(mt.checkpoint_handler()) as checkpointer:
+with ocp.Checkpointer(mt.checkpoint.checkpoint_handler()) as checkpointer:
     checkpointer.save(Path("with_orbax").absolute(), weights)
 
 # == load
@@ -159,16 +159,18 @@ program = mt.Program(update, (fresh, x), kept, steps=3, advance=lambda i, args, 
 schedule = mt.schedules.get_schedule("zb-h1", 4, 8)
 print(mt.schedules.simulate(schedule).bubble_rate_span)
 
-# == Link, Links
-links = mt.Links(mt.Link(latency=5e-6, bandwidth=25e9), {("first", "second"): mt.Link(2e-6, 100e9)})
+# == scheduling, scheduling.Link, scheduling.Links
+links = mt.scheduling.Links(
+    mt.scheduling.Link(latency=5e-6, bandwidth=25e9), {("first", "second"): mt.scheduling.Link(2e-6, 100e9)}
+)
 
-# == AutoSchedule
-auto = mt.AutoSchedule(memory_limit=4, links=links, flops_per_second=400e12)
+# == scheduling.AutoSchedule
+auto = mt.scheduling.AutoSchedule(memory_limit=4, links=links, flops_per_second=400e12)
 
-# == rules, ScheduleRule, MergeRule, FragmentInfo
-info = mt.FragmentInfo(origins=(("layer0", 0),), call_counter=0)
-rule = mt.ScheduleRule((info, mt.FragmentInfo(origins=(("layer0", 0),), call_counter=1)))
-merge = mt.MergeRule((info, info), info)  # mpmd_trace.rules makes such rules of the fragments of a program
+# == rules, rules.FragmentInfo, rules.ScheduleRule, rules.MergeRule
+info = mt.rules.FragmentInfo(origins=(("layer0", 0),), call_counter=0)
+rule = mt.rules.ScheduleRule((info, mt.rules.FragmentInfo(origins=(("layer0", 0),), call_counter=1)))
+merge = mt.rules.MergeRule((info, info), info)  # mpmd_trace.rules makes such rules of the fragments of a program
 
 
 # == target_devices
@@ -178,33 +180,33 @@ def for_gpus():  # in a process of its own: before anything else uses a device
     )
 
 
-# == StoredAs, save_safetensors
+# == checkpoint.StoredAs, checkpoint.save_safetensors
 model = {"blocks": jnp.ones((2, 4, 4)), "head": jnp.ones((4, 8))}
 names = {
-    "blocks": mt.StoredAs("layers.{}.weight", transpose=True),
-    "head": mt.StoredAs("lm_head.weight", transpose=True),
+    "blocks": mt.checkpoint.StoredAs("layers.{}.weight", transpose=True),
+    "head": mt.checkpoint.StoredAs("lm_head.weight", transpose=True),
 }
-mt.save_safetensors("exported", model, names=names)  # layers.0.weight, layers.1.weight, lm_head.weight
+mt.checkpoint.save_safetensors("exported", model, names=names)  # layers.0.weight, layers.1.weight, lm_head.weight
 again = mt.restore("exported", model, names=names)
 
-# == trace
-traced = mt.trace(forward, weights, x)
+# == compiler, compiler.trace
+traced = mt.compiler.trace(forward, weights, x)
 print(traced.mlir_text()[:60])
 
-# == parse, Module
-module = mt.parse(lowered.as_text())
-assert isinstance(module, mt.Module)
+# == compiler.parse, compiler.Module
+module = mt.compiler.parse(lowered.as_text())
+assert isinstance(module, mt.compiler.Module)
 
-# == run_passes
-mt.run_passes(module, "symbol-dce")
+# == compiler.run_passes
+mt.compiler.run_passes(module, "symbol-dce")
 
-# == run_module
+# == compiler.run_module
 exported = mt.jit(forward, config).lower(weights, x)
-[y] = mt.run_module(mt.parse(exported.as_text()), config.topology, [*weights, x])
+[y] = mt.compiler.run_module(mt.compiler.parse(exported.as_text()), config.topology, [*weights, x])
 
-# == partition
-partitioned = mt.partition(
-    mt.trace(forward, weights, x).mlir_text(),
+# == compiler.partition
+partitioned = mt.compiler.partition(
+    mt.compiler.trace(forward, weights, x).mlir_text(),
     "forward",
     [("first", first), ("second", second)],
     {"layer0": "first", "layer1": "second"},
@@ -213,12 +215,12 @@ partitioned = mt.partition(
     partitioning_options={"mpmd_infer_transfers": True},
 )
 
-# == MpmdError, Diagnostic
+# == MpmdError, compiler.Diagnostic
 try:
     mt.make_config(config.topology, {"layer0": "third"})
 except mt.MpmdError as error:
     [diagnostic] = error.diagnostics
-    assert isinstance(diagnostic, mt.Diagnostic) and "'third', which the topology lacks" in diagnostic.message
+    assert isinstance(diagnostic, mt.compiler.Diagnostic) and "'third', which the topology lacks" in diagnostic.message
 
 # == MpmdWarning
 import warnings

@@ -160,13 +160,13 @@ print(fragments.where(mesh="m0", kind="F"))
 
 # == rules.order
 two_ahead = rules.order(fragments.where(mesh="m0", kind="F", microbatch=range(2)), fragments.where(mesh="m0").backward)
-assert isinstance(two_ahead[0], mt.ScheduleRule)
+assert isinstance(two_ahead[0], mt.rules.ScheduleRule)
 config = mt.make_config(meshes, names, pipeline_schedule="none", fragment_schedule_rules=two_ahead)
 lowered = mt.jit(step, config).lower(weights, x)
 
 # == rules.merge
 [pair] = rules.merge(fragments.where(mesh="m0", kind="F", microbatch=range(2)))
-assert isinstance(pair, mt.MergeRule)
+assert isinstance(pair, mt.rules.MergeRule)
 
 # == rules.merge_neighbours, rules.MergeNeighbours
 small = rules.merge_neighbours(lambda a, b: a.flops + b.flops < 1e4)  # for fragment_merge_rules

@@ -27,12 +27,9 @@ SUBJECTS = {
     ],
     "Naming parts of a program": ["named_computation", "named_tensor", "reduce", "broadcast"],
     "Microbatches": ["value_and_grad", "contrastive_value_and_grad", "pad_rows", "enumerated_for", "fori_loop", "call"],
-    "Models and states": ["place", "create", "abstract", "save", "restore", "StoredAs", "save_safetensors"],
-    "Schedules and costs of transfers": ["AutoSchedule", "Link", "Links"],
-    "Rules": ["FragmentInfo", "MergeRule", "ScheduleRule"],
+    "Models and states": ["place", "create", "abstract", "save", "restore"],
     "Several processes": ["initialize", "fetch", "shutdown", "PeerError"],
-    "Running the compiler directly": ["trace", "parse", "partition", "run_passes", "run_module", "Module"],
-    "Errors and diagnostics": ["MpmdError", "MpmdWarning", "Diagnostic"],
+    "Errors and diagnostics": ["MpmdError", "MpmdWarning"],
 }
 
 
@@ -43,6 +40,9 @@ def pages() -> dict[str, str]:
         "reference/equinox.md": _module("mpmd_trace.equinox", "Equinox models"),
         "reference/linen.md": _module("mpmd_trace.linen", "Flax Linen models"),
         "reference/nnx.md": _module("mpmd_trace.nnx", "Flax NNX models"),
+        "reference/checkpoint.md": _module("mpmd_trace.checkpoint", "Checkpoints of other libraries"),
+        "reference/compiler.md": _module("mpmd_trace.compiler", "Running the compiler directly"),
+        "reference/scheduling.md": _module("mpmd_trace.scheduling", "Choosing a schedule, and costs of transfers"),
         "reference/schedules.md": _module("mpmd_trace.schedules", "Pipeline schedules as data"),
         "reference/rules.md": _module("mpmd_trace.rules", "Scheduling and merging rules"),
         "reference/options.md": _options(),
@@ -189,7 +189,10 @@ def _passes() -> str:
     from mpmd_trace.passes.registry import PASSES, PIPELINES, pass_class, pipeline_class
     from mpmd_trace_cli.inspect import list_passes
 
-    parts = ["# Passes\n", "Every pass and pipeline of `mpmd-trace opt` and `mpmd_trace.run_passes`, by name.\n"]
+    parts = [
+        "# Passes\n",
+        "Every pass and pipeline of `mpmd-trace opt` and `mpmd_trace.compiler.run_passes`, by name.\n",
+    ]
     for entry in list_passes(None):
         name = entry["name"]
         cls = pass_class(name) if name in PASSES else pipeline_class(name)

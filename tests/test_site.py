@@ -59,9 +59,7 @@ def test_every_public_name_has_a_place_of_its_own(pages: dict[str, str]) -> None
             assert f".{value.__qualname__}\n" in page, name
 
 
-@pytest.mark.parametrize(
-    "module", [mpmd_trace.equinox, mpmd_trace.linen, mpmd_trace.nnx, mpmd_trace.schedules, mpmd_trace.rules]
-)
+@pytest.mark.parametrize("module", [getattr(mpmd_trace, name) for name in mpmd_trace._MODULES], ids=mpmd_trace._MODULES)
 def test_every_function_of_a_public_module_is_there(module: ModuleType, pages: dict[str, str]) -> None:
     page = pages[f"reference/{module.__name__.rsplit('.', 1)[1]}.md"]
     for name in getattr(module, "__all__", vars(module)):

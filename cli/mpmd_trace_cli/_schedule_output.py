@@ -14,9 +14,6 @@ from mpmd_trace.schedules import Picture, Schedule, Simulation, chrome_trace, dr
 from mpmd_trace_cli.console import say
 from mpmd_trace_cli.files import check_output, write_text
 
-__all__ = ["PICTURES", "check", "draw_all", "form_of", "orders", "refuse", "save_picture", "terminal_width", "write"]
-
-
 #: What the ending of a file asks for.
 FORMS = {
     ".svg": "svg",

@@ -20,8 +20,6 @@ from mpmd_trace_cli.files import check_output, write_text
 from mpmd_trace_cli.program import copied, load_program
 from mpmd_trace_cli.status import CallError
 
-__all__ = ["bisect_program", "is_wrong", "tell"]
-
 
 def bisect_program(
     file: str,

@@ -23,8 +23,6 @@ from mpmd_trace_cli.placement_report import drawn, table
 from mpmd_trace_cli.program import load_program
 from mpmd_trace_cli.status import CallError
 
-__all__ = ["check_program", "owners_of"]
-
 
 def check_program(
     file: str,

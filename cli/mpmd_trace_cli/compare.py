@@ -17,8 +17,6 @@ from mpmd_trace.report.operand_order import with_sorted_operands
 from mpmd_trace_cli.console import data, say
 from mpmd_trace_cli.program import copied, load_program
 
-__all__ = ["compare_program"]
-
 _PHASES: tuple[Phases, ...] = ("import", "optimize", "all")
 
 

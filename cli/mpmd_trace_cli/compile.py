@@ -10,8 +10,6 @@ from mpmd_trace_cli.console import compiling, progress, say
 from mpmd_trace_cli.files import check_output
 from mpmd_trace_cli.program import load_program
 
-__all__ = ["compile_program"]
-
 
 def compile_program(file: str, out: str, settings: Sequence[str]) -> dict[str, Any]:
     """Compile the program of `file` and write it to the file `out`; its numbers.  Raises `MpmdError`."""

@@ -23,8 +23,6 @@ if TYPE_CHECKING:
     from rich.console import Console
     from rich.progress import Progress
 
-__all__ = ["as_json", "compiling", "console", "data", "data_stream", "guard", "keeps_output_apart", "progress", "say"]
-
 P = ParamSpec("P")
 T = TypeVar("T")
 

@@ -9,8 +9,6 @@ from typing import NoReturn
 
 from mpmd_trace_cli.status import INTERRUPTED
 
-__all__ = ["main"]
-
 
 def main(arguments: list[str] | None = None) -> None:
     """The entry point; exits with the status of the command (`status.py`)."""

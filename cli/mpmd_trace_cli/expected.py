@@ -14,8 +14,6 @@ from collections.abc import Sequence
 from mpmd_trace.diagnostics.location import Location
 from mpmd_trace.diagnostics.messages import Diagnostic, MpmdError
 
-__all__ = ["Expectations"]
-
 _COMMENT = re.compile(
     r"expected-(?P<kind>error|warning|remark|note)(?P<regex>-re)? *"
     r"(?:@(?P<where>[+-]\d+|above|below|unknown))? *(?P<count>\d+)? *\{\{(?P<text>.*)\}\}$"

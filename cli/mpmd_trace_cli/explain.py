@@ -26,8 +26,6 @@ from mpmd_trace_cli.program import load_program
 from mpmd_trace_cli.status import CallError
 from mpmd_trace_cli.target import fit_text
 
-__all__ = ["as_json", "explain_placement", "explain_value"]
-
 
 class _Reached(Exception):
     """The pass has run."""

@@ -21,8 +21,6 @@ from mpmd_trace_cli.console import say
 from mpmd_trace_cli.files import read_text
 from mpmd_trace_cli.status import CallError
 
-__all__ = ["explore", "serve"]
-
 
 def explore(file: str, out: str, settings: Sequence[str], *, measure: bool, errors: bool = False) -> str:
     """Write the pages for a program, a folder of snapshots or a module in text; gives the path of the first one.

@@ -7,8 +7,6 @@ import sys
 from mpmd_trace.diagnostics import files
 from mpmd_trace_cli.status import CallError
 
-__all__ = ["check_output", "explain_os_error", "read_text", "write_text"]
-
 
 def explain_os_error(error: OSError) -> str:
     """Return what is wrong with which file, in words."""

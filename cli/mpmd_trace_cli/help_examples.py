@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-__all__ = ["EXAMPLES", "examples"]
-
 #: Each command's examples: a command line, and what it is for.
 EXAMPLES: dict[str, tuple[tuple[str, str], ...]] = {
     "run": (

@@ -17,8 +17,6 @@ from mpmd_trace.report.snapshots import Snapshots, read_index, unified_diff
 from mpmd_trace_cli.console import data, say
 from mpmd_trace_cli.status import CallError
 
-__all__ = ["diff_snapshots", "dump_program", "list_passes", "print_passes", "show_program"]
-
 
 def dump_program(file: str, out: str, debug_info: bool, tree: bool = False) -> list[dict[str, Any]]:
     """Compile the program and write its snapshots; gives the index."""

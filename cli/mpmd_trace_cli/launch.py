@@ -19,8 +19,6 @@ from typing import IO, Any
 from mpmd_trace_cli.console import data_stream, say
 from mpmd_trace_cli.status import CallError
 
-__all__ = ["Job", "is_launched", "launch"]
-
 #: Seconds that the other processes have, when one has failed, to find out, to save and to report; and then to end.
 GRACE, LAST = 30.0, 5.0
 _FORCED = "--xla_force_host_platform_device_count"

@@ -24,8 +24,6 @@ from mpmd_trace_cli.reduce import reduce_file
 from mpmd_trace_cli.schedule import app as schedule_app
 from mpmd_trace_cli.status import FOUND, INTERRUPTED
 
-__all__ = ["app", "main"]
-
 app = typer.Typer(
     name="mpmd-trace",
     no_args_is_help=True,

@@ -30,8 +30,6 @@ from mpmd_trace_cli.files import check_output, explain_os_error, read_text, writ
 from mpmd_trace_cli.opt_flags import SEPARATOR, Options, help_text, parse_arguments, pass_names
 from mpmd_trace_cli.status import FOUND, INTERRUPTED, WRONG_CALL, CallError, status_of
 
-__all__ = ["Outcome", "main", "process", "report"]
-
 _LEVELS = ("errors", "warnings", "remarks")
 
 

@@ -13,8 +13,6 @@ from mpmd_trace.passes.registry import PIPELINES
 from mpmd_trace_cli.plugins import load_passes
 from mpmd_trace_cli.status import CallError
 
-__all__ = ["FLAGS", "SEPARATOR", "Options", "help_text", "parse_arguments", "pass_names"]
-
 SEPARATOR = "// -----"
 
 #: Flag -> (what its value is, "" for a switch; help).  A `?` behind the value makes it optional.

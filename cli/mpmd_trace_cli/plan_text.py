@@ -11,8 +11,6 @@ from mpmd_trace.report.plan_options import Option
 from mpmd_trace.report.planning import Study
 from mpmd_trace.scheduling.transfers import Link
 
-__all__ = ["as_data", "as_text", "mib"]
-
 
 def as_data(name: str, study: Study, options: Sequence[Option], now: Option | None) -> dict[str, Any]:
     """Return what a program would read: everything in `study.unit` and bytes."""

@@ -9,8 +9,6 @@ from mpmd_trace.diagnostics.messages import Diagnostic, MpmdError
 from mpmd_trace.passes.base import Pass
 from mpmd_trace.passes.registry import register
 
-__all__ = ["load_passes"]
-
 
 def load_passes(path: str) -> list[str]:
     """Register the passes and pipelines that a Python file (or `package.module`) defines; gives their names.

@@ -24,8 +24,6 @@ from mpmd_trace.diagnostics.source_files import is_users
 from mpmd_trace.frontend.errors import place_of, problem, raise_problems
 from mpmd_trace_cli.status import CallError, ProgramFailed
 
-__all__ = ["check_arguments", "copied", "failed_while_running", "import_code", "load_program", "user_error"]
-
 
 def copied(args: Any) -> Any:
     """Return the arguments as arrays of their own, since the step may give them away."""

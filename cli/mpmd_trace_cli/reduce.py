@@ -14,8 +14,6 @@ from mpmd_trace_cli.console import say
 from mpmd_trace_cli.files import check_output, read_text, write_text
 from mpmd_trace_cli.status import CallError
 
-__all__ = ["reduce_file"]
-
 
 def reduce_file(file: str, check: str, out: str, timeout: float, allow_unregistered: bool) -> int:
     """Shrink `file` and write the result; gives the number of ops left.

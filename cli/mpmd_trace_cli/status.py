@@ -5,8 +5,6 @@ from __future__ import annotations
 from mpmd_trace.diagnostics.files import FileError
 from mpmd_trace.diagnostics.messages import MpmdError
 
-__all__ = ["FOUND", "INTERRUPTED", "PROGRAM_FAILED", "WRONG_CALL", "CallError", "ProgramFailed", "status_of"]
-
 #: The command works, and its answer is no: the program cannot be compiled, numbers differ, a schedule has a deadlock.
 FOUND = 1
 #: The command cannot work: a wrong option, a file that is missing or cannot be written.

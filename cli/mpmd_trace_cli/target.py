@@ -14,8 +14,6 @@ from mpmd_trace_cli.console import compiling, progress, say
 from mpmd_trace_cli.placement_report import drawn, table
 from mpmd_trace_cli.program import load_program
 
-__all__ = ["as_text", "compile_for_target", "fit_text"]
-
 
 def compile_for_target(file: str, target: str, out: str | None, settings: Sequence[str]) -> dict[str, Any]:
     """Compile the program of `file` for a target; return what is known of it, and write its HLO to the folder `out`.

@@ -22,7 +22,18 @@ from mpmd_trace.passes.fragment_rules import FragmentInfo, MergeRule, ScheduleRu
 from mpmd_trace.scheduling.fragments import Fragment, Fragments
 from mpmd_trace.scheduling.user_rules import MergeNeighbours
 
-__all__ = ["Fragment", "Fragments", "MergeNeighbours", "merge", "merge_neighbours", "order", "parse"]
+__all__ = [
+    "Fragment",
+    "FragmentInfo",
+    "Fragments",
+    "MergeNeighbours",
+    "MergeRule",
+    "ScheduleRule",
+    "merge",
+    "merge_neighbours",
+    "order",
+    "parse",
+]
 
 #: A fragment, its identity, or several of them.
 Some = Fragment | FragmentInfo | Iterable[Fragment | FragmentInfo]

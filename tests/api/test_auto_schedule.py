@@ -196,7 +196,7 @@ def test_links_need_a_speed() -> None:
         AutoSchedule(links=LINKS)
     with pytest.raises(MpmdError, match="flops_per_second is -1"):
         AutoSchedule(links=LINKS, flops_per_second=-1)
-    with pytest.raises(MpmdError, match=r"links is 5; make it with mpmd_trace\.Links"):
+    with pytest.raises(MpmdError, match=r"links is 5; make it with mpmd_trace\.scheduling\.Links"):
         AutoSchedule(links=5, flops_per_second=1e9)  # type: ignore[arg-type]
 
 

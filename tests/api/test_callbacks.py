@@ -75,7 +75,7 @@ def test_the_text_does_not_have_the_functions() -> None:
     """XLA would call what is not there and crash."""
     lowered = mpmd_trace.jit(step, config()).lower(weights(), batch(2))
     with pytest.raises(MpmdError) as found:
-        mpmd_trace.run_module(lowered.as_text(), topology(), [*weights(), batch(2)])
+        mpmd_trace.compiler.run_module(lowered.as_text(), topology(), [*weights(), batch(2)])
     assert "this op calls back a Python function (jax.pure_callback)" in str(found.value)
     assert "Run the program with mpmd_trace.jit" in str(found.value)
 

@@ -184,8 +184,8 @@ def test_what_is_not_there_or_does_not_fit(tmp_path: Path) -> None:
         mt.restore(tmp_path / "empty", like)
 
 
-STACKED = {r"(w|b)": mt.StoredAs(r"{}.\1")}
-UNROLLED = {r"(\d+)\.(w|b)": mt.StoredAs(r"\2", row=r"\1")}
+STACKED = {r"(w|b)": mt.checkpoint.StoredAs(r"{}.\1")}
+UNROLLED = {r"(\d+)\.(w|b)": mt.checkpoint.StoredAs(r"\2", row=r"\1")}
 
 
 def stack(ps: Any) -> Any:
@@ -217,9 +217,9 @@ def test_names_that_do_not_fit(tmp_path: Path) -> None:
     ):
         mt.restore(tmp_path / "c", params(), names={"blocks": "x"})
     with pytest.raises(mt.MpmdError, match=r"names\['w'\] does not fit w of shape \[4\]: transpose="):
-        mt.restore(tmp_path / "c", {"w": jnp.zeros(4)}, names={"w": mt.StoredAs("0.b", transpose=(1, 0))})
+        mt.restore(tmp_path / "c", {"w": jnp.zeros(4)}, names={"w": mt.checkpoint.StoredAs("0.b", transpose=(1, 0))})
     with pytest.raises(mt.MpmdError, match=r"0\.w is stored as float32\[4, 4\], which does not fit|0\.w is stored as"):
-        mt.restore(tmp_path / "c", {"w": jnp.zeros(4)}, names={"w": mt.StoredAs("0.w", row=7)})
+        mt.restore(tmp_path / "c", {"w": jnp.zeros(4)}, names={"w": mt.checkpoint.StoredAs("0.w", row=7)})
 
 
 def test_variables_of_nnx(tmp_path: Path) -> None:
@@ -377,7 +377,7 @@ def test_layers_that_processes_wrote_in_pieces_are_restored_under_other_names(
     mt.save(tmp_path / "saved", {"blocks": {"w": pieces}, "nothing": jnp.zeros((0, 3)), "step": 7})
     monkeypatch.undo()
     names = {
-        r"layers\.(\d+)\.weight": mt.StoredAs("blocks.w", row=r"\1", transpose=True),
+        r"layers\.(\d+)\.weight": mt.checkpoint.StoredAs("blocks.w", row=r"\1", transpose=True),
         "empty": "nothing",
         "count": "step",
     }

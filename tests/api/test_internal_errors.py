@@ -106,7 +106,7 @@ def test_errors_of_the_user_stay_what_they_are() -> None:
     with pytest.raises(TypeError, match="compiled"):
         mt.place()  # type: ignore[call-arg]
     with pytest.raises(mt.MpmdError, match="phases is 'import'"):
-        mt.partition(mt.parse("module {}"), "main", {}, {}, [], [], phases="some")  # type: ignore[arg-type]
+        mt.compiler.partition(mt.compiler.parse("module {}"), "main", {}, {}, [], [], phases="some")  # type: ignore[arg-type]
 
 
 def test_an_assertion_of_jax_under_our_code_is_our_bug(monkeypatch: pytest.MonkeyPatch) -> None:

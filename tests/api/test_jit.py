@@ -35,7 +35,7 @@ def test_texts(lowered: mpmd_trace.Lowered, compiled: mpmd_trace.Compiled) -> No
     exported = lowered.as_text()
     assert "mpmd.fragment_call" in exported and "mpmd.transfer" in exported
     assert exported == compiled.as_text("mpmd") == compiled.as_text()
-    assert exported == str(mpmd_trace.parse(exported)), "the text can be read back"
+    assert exported == str(mpmd_trace.compiler.parse(exported)), "the text can be read back"
     assert "run" in compiled.as_text("plan") and "transfer" in compiled.as_text("plan")
     with pytest.raises(ValueError, match="dialect is 'jaxpr'"):
         lowered.as_text("hlo")  # type: ignore[arg-type]
@@ -101,7 +101,7 @@ def test_measure(compiled: mpmd_trace.Compiled) -> None:
 
 def test_an_exported_program_runs_by_itself(compiled: mpmd_trace.Compiled) -> None:
     flat = jax.tree.leaves((weights(), batch(2)))
-    found = mpmd_trace.run_module(compiled.as_text(), topology(), flat)
+    found = mpmd_trace.compiler.run_module(compiled.as_text(), topology(), flat)
     assert_same(found, jax.tree.leaves(jax.jit(accumulate)(weights(), batch(2))))
 
 

@@ -100,7 +100,7 @@ def test_names_are_paths_and_no_tracer_stays() -> None:
     assert seen == ["blocks_0", "blocks_1", "blocks_1_Dense_0"] * 2
     made = name_layers(Model().init, Block)(jax.random.key(0), TOKENS, train=False)
     assert jax.tree.structure(made) == jax.tree.structure(variables()), "init gives the same variables"
-    names = mt.trace(lambda v: apply(v, TOKENS, train=False), variables()).names
+    names = mt.compiler.trace(lambda v: apply(v, TOKENS, train=False), variables()).names
     assert list(names) == ["blocks_0", "blocks_1", "blocks_1_Dense_0"]
 
 

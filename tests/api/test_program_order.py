@@ -12,7 +12,7 @@ from pipelines import assert_same, config, loss, topology
 
 import mpmd_trace as mt
 from mpmd_trace.api.partitioned import tell_once
-from mpmd_trace.scheduling.bridge import choose_schedule
+from mpmd_trace.scheduling.choose_schedule import choose_schedule
 
 MICROBATCHES, ROWS, WIDTH, LAYERS = 8, 256, 32, 8
 ARGS = (

@@ -11,10 +11,10 @@ from hypothesis import strategies as st
 from pipelines import accumulate, assert_same, batch, config, loss, weights
 
 import mpmd_trace
-from mpmd_trace import FragmentInfo, MergeRule, MpmdError, MpmdWarning, ScheduleRule, rules
+from mpmd_trace import MpmdError, MpmdWarning, rules
 from mpmd_trace.passes import cpp_engine
 from mpmd_trace.report.timeline import FragmentActions
-from mpmd_trace.rules import Fragment, Fragments
+from mpmd_trace.rules import Fragment, FragmentInfo, Fragments, MergeRule, ScheduleRule
 
 COUNT = 3
 

@@ -17,7 +17,7 @@ from jax.sharding import NamedSharding, PartitionSpec
 from pipelines import topology
 
 import mpmd_trace as mt
-from mpmd_trace import StoredAs
+from mpmd_trace.checkpoint import StoredAs
 
 LAYERS, WIDTH, HEADS, INNER, WORDS = 4, 8, 2, 16, 32
 CODES = {"float32": "F32", "float16": "F16", "bfloat16": "BF16", "int64": "I64"}
@@ -166,7 +166,9 @@ def test_llama_with_stacked_layers(tmp_path: Path, files: int, cut: int, dtype: 
     check(restored, expected_llama(tensors))
     assert restored["head"].sharding == like["head"].sharding
     assert type(restored["blocks"]["q"]) is (mt.Pieces if cut == 3 else type(restored["head"]))
-    mt.save_safetensors(tmp_path / "back", restored, names=LLAMA, max_file_bytes=1000 if files > 1 else 10**9)
+    mt.checkpoint.save_safetensors(
+        tmp_path / "back", restored, names=LLAMA, max_file_bytes=1000 if files > 1 else 10**9
+    )
     back = read(tmp_path / "back")
     assert back.keys() == tensors.keys()
     check(back, tensors)
@@ -215,7 +217,7 @@ def test_gpt2_with_a_list_of_layers(tmp_path: Path) -> None:
     restored = mt.restore(hugging_face(tmp_path / "model", tensors, 2), tree, names=names)
     np.testing.assert_array_equal(restored["layers"][2]["attn"]["c_attn"]["kernel"], tensors["h.2.attn.c_attn.weight"])
     assert all(x.sharding == spread for x in jax.tree.leaves(restored))
-    mt.save_safetensors(tmp_path / "back", restored, names=names)
+    mt.checkpoint.save_safetensors(tmp_path / "back", restored, names=names)
     check(read(tmp_path / "back"), tensors)
 
 
@@ -252,10 +254,10 @@ def test_layers_that_are_one_array_there(tmp_path: Path) -> None:
     like = [{"w": jnp.zeros((WIDTH, WIDTH))} for _ in range(3)]
     restored = mt.restore(hugging_face(tmp_path / "model", stacked, 1), like, names=names)
     np.testing.assert_array_equal(restored[2]["w"], stacked["w"][2].T)
-    mt.save_safetensors(tmp_path / "back", restored, names=names)
+    mt.checkpoint.save_safetensors(tmp_path / "back", restored, names=names)
     check(read(tmp_path / "back"), stacked)
     with pytest.raises(mt.MpmdError, match=r"w is what 0.w, 1.w, 2.w are stored as: give each a name of its own"):
-        mt.save_safetensors(tmp_path / "no", restored, names={r"\d\.w": "w"})
+        mt.checkpoint.save_safetensors(tmp_path / "no", restored, names={r"\d\.w": "w"})
 
 
 def test_only_what_is_wanted_is_looked_at(tmp_path: Path) -> None:
@@ -356,15 +358,15 @@ def test_saving_again(tmp_path: Path) -> None:
     folder.mkdir()
     (folder / "config.json").write_text("{}")
     many = {f"t{i}": jnp.full((4,), float(i)) for i in range(5)}
-    mt.save_safetensors(folder, many, max_file_bytes=32)
+    mt.checkpoint.save_safetensors(folder, many, max_file_bytes=32)
     assert len(list(folder.glob("model-*-of-00003.safetensors"))) == 3
     with pytest.raises(mt.MpmdError, match=r"overwrite=True"):
-        mt.save_safetensors(folder, many)
-    mt.save_safetensors(folder, many | {"n": 3}, overwrite=True)
+        mt.checkpoint.save_safetensors(folder, many)
+    mt.checkpoint.save_safetensors(folder, many | {"n": 3}, overwrite=True)
     assert sorted(p.name for p in folder.iterdir()) == ["config.json", "model.safetensors"]
     check(read(folder), many | {"n": np.int64(3)})
     with pytest.raises(mt.MpmdError, match="safetensors do not have the dtype of x"):
-        mt.save_safetensors(folder, {"x": np.zeros(2, np.complex128)}, overwrite=True)
+        mt.checkpoint.save_safetensors(folder, {"x": np.zeros(2, np.complex128)}, overwrite=True)
 
 
 def test_files_of_others_stay(tmp_path: Path) -> None:
@@ -376,8 +378,8 @@ def test_files_of_others_stay(tmp_path: Path) -> None:
     ]
     for name in others:
         (tmp_path / name).write_bytes(b"x")
-    mt.save_safetensors(tmp_path, {"w": jnp.zeros(3), "v": jnp.zeros(3)}, max_file_bytes=12)
-    mt.save_safetensors(tmp_path, {"w": jnp.ones(3)}, overwrite=True)
+    mt.checkpoint.save_safetensors(tmp_path, {"w": jnp.zeros(3), "v": jnp.zeros(3)}, max_file_bytes=12)
+    mt.checkpoint.save_safetensors(tmp_path, {"w": jnp.ones(3)}, overwrite=True)
     assert sorted(p.name for p in tmp_path.iterdir()) == sorted([*others, "model.safetensors"])
     assert all((tmp_path / name).read_bytes() == b"x" for name in others)
     np.testing.assert_array_equal(mt.restore(tmp_path, {"w": jnp.zeros(3)})["w"], np.ones(3))
@@ -396,7 +398,7 @@ def test_saving_again_that_does_not_end(
     before = 0
     while True:
         folder = tmp_path / str(before)
-        mt.save_safetensors(folder, jax.tree.map(lambda x: x + 1, like), max_file_bytes=sizes[0])
+        mt.checkpoint.save_safetensors(folder, jax.tree.map(lambda x: x + 1, like), max_file_bytes=sizes[0])
         left = before
 
         def changing(change: Any) -> Any:
@@ -413,7 +415,7 @@ def test_saving_again_that_does_not_end(
             for name in ("replace", "remove", "fsync"):
                 patch.setattr(f"os.{name}", changing(getattr(os, name)))
             try:
-                mt.save_safetensors(
+                mt.checkpoint.save_safetensors(
                     folder, jax.tree.map(lambda x: x + 2, like), max_file_bytes=sizes[1], overwrite=True
                 )
                 break
@@ -425,7 +427,7 @@ def test_saving_again_that_does_not_end(
             restored = None
         if restored is not None:
             assert len({float(x) for y in restored.values() for x in y}) == 1
-        mt.save_safetensors(folder, like, overwrite=True)
+        mt.checkpoint.save_safetensors(folder, like, overwrite=True)
         assert [p.name for p in folder.iterdir()] == ["model.safetensors"]
         before += 1
     assert before > 1
@@ -434,7 +436,7 @@ def test_saving_again_that_does_not_end(
 
 def test_a_full_disk_changes_nothing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     like = {name: jnp.zeros(3) for name in "abc"}
-    mt.save_safetensors(tmp_path, like, max_file_bytes=12)
+    mt.checkpoint.save_safetensors(tmp_path, like, max_file_bytes=12)
     files = {p.name: p.read_bytes() for p in tmp_path.iterdir()}
     calls = []
 
@@ -445,29 +447,29 @@ def test_a_full_disk_changes_nothing(tmp_path: Path, monkeypatch: pytest.MonkeyP
 
     monkeypatch.setattr(os, "fsync", full)
     with pytest.raises(mt.MpmdError, match=r"cannot save to .*: No space left on device"):
-        mt.save_safetensors(tmp_path, jax.tree.map(lambda x: x + 1, like), max_file_bytes=12, overwrite=True)
+        mt.checkpoint.save_safetensors(tmp_path, jax.tree.map(lambda x: x + 1, like), max_file_bytes=12, overwrite=True)
     assert {p.name: p.read_bytes() for p in tmp_path.iterdir()} == files
 
 
 def test_what_would_be_lost_in_writing(tmp_path: Path) -> None:
     both = {"a.b": jnp.zeros(3), "a": {"b": jnp.ones(3)}}
     with pytest.raises(mt.MpmdError, match=r"two arrays are called a\.b"):
-        mt.save_safetensors(tmp_path / "no", both)
-    mt.save_safetensors(tmp_path / "one", {"a.b": jnp.ones(3)})
+        mt.checkpoint.save_safetensors(tmp_path / "no", both)
+    mt.checkpoint.save_safetensors(tmp_path / "one", {"a.b": jnp.ones(3)})
     with pytest.raises(mt.MpmdError, match=r"two arrays are called a\.b"):
         mt.restore(tmp_path / "one", both)
     rows = {r"(\d)\.w": StoredAs("w", row=r"\1")}
     for other in (jnp.zeros(3, jnp.int32), jnp.zeros(4), jnp.zeros((1, 3))):
         with pytest.raises(mt.MpmdError, match=r"w would have rows of float32\[3\] along axis 0, such as 0\.w, and of"):
-            mt.save_safetensors(tmp_path / "no", [{"w": jnp.zeros(3)}, {"w": other}], names=rows)
+            mt.checkpoint.save_safetensors(tmp_path / "no", [{"w": jnp.zeros(3)}, {"w": other}], names=rows)
 
 
 def test_big_endian_arrays(tmp_path: Path) -> None:
     x = np.arange(6, dtype=">f4").reshape(2, 3)
-    mt.save_safetensors(tmp_path / "one", {"x": x, "n": x.astype(">i8")})
+    mt.checkpoint.save_safetensors(tmp_path / "one", {"x": x, "n": x.astype(">i8")})
     restored = mt.restore(tmp_path / "one", {"x": np.zeros((2, 3), np.float32), "n": np.zeros((2, 3), np.int64)})
     np.testing.assert_array_equal(restored["x"], x)
     np.testing.assert_array_equal(restored["n"], x)
     rows = {r"(\d)": StoredAs("w", row=r"\1")}
-    mt.save_safetensors(tmp_path / "rows", [x, jnp.asarray(x.astype(np.float32)) + 1], names=rows)
+    mt.checkpoint.save_safetensors(tmp_path / "rows", [x, jnp.asarray(x.astype(np.float32)) + 1], names=rows)
     np.testing.assert_array_equal(mt.restore(tmp_path / "rows", {"w": jnp.zeros((2, 2, 3))})["w"], np.stack([x, x + 1]))

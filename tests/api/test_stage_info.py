@@ -108,5 +108,5 @@ def test_they_print_in_a_line():
     assert repr(lowered.compile()).startswith("<mpmd_trace Compiled: step, 4 arrays in, 4 out; ")
     program = mt.Program(step, (*ARGS, 1.0), found, name="mine", steps=2)
     assert repr(program) == "<mpmd_trace Program mine: step, 4 leaves in, 2 steps; m0, m1>"
-    assert repr(mt.Module()) == "<mpmd_trace Module: empty>"
+    assert repr(mt.compiler.Module()) == "<mpmd_trace Module: empty>"
     assert repr(found).startswith("Config({m0: {'x': 1}, m1: {'x': 1}}, {'f': 'm0', 'g': 'm1'}, pipeline_schedule=None")

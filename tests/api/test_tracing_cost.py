@@ -162,8 +162,8 @@ def test_a_module_of_jaxlib_is_partitioned_as_its_text_is() -> None:
     names = {f"layer{i}": ("first" if i < 2 else "second") for i in range(4)}
     places = ([None] * 5, [None] * 4)
     options = {"mpmd_infer_transfers": True}
-    of_text = mt.partition(before, *request, names, *places, partitioning_options=options)
-    of_module = mt.partition(traced.module, *request, names, *places, partitioning_options=options)
+    of_text = mt.compiler.partition(before, *request, names, *places, partitioning_options=options)
+    of_module = mt.compiler.partition(traced.module, *request, names, *places, partitioning_options=options)
     assert of_module.as_text() == of_text.as_text()
     assert traced.mlir_text() == before
 
@@ -178,12 +178,12 @@ def test_a_module_of_jaxlib_with_a_call_of_nothing_is_an_error() -> None:
                 op.operation.erase()
                 break
     with pytest.raises(mt.MpmdError, match=r"calls @.*, which is not a function of the module"):
-        mt.partition(copy, "step", [("first", [("data", 1)])], {}, [None] * 5, [None] * 4)
+        mt.compiler.partition(copy, "step", [("first", [("data", 1)])], {}, [None] * 5, [None] * 4)
 
 
 def test_other_things_are_no_modules() -> None:
     with pytest.raises(TypeError, match="a module is MLIR text"):
-        mt.partition(3, "step", [("first", [("data", 1)])], {}, [], [])
+        mt.compiler.partition(3, "step", [("first", [("data", 1)])], {}, [], [])
 
 
 def test_a_function_with_many_names_is_traced_once() -> None:

@@ -8,7 +8,8 @@ from typing import ClassVar
 
 import pytest
 
-from mpmd_trace import MpmdError, parse, run_passes
+from mpmd_trace import MpmdError
+from mpmd_trace.compiler import parse, run_passes
 from mpmd_trace.ir.diagnostics import Diagnostics
 from mpmd_trace.ir.ops import FuncOp, Module
 from mpmd_trace.passes import registry

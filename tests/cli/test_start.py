@@ -59,7 +59,7 @@ def test_faster_than_importing_jax() -> None:
 
 
 def test_parsing_needs_no_jax() -> None:
-    code = "import sys, mpmd_trace\nprint(mpmd_trace.parse('module {}'))\nassert 'jax' not in sys.modules\n"
+    code = "import sys, mpmd_trace\nprint(mpmd_trace.compiler.parse('module {}'))\nassert 'jax' not in sys.modules\n"
     subprocess.run([sys.executable, "-c", code], check=True, capture_output=True)
 
 

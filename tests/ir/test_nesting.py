@@ -77,4 +77,4 @@ def test_calls_may_be_600_deep_in_locations(callers_first: bool) -> None:
 @pytest.mark.parametrize("given", [None, b"module {}", 3])
 def test_what_is_no_text(given: object) -> None:
     with pytest.raises(TypeError, match=f"parse takes MLIR text, a str, not {type(given).__name__}"):
-        mt.parse(given)  # type: ignore[arg-type]
+        mt.compiler.parse(given)  # type: ignore[arg-type]

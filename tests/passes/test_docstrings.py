@@ -12,8 +12,8 @@ import pytest
 from mpmd_trace.diagnostics.messages import MpmdError
 from mpmd_trace.ir.text import parse
 from mpmd_trace.passes.manager import PassManager
+from mpmd_trace.passes.pass_table import PASSES
 from mpmd_trace.passes.registry import pass_class
-from mpmd_trace.passes.tables import PASSES
 from util import check
 
 #: As docs/rewriting.md says.

@@ -20,8 +20,8 @@ from mpmd_trace.jax_compat import mlir
 from mpmd_trace.passes import canonicalize_mpmd, cse_native, mlir_parts, mlir_pass
 from mpmd_trace.passes.dedup_bodies import first_equal
 from mpmd_trace.passes.manager import run_passes
-from mpmd_trace.passes.sharding import bodies_alone
-from mpmd_trace.passes.sharding.constants_apart import can_do, with_constants_apart
+from mpmd_trace.passes.sharding import propagate_without_shardings
+from mpmd_trace.passes.sharding.plain_bodies import can_do, with_constants_apart
 from mpmd_trace.passes.sharding.shardy import run_shardy
 from mpmd_trace.passes.trivially_canonical import PLAIN_OPS, is_plain
 from util import distinct_bodies
@@ -216,13 +216,13 @@ def test_other_bodies_go_through_mlir_together(name: str, monkeypatch: pytest.Mo
 def test_shardy_sees_what_it_warns_of(monkeypatch: pytest.MonkeyPatch) -> None:
     """... and nothing else."""
     shown: list[int] = []
-    original = bodies_alone.run_shardy
+    original = propagate_without_shardings.run_shardy
 
     def spy(module: Module, diagnostics: Diagnostics) -> Module | None:
         shown.append(len(bodies_of(module)))
         return original(module, diagnostics)
 
-    monkeypatch.setattr(bodies_alone, "run_shardy", spy)
+    monkeypatch.setattr(propagate_without_shardings, "run_shardy", spy)
     call = f"%r = stablehlo.custom_call @f(%a0) : ({T}) -> {T}"
     module = parse(random_bodies.module([(text, [("%r", T)]) for text in (NEGATED, call, NEGATED)]))
     run_passes(module, "mpmd-shardy-propagation")

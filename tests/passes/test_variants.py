@@ -15,8 +15,8 @@ from mpmd_trace.ir.ops import Module
 from mpmd_trace.passes.base import Pass
 from mpmd_trace.passes.manager import PassRun, run_passes
 from mpmd_trace.passes.options import parse_pipeline
+from mpmd_trace.passes.pass_table import OLD_OPTIONS, VARIANTS
 from mpmd_trace.passes.registry import build, pass_class
-from mpmd_trace.passes.tables import OLD_OPTIONS, VARIANTS
 
 
 @pytest.mark.parametrize("name", VARIANTS)
@@ -86,5 +86,5 @@ def test_other_options_stay_with_those_of_before() -> None:
 def test_rules_of_a_schedule_are_text() -> None:
     infos = [f'FragmentInfo(origins=["{name}"],stage=0,call_counter=0,mesh_name="m")' for name in "fg"]
     rule = f"FragmentScheduleRule(ordered_fragments=[{'->'.join(infos)}])"
-    (made,) = build(f"mpmd-follow-schedule{{rules={rule} warns=true}}")
-    assert made.spec == f"mpmd-follow-schedule{{rules={rule} warns=true}}"
+    (made,) = build(f"mpmd-follow-schedule{{rules={rule}}}")
+    assert made.spec == f"mpmd-follow-schedule{{rules={rule}}}"

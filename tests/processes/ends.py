@@ -142,7 +142,7 @@ def save_tensors(fails: bool, path: str, x: Any) -> None:
     if fails:
         safetensors.write = write  # type: ignore[assignment]
     try:
-        mt.save_safetensors(path, {"x": x})
+        mt.checkpoint.save_safetensors(path, {"x": x})
     except mt.MpmdError as error:
         print(f"caught: {error}", flush=True)
         sys.exit(3)

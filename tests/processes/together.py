@@ -504,7 +504,7 @@ def saved_and_restored() -> None:
             mt.save(os.path.join(folder, "saved"), {"weights": state, "key": jax.random.key(3), "count": 5})
         state, value = program(state, batch())
     last = mt.fetch((state, value))
-    manager = ocp.CheckpointManager(os.path.join(folder, "managed"), item_handlers=mt.checkpoint_handler())
+    manager = ocp.CheckpointManager(os.path.join(folder, "managed"), item_handlers=mt.checkpoint.checkpoint_handler())
     manager.save(7, args=ocp.args.PyTreeSave(state))
     manager.wait_until_finished()
     for places in (STAGES, UNEQUAL, ACROSS):
@@ -547,7 +547,7 @@ def safetensors_of_several_processes() -> None:
 
     folder = os.environ["FOLDER"] + ".safetensors"
     state = [spread(x, spec.sharding) for x, spec in zip(weights(2), like(STAGES), strict=True)]
-    names = {r"(\d)": mt.StoredAs(r"model.layers.\1.weight", transpose=True)}
+    names = {r"(\d)": mt.checkpoint.StoredAs(r"model.layers.\1.weight", transpose=True)}
     write_file = safetensors_files._write_file
 
     def late(*given: Any) -> None:  # process 0 puts the files in their places, which must wait for the others
@@ -555,7 +555,7 @@ def safetensors_of_several_processes() -> None:
         write_file(*given)
 
     safetensors_files._write_file = late
-    mt.save_safetensors(folder, state, names=names)
+    mt.checkpoint.save_safetensors(folder, state, names=names)
     safetensors_files._write_file = write_file
     own = f"model-0000{jax.process_index() + 1}-of-00002.safetensors"
     mine = f"{folder}.of.{jax.process_index()}"
@@ -565,15 +565,17 @@ def safetensors_of_several_processes() -> None:
     same(mt.fetch(mt.restore(mine, like(STAGES), names=names)), weights(2))
     for places in (UNEQUAL, ACROSS, SECOND_ALONE):
         same(mt.fetch(mt.restore(folder, like(places), names=names)), weights(2))
-    mt.save_safetensors(folder, [x + 1 for x in weights(2)], names=names, overwrite=True)  # by the first alone
+    mt.checkpoint.save_safetensors(
+        folder, [x + 1 for x in weights(2)], names=names, overwrite=True
+    )  # by the first alone
     same(mt.fetch(mt.restore(folder, like(STAGES), names=names)), [x + 1 for x in weights(2)])
     assert os.listdir(folder) == ["model.safetensors"]
-    mt.save_safetensors(folder, state, names=names, overwrite=True)
+    mt.checkpoint.save_safetensors(folder, state, names=names, overwrite=True)
     same(mt.fetch(mt.restore(folder, like(STAGES), names=names)), weights(2))
     rows = NamedSharding(topology(ACROSS, False)["m0"], PartitionSpec("x"))
     across = [spread(x, rows) for x in weights(2)]
     try:
-        mt.save_safetensors(folder, across, overwrite=True)
+        mt.checkpoint.save_safetensors(folder, across, overwrite=True)
     except mt.MpmdError as error:
         assert "0 is in parts on several processes, of which none has all" in str(error)
     else:

@@ -98,7 +98,7 @@ def snapshots(placement: str) -> Snapshots:
     x = jax.ShapeDtypeStruct((2, 2), jnp.float32)
     model = eqx.filter_eval_shape(Model, jax.random.key(0))
     lowered = filter_jit(step, config).lower_lazily(model, x, hooks=[found])
-    found.start(mpmd_trace.parse(lowered.traced.mlir_text()))
+    found.start(mpmd_trace.compiler.parse(lowered.traced.mlir_text()))
     _ = lowered.partitioned
     return found
 

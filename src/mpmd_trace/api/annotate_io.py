@@ -11,8 +11,6 @@ from mpmd_trace.ir.core import BlockArg, OpResult, Value
 from mpmd_trace.ir.ops import FragmentCallOp, FuncOp, TransferOp, make_transfer
 from mpmd_trace.ir.types import MeshTensorType, mesh_tensor
 
-__all__ = ["LAYOUT_MODE", "keep_memory_kinds", "put_on_host", "set_layouts"]
-
 LAYOUT_MODE = "mhlo.layout_mode"
 _HOST = "pinned_host"
 

@@ -17,8 +17,6 @@ from mpmd_trace.jax_compat.layouts import put
 from mpmd_trace.jax_compat.runtime import with_weak_type
 from mpmd_trace.jax_compat.tracing import structure_differences
 
-__all__ = ["CallingConvention"]
-
 
 def _without_values(leaves: Sequence[Leaf]) -> list[tuple[int, Any]]:
     """Return the leaves that are tangents of integers, which have no values: position and array."""

@@ -12,8 +12,6 @@ import numpy as np
 from mpmd_trace.diagnostics.messages import MpmdError
 from mpmd_trace.jax_compat.layouts import elsewhere
 
-__all__ = ["checkpoint_handler", "orbax"]
-
 
 def orbax() -> Any:
     """Return the module `orbax.checkpoint`.  Raises `MpmdError` where it is not installed."""
@@ -49,7 +47,7 @@ class _Whole:
 def checkpoint_handler() -> Any:
     """Return a `PyTreeCheckpointHandler` of Orbax, for `ocp.CheckpointManager` and `ocp.Checkpointer`.
 
-        manager = ocp.CheckpointManager(folder, item_handlers=mpmd_trace.checkpoint_handler())
+        manager = ocp.CheckpointManager(folder, item_handlers=mpmd_trace.checkpoint.checkpoint_handler())
         manager.save(step, args=ocp.args.PyTreeSave(state))
 
     It writes and reads the same format as Orbax's own, also in a job of several processes: each process writes what is

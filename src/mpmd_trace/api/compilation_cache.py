@@ -20,8 +20,6 @@ from mpmd_trace.frontend.trace import Traced
 from mpmd_trace.jax_compat import cache
 from mpmd_trace.jax_compat.tracing import trace_settings
 
-__all__ = ["find", "keep", "key_of_program", "signature"]
-
 _LOG = logging.getLogger("mpmd_trace")
 _KEPT = (
     *("in_tree", "out_tree", "stacks", "inputs", "outputs", "donated"),

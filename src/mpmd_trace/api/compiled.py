@@ -33,8 +33,6 @@ from mpmd_trace.jax_compat.layouts import place_of, put
 from mpmd_trace.passes.partition import IoSpec
 from mpmd_trace.scheduling.utilization import model_flops
 
-__all__ = ["Compiled"]
-
 
 class Compiled(StageInfo):
     """A compiled program.  Call it with arguments of the types it was lowered for.

@@ -22,7 +22,7 @@ from mpmd_trace.frontend.tags import is_name
 from mpmd_trace.ir.assignment import Assignment
 from mpmd_trace.passes.compile_options import CompileOptions
 from mpmd_trace.passes.mesh_order import is_cpu_mesh
-from mpmd_trace.scheduling.bridge import choose_schedule
+from mpmd_trace.scheduling.choose_schedule import choose_schedule
 from mpmd_trace.scheduling.user_rules import checked_rules
 
 __all__ = ["make_config"]

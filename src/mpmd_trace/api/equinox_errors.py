@@ -17,8 +17,6 @@ from mpmd_trace.frontend.scope import tag_of
 from mpmd_trace.frontend.trace import Traced
 from mpmd_trace.jax_compat.tracing import CALLBACK_LOGGER, callback_of, opened, subjaxprs
 
-__all__ = ["checks_of", "errors_of_equinox"]
-
 _MODULE = "equinox._errors"
 
 

@@ -18,8 +18,6 @@ from mpmd_trace.frontend.errors import mistake
 from mpmd_trace.frontend.statics import StaticLeaf, is_hashable, without_statics
 from mpmd_trace.jax_compat.refs import is_ref
 
-__all__ = ["StaticLeaves", "filter_jit", "is_dynamic", "plain_jit"]
-
 
 def is_dynamic(leaf: Any) -> bool:
     """Return whether `leaf` is an array, or stands for one."""

@@ -21,8 +21,6 @@ from mpmd_trace.frontend.errors import warn
 from mpmd_trace.jax_compat.layouts import elsewhere, put
 from mpmd_trace.jax_compat.tracing import is_key, key_implementation
 
-__all__ = ["restore_foreign"]
-
 
 def restore_foreign(path: str, tree: Any, names: Names | None, *, cast: bool, on_host: bool) -> Any:
     """Return `tree` with the arrays of a checkpoint of others; see `restore`.

@@ -37,7 +37,7 @@ from mpmd_trace.jax_compat.forks import check_not_forked
 from mpmd_trace.jax_compat.tracing import trace_settings
 from mpmd_trace.passes.manager import Hook
 from mpmd_trace.scheduling.balance import balanced, by_counts
-from mpmd_trace.scheduling.bridge import ScheduleChoice, choose_schedule, refusal, settle
+from mpmd_trace.scheduling.choose_schedule import ScheduleChoice, choose_schedule, refusal, settle
 
 __all__ = ["Compiled", "Jitted", "Lowered", "jit"]
 

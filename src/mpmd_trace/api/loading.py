@@ -20,9 +20,7 @@ from mpmd_trace.config import Config
 from mpmd_trace.diagnostics.internal import explains_internal_errors
 from mpmd_trace.diagnostics.messages import Diagnostic, MpmdError
 from mpmd_trace.frontend.trace import Rewritten, Traced
-from mpmd_trace.scheduling.bridge import ScheduleChoice
-
-__all__ = ["load"]
+from mpmd_trace.scheduling.choose_schedule import ScheduleChoice
 
 
 @explains_internal_errors

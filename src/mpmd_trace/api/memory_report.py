@@ -7,8 +7,6 @@ import dataclasses
 from mpmd_trace.backend.load import MemoryAnalysis
 from mpmd_trace.diagnostics.tables import Table, as_html, in_units
 
-__all__ = ["MemoryReport"]
-
 
 class MemoryReport(dict[str, MemoryAnalysis]):
     """The memory of one device of each mesh in bytes, by the name of the mesh; as text and in notebooks, a table."""

@@ -42,7 +42,7 @@ from mpmd_trace.passes.microbatches.rule_orders import UserRules
 from mpmd_trace.passes.partition import Partitioned, partition_as
 from mpmd_trace.passes.placement.single_mesh_loops import WHOLE
 from mpmd_trace.passes.request import PartitionRequest
-from mpmd_trace.scheduling.bridge import PROGRAM_ORDER, ScheduleChoice
+from mpmd_trace.scheduling.choose_schedule import PROGRAM_ORDER, ScheduleChoice
 from mpmd_trace.scheduling.fragments import Fragments, fragments_of
 from mpmd_trace.scheduling.user_rules import (
     MERGE,

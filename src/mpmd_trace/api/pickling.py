@@ -12,8 +12,6 @@ import jax
 
 from mpmd_trace.diagnostics.messages import MpmdError
 
-__all__ = ["dumps", "loads"]
-
 
 class _Pickler(pickle.Pickler):
     """Functions by name, also those that a decorator of their module has wrapped (`jax.nn.relu`)."""

@@ -21,8 +21,6 @@ from mpmd_trace.frontend.statics import Statics, divided, join
 from mpmd_trace.jax_compat.layouts import elsewhere, place_of, put
 from mpmd_trace.jax_compat.refs import array_in, is_ref, replace_array
 
-__all__ = ["abstract", "create", "place"]
-
 _NUMBERS = (bool, int, float, complex)
 
 

@@ -17,8 +17,6 @@ from mpmd_trace.diagnostics.messages import MpmdError
 from mpmd_trace.frontend.errors import callers_place, raise_problems
 from mpmd_trace.frontend.module_fields import numbers_in_modules
 
-__all__ = ["Program"]
-
 
 @dataclasses.dataclass(frozen=True, eq=False, repr=False)
 class Program:

@@ -19,8 +19,6 @@ from mpmd_trace.config import Config, MeshOfInput
 from mpmd_trace.frontend.errors import mistake
 from mpmd_trace.jax_compat.refs import array_in, is_ref, replace_array
 
-__all__ = ["Outcome", "Refs", "has_refs", "on_arrays", "with_refs_first"]
-
 
 @jax.tree_util.register_static
 @dataclasses.dataclass(frozen=True)

@@ -29,7 +29,7 @@ from mpmd_trace.passes.memory.reserved import Reserved
 from mpmd_trace.passes.memory.shard_optimizer_state import Replaced
 from mpmd_trace.passes.programs.overlap_microbatches import Work
 from mpmd_trace.passes.request import PartitionRequest, StepFacts
-from mpmd_trace.scheduling.bridge import ScheduleChoice
+from mpmd_trace.scheduling.choose_schedule import ScheduleChoice
 from mpmd_trace.scheduling.overlap import work_by_counts
 
 __all__ = ["Asked"]
@@ -104,7 +104,6 @@ class Asked:
             step=StepFacts(
                 stages=self.schedule.stages,
                 reverse_backward=self.schedule.reverse_backward,
-                schedule_is_chosen=config.pipeline_schedule is not None,
                 own_meshes=config.is_heterogeneous,
                 keeps_chlo=self.engine != "cpp",
                 device_memory=self.limit,

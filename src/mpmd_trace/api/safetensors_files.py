@@ -18,8 +18,6 @@ import numpy as np
 from mpmd_trace.diagnostics.files import write_file
 from mpmd_trace.diagnostics.messages import MpmdError
 
-__all__ = ["SafetensorsFiles", "Tensor", "check_dtypes", "is_safetensors", "is_there", "remove_parts", "write"]
-
 _SUFFIX = ".safetensors"
 _INDEX = "model.safetensors.index.json"
 #: The files of a model; a folder may have other models beside it.

@@ -20,8 +20,6 @@ from mpmd_trace.backend.distribution.job import current
 from mpmd_trace.backend.stacked import Pieces
 from mpmd_trace.jax_compat.tracing import is_key
 
-__all__ = ["Saved", "in_folder", "rows_of", "saved_arrays"]
-
 _ROWS = re.compile(r"rows (\d+):(\d+) of axis (\d+) of (.*)", re.DOTALL)
 _EMPTY = re.compile(r"empty (\w+)\[([\d,]+)\] (.*)", re.DOTALL)
 

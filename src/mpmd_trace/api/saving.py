@@ -27,8 +27,6 @@ from mpmd_trace.diagnostics.messages import Diagnostic, MpmdError
 from mpmd_trace.jax_compat.layouts import put
 from mpmd_trace.jax_compat.tracing import is_key, key_implementation
 
-__all__ = ["restore", "save"]
-
 #: What the names of saved numbers begin with, which are not arrays.
 _NUMBER = "number "
 

@@ -14,8 +14,6 @@ from mpmd_trace.diagnostics.tables import Table, as_html, as_text, in_units
 from mpmd_trace.jax_compat.targets import most_in_use
 from mpmd_trace.scheduling.utilization import peak_flops
 
-__all__ = ["StepClock", "StepStats", "plan_bubble", "step_stats"]
-
 #: The number of steps whose mean is taken.
 WINDOW = 32
 

@@ -15,8 +15,6 @@ import numpy as np
 
 from mpmd_trace.diagnostics.messages import Diagnostic, MpmdError
 
-__all__ = ["Names", "Rule", "StoredAs", "by_name", "converted", "dotted", "missing", "resolved"]
-
 _T = TypeVar("_T")
 
 #: How many arrays a message lists.

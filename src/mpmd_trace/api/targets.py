@@ -18,8 +18,6 @@ from mpmd_trace.diagnostics.messages import MpmdError
 from mpmd_trace.jax_compat.layouts import Format
 from mpmd_trace.jax_compat.targets import devices_of
 
-__all__ = ["Moved", "for_target", "target_devices"]
-
 
 def target_devices(target: str) -> list[jax.Device]:
     """Return the devices of a target, for meshes of programs that are compiled and not run.

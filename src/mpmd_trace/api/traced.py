@@ -15,8 +15,6 @@ from mpmd_trace.frontend.errors import mistake
 from mpmd_trace.frontend.trace import Traced
 from mpmd_trace.passes.manager import Hook
 
-__all__ = ["TracedStep"]
-
 
 @dataclasses.dataclass(frozen=True, eq=False, repr=False)
 class TracedStep(StageInfo):

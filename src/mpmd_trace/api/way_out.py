@@ -11,7 +11,7 @@ from mpmd_trace.diagnostics.messages import MpmdError
 from mpmd_trace.ir.ops import Module
 from mpmd_trace.schedules import ScheduleWarning
 from mpmd_trace.scheduling.auto import AutoSchedule, program_costs, rank_schedules
-from mpmd_trace.scheduling.bridge import ScheduleChoice, choose_schedule, settle
+from mpmd_trace.scheduling.choose_schedule import ScheduleChoice, choose_schedule, settle
 
 __all__ = ["way_out"]
 

@@ -14,9 +14,6 @@ from mpmd_trace.diagnostics.messages import Diagnostic, MpmdError, shortened
 from mpmd_trace.jax_compat.layouts import full_format, layout_of, put, same_layout
 from mpmd_trace.jax_compat.runtime import ArrayImpl
 
-__all__ = ["ArgumentChecker", "TracedArgument", "WrongSharding"]
-
-
 #: Host arrays are warned of when they come so often in a row, and are at least so many bytes together.
 _OFTEN, _COSTLY = 3, 2**20
 

@@ -9,8 +9,6 @@ from mpmd_trace.diagnostics.messages import MpmdError
 from mpmd_trace.ir.ops import local_type
 from mpmd_trace.ir.types import TensorType, Type
 
-__all__ = ["dtype_of", "tensor_type"]
-
 _DTYPES: dict[str, np.dtype] = {
     "i1": np.dtype(np.bool_),
     "f16": np.dtype(np.float16),

@@ -27,8 +27,6 @@ from mpmd_trace.ir.printer import print_op
 from mpmd_trace.jax_compat import runtime as compat
 from mpmd_trace.jax_compat.targets import positions
 
-__all__ = ["CompilerOptions", "Executable", "Known", "Progress", "compile_programs"]
-
 #: Called with (programs done, programs in all, name of the program just done).
 Progress = Callable[[int, int, str], None]
 #: XLA's options for the programs of each mesh.
@@ -206,7 +204,7 @@ def compile_programs(
         def run() -> Any:
             compiled = compat.compile_lowered(lowered, dict(chosen))
             if repeated:
-                _ = compiled.slim  # made here once, before several threads ask for it
+                _ = compiled.serialized  # made here once, before several threads ask for it
             return compiled
 
         return pool.submit(run)

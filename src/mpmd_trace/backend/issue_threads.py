@@ -22,8 +22,6 @@ from mpmd_trace.backend.plan import Free, Instruction, Plan, Run, Transfer
 from mpmd_trace.backend.steps import Places, Step, make_steps
 from mpmd_trace.jax_compat import runtime as compat
 
-__all__ = ["SLOW", "Lane", "ThreadedPlan", "lanes_of"]
-
 #: Seconds that an instruction takes to issue, on average, from which on threads are worth it: what passes a value from
 #: one thread to another takes some ten microseconds.
 SLOW = 500e-6

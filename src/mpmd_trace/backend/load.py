@@ -33,9 +33,6 @@ from mpmd_trace.jax_compat.layouts import Format, full_format
 if TYPE_CHECKING:
     from mpmd_trace.backend.distribution.multi_process_program import MultiProcessProgram
 
-__all__ = ["LoadedProgram", "MemoryAnalysis", "load", "run_module"]
-
-
 #: Held while a step is issued.  Devices must get the programs that run on several of them in one order, or
 #: collectives of two steps wait for each other.
 ISSUING = threading.RLock()

@@ -18,8 +18,6 @@ from mpmd_trace.ir.types import MeshTensorType, Type
 from mpmd_trace.jax_compat.layouts import Format, from_text, padded_bytes
 from mpmd_trace.jax_compat.targets import is_described, process_of
 
-__all__ = ["Placement", "check_topology", "device_owners", "overlaps", "spec_of"]
-
 
 def device_owners(topology: Mapping[str, Mesh | AbstractMesh]) -> dict[str, str]:
     """For each mesh the first one with the same devices in the same order: itself, unless meshes share them."""

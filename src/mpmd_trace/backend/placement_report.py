@@ -27,21 +27,6 @@ from mpmd_trace.ir.ops import HOISTED
 from mpmd_trace.ir.shardings import local_shape
 from mpmd_trace.ir.types import MeshTensorType, TensorType, tensor
 
-__all__ = [
-    "CAUSES",
-    "SMALL",
-    "Cause",
-    "Gathered",
-    "MeshMemory",
-    "MisplacedParam",
-    "PlacementReport",
-    "ReplacedOnOtherMesh",
-    "Role",
-    "Traffic",
-    "is_hoisted",
-    "placement_report",
-]
-
 Role = Literal["parameters", "state", "arguments"]
 Cause = Literal[
     "activations",

@@ -13,8 +13,6 @@ from typing import NamedTuple
 from mpmd_trace.ir.attributes import MeshAttr, parse_attribute
 from mpmd_trace.ir.types import MeshTensorType
 
-__all__ = ["Free", "Instruction", "Place", "Plan", "ProgramSpec", "Run", "Slot", "Transfer", "parse_mesh"]
-
 #: Type, memory kind and layout of a value.
 Place = tuple[MeshTensorType, str | None, str | None]
 

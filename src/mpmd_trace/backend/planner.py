@@ -20,8 +20,6 @@ from mpmd_trace.ir.shardings import local_shape
 from mpmd_trace.ir.types import MeshTensorType, TensorType, Type, mesh_tensor
 from mpmd_trace.ir.work import elements_computed
 
-__all__ = ["make_plan"]
-
 
 def make_plan(module: Module, function: str = "main", owners: Mapping[str, str] | None = None) -> Plan:
     """Return the plan of an exported module.

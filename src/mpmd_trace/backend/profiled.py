@@ -9,8 +9,6 @@ from typing import Any
 from mpmd_trace.backend.plan import Plan, Run, Transfer
 from mpmd_trace.jax_compat.profiling import annotation
 
-__all__ = ["annotated_calls"]
-
 Call = Callable[[Sequence[Any]], Sequence[Any]]
 
 

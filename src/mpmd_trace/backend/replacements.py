@@ -5,8 +5,6 @@ from __future__ import annotations
 import re
 from collections.abc import Container, Hashable, Mapping, Sequence
 
-__all__ = ["alike", "ends", "path_in", "replacements"]
-
 _BEGIN = re.compile(r"[\[.]")
 
 

@@ -28,8 +28,6 @@ from mpmd_trace.jax_compat import runtime as compat
 from mpmd_trace.jax_compat.layouts import put
 from mpmd_trace.jax_compat.profiling import is_profiling, step_annotation
 
-__all__ = ["Runtime"]
-
 Call = Callable[[Sequence[Any]], Sequence[Any]]
 #: Where a value is copied to, and whether the copy must not share the buffer of its source.
 Copy = tuple[NamedSharding, bool]

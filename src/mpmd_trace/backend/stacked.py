@@ -15,8 +15,6 @@ from mpmd_trace.jax_compat.layouts import put
 from mpmd_trace.jax_compat.runtime import assembled, shards_of
 from mpmd_trace.jax_compat.tracing import is_key
 
-__all__ = ["Pieces", "PiecesType", "StackedArrays", "check_not_deleted", "union"]
-
 #: The axis of the layers, and where an array is cut along it: `(0, (0, 4, 8))`.
 Rows = tuple[int, tuple[int, ...]]
 

@@ -11,8 +11,6 @@ from collections.abc import Callable, Iterable, Sequence
 
 from mpmd_trace.backend.plan import Free, Instruction, Plan, Run, Transfer
 
-__all__ = ["Places", "Step", "make_steps"]
-
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class Step:

@@ -25,8 +25,6 @@ import mpmd_trace
 from mpmd_trace.backend.load import LoadedProgram
 from mpmd_trace.diagnostics.messages import MpmdError
 
-__all__ = ["Stored", "read", "sealed", "stored_form", "versions", "written"]
-
 _FORMAT = 6
 #: Bytes of the checksum at the end.
 _DIGEST = 64

@@ -15,8 +15,6 @@ import jax
 from mpmd_trace.backend.plan import Plan, Run, Transfer
 from mpmd_trace.backend.runtime import Runtime
 
-__all__ = ["Measurement", "Timeline", "TimelineEntry", "lane_of", "measure"]
-
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class TimelineEntry:

@@ -10,8 +10,6 @@ from types import TracebackType
 
 from mpmd_trace.diagnostics.source_files import is_users
 
-__all__ = ["from_here", "with_users_line"]
-
 
 def from_here(text: str) -> str:
     """Return the text with files relative to the current folder."""

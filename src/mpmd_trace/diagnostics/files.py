@@ -12,8 +12,6 @@ from collections.abc import Iterator
 
 from mpmd_trace.diagnostics.messages import MpmdError
 
-__all__ = ["FileError", "check_output", "check_writable", "replace_folder", "write_file"]
-
 
 class FileError(MpmdError):
     """A file or folder that cannot be written."""

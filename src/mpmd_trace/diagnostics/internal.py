@@ -13,8 +13,6 @@ from typing import ParamSpec, TypeVar
 
 from mpmd_trace.diagnostics.source_files import is_ours, is_users
 
-__all__ = ["FrozenBodyError", "InternalError", "explains_internal_errors", "in_words", "internal_error"]
-
 P = ParamSpec("P")
 T = TypeVar("T")
 
@@ -55,7 +53,7 @@ def internal_error(error: BaseException) -> InternalError | None:
         "  - the traceback above, of all processes where there are several\n"
         f"  - the versions: {_versions()}\n"
         "  - the program: a file that shows it, or what mpmd-trace show FILE --stage ir prints "
-        "(in Python: print(mpmd_trace.trace(fn, *args).mlir_text()))"
+        "(in Python: print(mpmd_trace.compiler.trace(fn, *args).mlir_text()))"
     )
 
 

@@ -7,8 +7,6 @@ from collections.abc import Iterator
 
 from mpmd_trace.diagnostics.spelling import unquote
 
-__all__ = ["UNKNOWN", "Location", "fused"]
-
 _FILE = re.compile(r'("(?:[^"\\]|\\.)*"):(\d+):(\d+)')
 _ALIAS = re.compile(r"#loc\d*")
 _NAME = re.compile(r'"(?:[^"\\]|\\.)*"')

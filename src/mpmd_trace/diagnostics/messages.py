@@ -10,9 +10,6 @@ from typing import Literal
 from mpmd_trace.diagnostics.brief import from_here, with_users_line
 from mpmd_trace.diagnostics.location import UNKNOWN, Location
 
-__all__ = ["Diagnostic", "MpmdError", "MpmdWarning", "Note", "Severity", "shortened"]
-
-
 #: Of diagnostics that differ in names and numbers alone, so many are shown.
 SAME_KIND = 3
 #: Lines of ops are cut to this length; the types of a function can fill pages.

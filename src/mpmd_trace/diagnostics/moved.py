@@ -7,10 +7,8 @@ import warnings
 from collections.abc import Callable, Mapping
 from typing import Any
 
-__all__ = ["moved"]
 
-
-def moved(old: str, new: str, names: Mapping[str, str] | None = None) -> Callable[[str], Any]:
+def moved(old: str, new: str, names: Mapping[str, str] | None = None, stacklevel: int = 2) -> Callable[[str], Any]:
     """Return the `__getattr__` of the module `old`, which finds names in the module `new`, with a warning.
 
     `names`: those that it finds, and what they are called now; by default all, under the same names.
@@ -21,7 +19,7 @@ def moved(old: str, new: str, names: Mapping[str, str] | None = None) -> Callabl
         if now is None or name.startswith("__"):
             raise AttributeError(f"module {old!r} has no attribute {name!r}", name=name)
         result = getattr(importlib.import_module(new), now)
-        warnings.warn(f"{old}.{name} is {new}.{now}", DeprecationWarning, stacklevel=2)
+        warnings.warn(f"{old}.{name} is {new}.{now}", DeprecationWarning, stacklevel=stacklevel)
         return result
 
     return getattr_

@@ -9,8 +9,6 @@ from mpmd_trace.diagnostics.location import Location
 from mpmd_trace.diagnostics.messages import Diagnostic, MpmdError
 from mpmd_trace.diagnostics.spelling import quote
 
-__all__ = ["MOST_BRACKETS", "check_nesting"]
-
 #: As many brackets may be open at a place (an op in a region is in two or three), and in a location.
 MOST_BRACKETS = 200
 _MOST_IN_LOCATION = 5000

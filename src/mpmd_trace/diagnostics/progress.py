@@ -15,8 +15,6 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from contextvars import ContextVar
 
-__all__ = ["BAR_AFTER", "LOG", "TOLD_AFTER", "Compiling", "compiling", "stage", "without_bar"]
-
 LOG = logging.getLogger("mpmd_trace")
 #: Seconds after which a bar appears in a terminal.
 BAR_AFTER = 1.0

@@ -5,8 +5,6 @@ from __future__ import annotations
 import os
 import sysconfig
 
-__all__ = ["is_ours", "is_users"]
-
 _OURS = os.path.dirname(os.path.dirname(os.path.abspath(__file__))) + os.sep
 _COMMAND_LINE = f"{os.sep}mpmd_trace_cli{os.sep}"
 _TYPED = ("<ipython-input-", "<stdin>")

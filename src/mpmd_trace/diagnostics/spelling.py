@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import re
 
-__all__ = ["TOKENS", "matching_bracket", "quote", "split_top_level", "unquote"]
-
 _OPEN, _CLOSE = "<([{", ">)]}"
 #: A byte that cannot stand in a string literal as it is, and what may stand for one there.
 _SPECIAL = re.compile(rb'[^ -~]|["\\]')

@@ -6,8 +6,6 @@ import dataclasses
 import html
 from collections.abc import Sequence
 
-__all__ = ["Table", "as_html", "as_text", "in_units"]
-
 _STYLE = "text-align:{};padding:2px 10px;white-space:nowrap"
 
 

@@ -9,8 +9,6 @@ import equinox as eqx
 
 from mpmd_trace.frontend.gradients import value_and_grad
 
-__all__ = ["filter_value_and_grad"]
-
 
 def filter_value_and_grad(fn: Callable[..., Any], *, microbatches: int, **options: Any) -> Callable[..., Any]:
     """Compute `equinox.filter_value_and_grad(fn)` over a batch in microbatches; see `mpmd_trace.value_and_grad`.

@@ -19,8 +19,6 @@ from mpmd_trace.ir.postorder import postorder
 from mpmd_trace.jax_compat import explicit_axes, layouts, tracing
 from mpmd_trace.jax_compat.tracing import Closed
 
-__all__ = ["traced"]
-
 
 def traced(
     flat: Callable[..., Any], given: Given, leaves: Sequence[Any], in_shardings: Any, meshes: Sequence[Any]

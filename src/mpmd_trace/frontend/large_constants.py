@@ -9,8 +9,6 @@ from typing import Any
 from mpmd_trace.jax_compat import tracing
 from mpmd_trace.jax_compat.tracing import Closed, opened
 
-__all__ = ["LargeConstants", "is_large"]
-
 #: Constants of more bytes become inputs of the program; smaller ones are written into it.
 LARGE_CONSTANT_BYTES = 16 * 1024
 

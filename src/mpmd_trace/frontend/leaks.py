@@ -16,8 +16,6 @@ from mpmd_trace.frontend.errors import FrontendError, place_of, problem
 from mpmd_trace.frontend.functions import name_of
 from mpmd_trace.jax_compat import tracing
 
-__all__ = ["leak"]
-
 _TYPE = re.compile(r"intermediate value with type (\S+) wrapped")
 _FUNCTION = re.compile(r"function being traced when the value leaked was mpmd_trace\.(\w+)\[(.*?)\]")
 _LINE = re.compile(r"was created on line (.*?):(\d+)(?::\d+)? ")

@@ -20,8 +20,6 @@ from mpmd_trace.frontend.errors import mistake, place_of, warn
 from mpmd_trace.frontend.functions import name_of, positional_names
 from mpmd_trace.jax_compat.tracing import OpenJaxpr, is_literal, opened
 
-__all__ = ["Order", "checked", "parameter_order"]
-
 #: What the names of the parameters say: our order, or nothing.
 Order = Literal["ours", "unknown"]
 

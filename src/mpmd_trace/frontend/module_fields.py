@@ -17,8 +17,6 @@ from mpmd_trace.frontend.arguments import path_name
 from mpmd_trace.frontend.errors import FrontendError, place_of, problem
 from mpmd_trace.frontend.functions import labels, name_of
 
-__all__ = ["explained", "numbers_in_modules"]
-
 
 def numbers_in_modules(root: str, tree: Any) -> list[str]:
     """Return where in `tree`, which is called `root`, Equinox modules have fields that are Python numbers."""

@@ -15,8 +15,6 @@ import jax
 from mpmd_trace.frontend.errors import FrontendError, mistake, place_of, problem
 from mpmd_trace.frontend.functions import labels, name_of
 
-__all__ = ["explained", "kept"]
-
 T = TypeVar("T")
 
 

@@ -14,8 +14,6 @@ from jax import lax
 from mpmd_trace.jax_compat import tracing
 from mpmd_trace.jax_compat.tracing import Closed, Equation, opened
 
-__all__ = ["can_thread", "threaded"]
-
 #: The results of a jaxpr on arguments, and the token behind it, for the token before it.
 Inside: TypeAlias = Callable[[Closed, Sequence[Any], Any], tuple[list[Any], Any]]
 

@@ -12,8 +12,6 @@ from mpmd_trace.frontend.scope import Shared
 from mpmd_trace.jax_compat import lowering, tracing
 from mpmd_trace.jax_compat.tracing import Closed, Equation
 
-__all__ = ["OutlinedCalls"]
-
 
 class OutlinedCalls:
     """Makes calls; those of equal things have one body."""

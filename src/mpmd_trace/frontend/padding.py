@@ -9,8 +9,6 @@ import jax.numpy as jnp
 
 from mpmd_trace.frontend.errors import mistake
 
-__all__ = ["pad_rows"]
-
 
 def pad_rows(batch: Any, multiple: int) -> tuple[Any, jax.Array]:
     """Pad the first axes of `batch` to a multiple of `multiple`; return it and row weights (1, or 0 for padding).

@@ -25,8 +25,6 @@ from mpmd_trace.frontend.large_constants import is_large
 from mpmd_trace.jax_compat import tracing
 from mpmd_trace.jax_compat.tracing import Closed, Equation
 
-__all__ = ["Unknown", "key_of", "sources"]
-
 
 class Unknown(Exception):
     """There is something in the program that no key can tell from something else."""

@@ -21,8 +21,6 @@ from mpmd_trace.frontend.statics import Statics, divided, join
 from mpmd_trace.jax_compat import tracing
 from mpmd_trace.jax_compat.tracing import Closed, Equation
 
-__all__ = ["name_scans"]
-
 T = TypeVar("T")
 
 

@@ -8,8 +8,6 @@ from typing import Any
 
 import jax
 
-__all__ = ["ARRAY", "StaticLeaf", "Statics", "divided", "is_hashable", "join", "without_statics"]
-
 
 class _ArrayPlace:
     def __repr__(self) -> str:

@@ -8,8 +8,6 @@ from __future__ import annotations
 import dataclasses
 import re
 
-__all__ = ["Assignment"]
-
 # A host mesh is called `MESH/cpu`; without text behind # there is no kind.
 _PLACE = re.compile(r"(?P<mesh>[^/]*?(?:/cpu)?)(?:#(?P<kind>[^/]+))?(?:/(?P<stage>.*))?$", re.DOTALL)
 

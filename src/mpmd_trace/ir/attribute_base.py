@@ -13,26 +13,6 @@ from typing import Any, Self
 from mpmd_trace.diagnostics.spelling import quote
 from mpmd_trace.ir.interning import Interned, Interner
 
-__all__ = [
-    "ATTRIBUTES",
-    "UNIT",
-    "ArrayAttr",
-    "Attribute",
-    "BoolAttr",
-    "DenseArrayAttr",
-    "DictAttr",
-    "IntegerAttr",
-    "MeshAttr",
-    "MeshesWithOriginsAttr",
-    "ReductionAttr",
-    "StringAttr",
-    "SymbolRefAttr",
-    "TopologyAttr",
-    "UnitAttr",
-    "UserOriginAttr",
-    "dict_text",
-]
-
 
 class Attribute(Interned):
     """Any MLIR attribute.  `text` is its canonical spelling."""

@@ -18,24 +18,6 @@ from mpmd_trace.ir.printer import print_region
 from mpmd_trace.ir.semantics import is_removable
 from mpmd_trace.ir.types import Type
 
-__all__ = [
-    "BodyBuilder",
-    "bodies_in",
-    "copied_ops",
-    "dce",
-    "effective_operands",
-    "equivalent",
-    "fingerprint",
-    "free_values",
-    "map_ops",
-    "region_dce",
-    "remembered",
-    "remembers",
-    "restrict",
-    "rewrite_bodies",
-    "without_dead_ops",
-]
-
 T = TypeVar("T")
 Others = TypeVarTuple("Others")
 

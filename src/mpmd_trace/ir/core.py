@@ -24,20 +24,7 @@ from mpmd_trace.ir.operand_lists import OperandList
 from mpmd_trace.ir.printer import print_op
 from mpmd_trace.ir.types import Type
 from mpmd_trace.ir.use_lists import Link, UseList
-
-__all__ = [
-    "Block",
-    "BlockArg",
-    "Op",
-    "OpResult",
-    "Region",
-    "Use",
-    "Value",
-    "make_op",
-    "op_class",
-    "op_like",
-    "walk_regions",
-]
+from mpmd_trace.ir.walk import walk_regions
 
 _ORDERED_DIALECTS = frozenset({"func", "mpmd", "stablehlo", "chlo", "sdy", "scf", "affine"})
 
@@ -462,34 +449,6 @@ class Region:
                     for region in op.regions:
                         if not region.frozen:
                             region._refer_to_copies(mapping)
-
-
-def walk_regions(
-    regions: Sequence[Region], *, post_order: bool = True, reverse: bool = False, enters_frozen: bool = True
-) -> Iterator[Op]:
-    """Yield every op in some regions and those nested in them; `enters_frozen`: frozen ones, too."""
-    path: list[tuple[Op | None, Iterator[Op]]] = [(None, _ops_in(regions, reverse, enters_frozen))]
-    while path:
-        around, ops = path[-1]
-        for op in ops:
-            if not post_order:
-                yield op
-            if op.regions:
-                path.append((op, _ops_in(op.regions, reverse, enters_frozen)))
-                break
-            if post_order:
-                yield op
-        else:
-            path.pop()
-            if post_order and around is not None:
-                yield around
-
-
-def _ops_in(regions: Sequence[Region], reverse: bool, enters_frozen: bool) -> Iterator[Op]:
-    for region in reversed(regions) if reverse else regions:
-        if enters_frozen or not region.frozen:
-            for block in reversed(region.blocks) if reverse else region.blocks:
-                yield from reversed(block) if reverse else block
 
 
 _TERMINATORS = frozenset({"func.return", "mpmd.return", "stablehlo.return", "sdy.return", "cf.br", "cf.cond_br"})

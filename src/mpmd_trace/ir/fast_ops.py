@@ -9,8 +9,6 @@ from mpmd_trace.ir.attributes import Attribute
 from mpmd_trace.ir.core import Op, OpResult, Use, Value
 from mpmd_trace.ir.types import Type
 
-__all__ = ["make_unary", "take_over"]
-
 _SomeOp = TypeVar("_SomeOp", bound=Op)
 
 

@@ -5,8 +5,6 @@ from __future__ import annotations
 from mpmd_trace.ir.core import Block, BlockArg, Op, OpResult, Region, Use
 from mpmd_trace.ir.frozen import NO_ATTRIBUTES, NO_ENTRIES, Frozen, FrozenDict, FrozenList
 
-__all__ = ["freeze"]
-
 
 def freeze(region: Region) -> Region:
     """Make the region immutable and shareable.  Returns it."""

@@ -10,8 +10,6 @@ from mpmd_trace.ir.attributes import ArrayAttr, Attribute, DictAttr, StringAttr,
 from mpmd_trace.ir.core import Block, Op, Region, Value, make_op, op_class
 from mpmd_trace.ir.types import FunctionType, function_type
 
-__all__ = ["FuncOp", "callee_of", "function_around", "make_function"]
-
 #: For each mesh that has the devices of an earlier one, the first that has them.
 SHARED_DEVICES = "mpmd.shared_devices"
 

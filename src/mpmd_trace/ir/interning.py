@@ -6,8 +6,6 @@ import threading
 from typing import Generic, TypeVar
 from weakref import WeakValueDictionary
 
-__all__ = ["Interned", "Interner"]
-
 
 class Interned:
     """A type or an attribute.  `text` is its canonical spelling; equality is identity."""

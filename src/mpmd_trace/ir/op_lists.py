@@ -11,8 +11,6 @@ from typing import Any, ClassVar, Generic, Self, TypeVar
 
 from mpmd_trace.ir.frozen import refuse
 
-__all__ = ["Linked", "OpList"]
-
 #: Order numbers: those of neighbours differ by a stride, and the first is so large that many ops fit in front.
 _STRIDE = 1 << 20
 _FIRST = 1 << 50

@@ -12,8 +12,6 @@ from mpmd_trace.ir.frozen import refuse
 from mpmd_trace.ir.op_lists import Linked
 from mpmd_trace.ir.use_lists import Link
 
-__all__ = ["OperandList"]
-
 U = TypeVar("U", bound=Link[Any])
 V = TypeVar("V")
 

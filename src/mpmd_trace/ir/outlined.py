@@ -17,16 +17,6 @@ from mpmd_trace.ir.attributes import Attribute, IntegerAttr, StringAttr, SymbolR
 from mpmd_trace.ir.core import Op, Region, Value, make_op
 from mpmd_trace.ir.types import Type
 
-__all__ = [
-    "OUTLINED",
-    "insert_calls",
-    "make_outlined_call",
-    "outlined_attributes",
-    "outlined_callee",
-    "outlined_work",
-    "replace_op",
-]
-
 #: The target of these calls, and the attribute that their functions have in text.
 OUTLINED = "mpmd_trace.outlined"
 #: The attribute with the number of elements that a call computes.

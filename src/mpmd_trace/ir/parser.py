@@ -20,8 +20,6 @@ from mpmd_trace.ir.ops import FuncOp, Module
 from mpmd_trace.ir.outlined import OUTLINED
 from mpmd_trace.ir.types import FunctionType, Type, parse_type
 
-__all__ = ["parse_apart", "parse_generic"]
-
 _OP = re.compile(r'\s*(?:(%[\w$.-]+)(?::\d+)? = )?"((?:[^"\\]|\\.)*)"\(([^()]*)\)')
 _ALIAS = re.compile(r"([#!][A-Za-z_][\w$.-]*) = (.*)$")
 _ALIAS_USE = re.compile(r'"(?:[^"\\]|\\.)*"|[#!][A-Za-z_][\w$-]*(?![\w$.-])')

@@ -9,8 +9,6 @@ from __future__ import annotations
 from collections.abc import Callable, Hashable, Iterable, Iterator
 from typing import TypeVar
 
-__all__ = ["postorder"]
-
 Node = TypeVar("Node", bound=Hashable)
 
 

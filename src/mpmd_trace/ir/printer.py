@@ -12,8 +12,6 @@ from mpmd_trace.diagnostics.location import Location
 from mpmd_trace.ir.attributes import Attribute, dict_text
 from mpmd_trace.ir.types import Type
 
-__all__ = ["print_op", "print_region"]
-
 # What there is to print of the nodes of `ir/core.py`.
 
 

@@ -8,8 +8,6 @@ from mpmd_trace.ir.attributes import DenseArrayAttr, IntegerAttr
 from mpmd_trace.ir.core import Op, Value
 from mpmd_trace.ir.types import TensorType
 
-__all__ = ["integer", "integers", "listed", "ranked", "shape_of"]
-
 
 def integers(op: Op, name: str) -> tuple[int, ...]:
     """Return the values of an attribute such as `dimensions = array<i64: 0, 1>`."""

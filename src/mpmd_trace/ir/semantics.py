@@ -10,18 +10,6 @@ from mpmd_trace.ir.attributes import BoolAttr
 from mpmd_trace.ir.core import Op, Region, Value
 from mpmd_trace.ir.outlined import outlined_callee
 
-__all__ = [
-    "is_constant_like",
-    "is_negligible",
-    "is_pure",
-    "is_removable",
-    "is_removable_alone",
-    "reduction_kind",
-    "region_is_removable",
-    "region_reduction_kind",
-    "trivially_dead",
-]
-
 #: Never removed, even when unused.
 EFFECTFUL = frozenset(
     {

@@ -8,8 +8,6 @@ from collections.abc import Iterable
 from mpmd_trace.diagnostics.spelling import quote, split_top_level, unquote
 from mpmd_trace.ir.attribute_base import ATTRIBUTES, Attribute, SymbolRefAttr
 
-__all__ = ["SYMBOL", "Axis", "TensorShardingAttr", "TensorShardingPerValueAttr", "parse_sharding_body"]
-
 
 class Axis:
     """An axis or sub-axis of a sharding: `"x"` or `"x":(2)4` (pre-size 2, size 4)."""

@@ -25,20 +25,6 @@ from mpmd_trace.ir.attributes import (
 from mpmd_trace.ir.ops import Module
 from mpmd_trace.ir.types import MeshTensorType, TensorType
 
-__all__ = [
-    "byte_size",
-    "equivalent_shardings",
-    "fully_closed",
-    "fully_open",
-    "local_shape",
-    "map_shardings",
-    "mesh_of",
-    "mesh_ref",
-    "mesh_symbols",
-    "sharding_class",
-    "sharding_like",
-]
-
 
 def mesh_symbols(module: Module) -> dict[str, MeshAttr]:
     """Return the meshes that `sdy.mesh` ops of the module define, by symbol name."""

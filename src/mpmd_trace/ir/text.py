@@ -9,8 +9,6 @@ from mpmd_trace.ir.ops import Module
 from mpmd_trace.ir.parser import parse_generic
 from mpmd_trace.jax_compat.mlir import module_to_generic, to_generic
 
-__all__ = ["parse", "read_module"]
-
 
 def parse(
     text: str, *, filename: str = "-", allow_unregistered: bool = False, diagnostics: list[Diagnostic] | None = None

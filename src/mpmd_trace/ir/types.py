@@ -15,18 +15,6 @@ from mpmd_trace.ir.attribute_base import Attribute
 from mpmd_trace.ir.interning import Interned, Interner
 from mpmd_trace.ir.sharding_attributes import TensorShardingAttr, parse_sharding_body
 
-__all__ = [
-    "FunctionType",
-    "MeshTensorType",
-    "TensorType",
-    "Type",
-    "TypeAttr",
-    "function_type",
-    "mesh_tensor",
-    "parse_type",
-    "tensor",
-]
-
 
 class Type(Interned):
     """Any MLIR type.  `text` is its canonical spelling."""

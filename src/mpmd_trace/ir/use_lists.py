@@ -8,8 +8,6 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any, Generic, Self, TypeVar
 
-__all__ = ["Link", "UseList"]
-
 V = TypeVar("V", bound="UseList[Any]")
 U = TypeVar("U", bound="Link[Any]")
 

@@ -29,8 +29,6 @@ from mpmd_trace.ir.verify_ops import (
     parent_problem,
 )
 
-__all__ = ["verify"]
-
 #: Ops whose regions see nothing of what is around them.
 ISOLATED = frozenset(
     {"builtin.module", "func.func", "mpmd.fragment", "mpmd.named_computation", "sdy.manual_computation"}

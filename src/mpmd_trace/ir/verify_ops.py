@@ -22,16 +22,6 @@ from mpmd_trace.ir.ops import CallOp, ForOp, FragmentCallOp, FragmentOp, FuncOp,
 from mpmd_trace.ir.types import MeshTensorType, TensorType, Type
 from mpmd_trace.ir.verify_types import mesh_tensor_problem, no_mesh
 
-__all__ = [
-    "Problem",
-    "block_problem",
-    "call_problem",
-    "fragment_call_problem",
-    "func_call_problem",
-    "op_problem",
-    "parent_problem",
-]
-
 
 @dataclasses.dataclass
 class Problem:

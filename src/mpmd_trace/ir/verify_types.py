@@ -9,8 +9,6 @@ from collections.abc import Sequence
 from mpmd_trace.ir.attributes import Axis, MeshAttr, TensorShardingAttr, TopologyAttr
 from mpmd_trace.ir.types import MeshTensorType, TensorType
 
-__all__ = ["mesh_tensor_problem", "no_mesh"]
-
 
 @functools.lru_cache(maxsize=100_000)
 def mesh_tensor_problem(type: MeshTensorType, topology: TopologyAttr) -> str | None:

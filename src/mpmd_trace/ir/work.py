@@ -10,8 +10,6 @@ from mpmd_trace.ir.outlined import outlined_callee, outlined_work
 from mpmd_trace.ir.reading import listed, shape_of
 from mpmd_trace.ir.types import TensorType
 
-__all__ = ["RAGGED_DOT", "elements_computed", "products_of_ragged_dot"]
-
 #: The product of rows with the matrix of their group, as in a mixture of experts.
 RAGGED_DOT = "chlo.ragged_dot"
 

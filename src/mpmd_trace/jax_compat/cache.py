@@ -13,8 +13,6 @@ import jax
 from jax._src import compilation_cache, config
 from jax._src import path as paths
 
-__all__ = ["drop", "get", "is_used", "put"]
-
 
 def is_used(backend: Any) -> bool:
     """Return whether `jax_compilation_cache_dir` names a cache that is in use, and not everybody can write to."""

@@ -7,8 +7,6 @@ from typing import Any
 
 from mpmd_trace.jax_compat.mlir import module_to_generic
 
-__all__ = ["Calls"]
-
 
 class Calls:
     """The `func.call`s of a jaxlib module, which is changed in place.

@@ -27,8 +27,6 @@ from typing import Any
 
 from mpmd_trace.jax_compat.mlir import new_context
 
-__all__ = ["main"]
-
 
 def _library() -> Any:
     import jaxlib._jax  # loads the library: only the process that asks for it

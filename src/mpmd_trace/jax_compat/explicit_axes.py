@@ -20,8 +20,6 @@ from jax.sharding import AbstractMesh, AxisType, Mesh, PartitionSpec
 
 from mpmd_trace.jax_compat.tracing import Closed, Equation, is_jaxpr, raw_equations, subjaxprs
 
-__all__ = ["Plain", "ShardingTypeError", "explicit", "in_types_of", "is_plain", "of_type", "shared_mesh", "spec_of"]
-
 ShardingTypeError = core.ShardingTypeError
 
 

@@ -9,8 +9,6 @@ from jax._src import distributed, xla_bridge
 
 from mpmd_trace.diagnostics.messages import MpmdError
 
-__all__ = ["check_not_forked"]
-
 _is_child = False
 
 

@@ -20,8 +20,6 @@ from mpmd_trace.diagnostics.messages import Diagnostic, MpmdError, Note
 from mpmd_trace.diagnostics.nesting import check_nesting
 from mpmd_trace.diagnostics.spelling import quote
 
-__all__ = ["normalize_attribute", "prettify", "run_pipeline", "to_generic"]
-
 
 @functools.cache
 def _registry() -> Any:

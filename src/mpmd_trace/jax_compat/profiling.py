@@ -7,8 +7,6 @@ from contextlib import AbstractContextManager
 import jax
 from jax._src.lib import _profiler
 
-__all__ = ["annotation", "is_profiling", "step_annotation"]
-
 
 def is_profiling() -> bool:
     """Return whether a profile is being taken, by whomever."""

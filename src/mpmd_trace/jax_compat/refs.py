@@ -8,8 +8,6 @@ import jax
 from jax._src import array, core
 from jax.sharding import SingleDeviceSharding
 
-__all__ = ["array_in", "is_ref", "replace_array"]
-
 
 def is_ref(x: object) -> bool:
     """Return whether `x` is a Ref, outside of all traces."""

@@ -25,21 +25,7 @@ from jaxlib.mlir.dialects import func as func_dialect
 
 from mpmd_trace.diagnostics.messages import MpmdError
 from mpmd_trace.jax_compat.layouts import place_of
-from mpmd_trace.jax_compat.slim import slim
 from mpmd_trace.jax_compat.tracing import known_forms
-
-__all__ = [
-    "Built",
-    "Rebound",
-    "batched_copy",
-    "compile_lowered",
-    "deserialized",
-    "keeps_barriers",
-    "lower_function",
-    "rebound",
-    "same_tiles",
-    "traceback_scope",
-]
 
 ArrayImpl = jax_array.ArrayImpl
 
@@ -209,11 +195,6 @@ class Built:
         except jax.errors.JaxRuntimeError:
             return None
 
-    @functools.cached_property
-    def slim(self) -> bytes | None:
-        """As `serialized`, without what is not needed to run it."""
-        return _slim(self.serialized, self.runtime_executable())
-
     def _serialize(self) -> bytes:
         result: bytes = self._compiled._executable.xla_executable.serialize()
         return result
@@ -306,23 +287,13 @@ def _call(executable: Any, handlers: Any) -> Callable[[Sequence[jax.Array]], lis
 
 
 class Rebound:
-    """An executable that was read back for devices of our choice; see `rebound` and `deserialized`.
-
-    `like`: the one that it is a copy of, which knows what XLA compiled.
-    """
+    """An executable that was read back for devices of our choice; see `rebound` and `deserialized`."""
 
     #: Nothing else can be read back.
     calls_back = False
 
-    def __init__(
-        self,
-        executable: Any,
-        results: Sequence[jax.ShapeDtypeStruct],
-        serialized: bytes,
-        like: Built | Rebound | None = None,
-    ) -> None:
+    def __init__(self, executable: Any, results: Sequence[jax.ShapeDtypeStruct], serialized: bytes) -> None:
         self._executable = executable
-        self._like = like
         self.serialized = serialized
         made: dict[int, Any] = {}  # many results are alike, and then one object
         for result in results:
@@ -331,21 +302,13 @@ class Rebound:
                 made[id(result)] = pxla.global_aval_to_result_handler(aval, result.sharding, True)
         self._handlers = [made[id(result)] for result in results]
 
-    @functools.cached_property
-    def slim(self) -> bytes | None:
-        """As `serialized`, without what is not needed to run it."""
-        return _slim(self.serialized, self._executable) if self._like is None else self._like.slim
-
     def cost_analysis(self) -> Any:
-        return self._executable.cost_analysis() if self._like is None else self._like.cost_analysis()
+        return self._executable.cost_analysis()
 
     def memory_analysis(self) -> Any:
         return self._executable.get_compiled_memory_stats()
 
     def as_text(self) -> str:
-        if self._like is not None:
-            result: str = self._like.as_text()
-            return result
         return "\n\n".join(module.to_string() for module in self._executable.hlo_modules())
 
     def runtime_executable(self) -> Any:
@@ -363,16 +326,12 @@ def rebound(
 
     For devices that are only described, which nothing is loaded on, that is the compiled program itself.
 
-    The executable is serialized and read back with another device assignment: XLA does not compile again.  What it
-    read back has no text of its own where that is not needed to run it.
+    The executable is serialized and read back with another device assignment: XLA does not compile again.
     `results`: shape, dtype and sharding, over the other devices, of each result.
     """
     if isinstance(compiled, Built) and compiled.is_for_described:
         return compiled
-    if compiled.serialized is None or compiled.slim is None:
-        return None
-    executable = _loaded(compiled.slim, devices)
-    return None if executable is None else Rebound(executable, results, compiled.serialized, compiled)
+    return None if compiled.serialized is None else deserialized(compiled.serialized, devices, results)
 
 
 def deserialized(
@@ -381,11 +340,6 @@ def deserialized(
     """Return a serialized executable for these devices; None where a platform's executables belong to their devices."""
     loaded = _loaded(executable, devices)
     return None if loaded is None else Rebound(loaded, results, executable)
-
-
-def _slim(serialized: bytes | None, executable: Any) -> bytes | None:
-    is_known = serialized is not None and executable.local_devices()[0].platform == "cpu"
-    return slim(serialized) if serialized is not None and is_known else serialized
 
 
 def _loaded(executable: bytes, devices: Sequence[jax.Device]) -> Any:

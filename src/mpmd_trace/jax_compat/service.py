@@ -17,8 +17,6 @@ import threading
 import time
 from typing import Any
 
-__all__ = ["NotStarted", "ServiceProcess"]
-
 #: Seconds between looks, and those for which the service outlives process 0 at most: while others are connected, and
 #: where the system does not tell whether they are.
 _EACH, _LONGEST, _UNKNOWN = 0.25, 3600.0, 120.0

@@ -17,8 +17,6 @@ from mpmd_trace.frontend import tags
 from mpmd_trace.frontend.errors import mistake
 from mpmd_trace.frontend.names import is_path
 
-__all__ = ["name_layers"]
-
 F = TypeVar("F", bound=Callable[..., Any])
 
 

@@ -11,8 +11,6 @@ from flax import nnx
 from mpmd_trace.frontend import gradients
 from mpmd_trace.frontend.errors import mistake
 
-__all__ = ["value_and_grad"]
-
 
 def value_and_grad(
     fn: Callable[..., Any], *, microbatches: int, wrt: Any = nnx.Param, has_aux: bool = False, **options: Any

@@ -16,8 +16,6 @@ from mpmd_trace.config import Config
 from mpmd_trace.frontend.errors import warn
 from mpmd_trace.nnx import _objects
 
-__all__ = ["Objects", "jit"]
-
 
 class Objects(Adapter):
     """Objects of NNX as arguments and results of a program."""

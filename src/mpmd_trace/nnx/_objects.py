@@ -16,21 +16,6 @@ from typing import Any, NamedTuple
 import jax
 from flax import nnx
 
-__all__ = [
-    "Parts",
-    "all_parts",
-    "changing",
-    "given",
-    "is_lent",
-    "is_object",
-    "lifted",
-    "merged",
-    "nodes",
-    "pure_function",
-    "split",
-    "states",
-]
-
 
 @jax.tree_util.register_pytree_with_keys_class
 class Parts:

@@ -12,8 +12,6 @@ from mpmd_trace.api import placing
 from mpmd_trace.api.compiled import Compiled
 from mpmd_trace.nnx import _objects
 
-__all__ = ["create", "place"]
-
 
 def place(compiled: Compiled, *args: Any) -> tuple[Any, ...]:
     """Move the leading arguments of the program to where it wants them: objects in place, arrays as results.

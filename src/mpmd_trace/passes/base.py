@@ -10,8 +10,6 @@ from mpmd_trace.ir.diagnostics import Diagnostics, PassFailed
 from mpmd_trace.ir.ops import FuncOp, Module
 from mpmd_trace.passes.option_text import option_text
 
-__all__ = ["FunctionPass", "Pass", "Pipeline", "option", "said_by"]
-
 
 def option(default: Any, help: str, *, name: str | None = None) -> Any:
     """Return a dataclass field that is an option of a pass.

@@ -16,9 +16,6 @@ from typing import NamedTuple, TypeVar
 from mpmd_trace.ir.bodies import free_values
 from mpmd_trace.ir.core import Block, Op, OpResult
 
-__all__ = ["Join", "apply_order", "block_dependencies", "in_block_order", "ranked_order", "scan_order", "sort_block"]
-
-
 SomeOp = TypeVar("SomeOp", bound=Op)
 
 

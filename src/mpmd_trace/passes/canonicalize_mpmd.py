@@ -23,8 +23,6 @@ from mpmd_trace.passes.mlir_parts import frozen_bodies, result_of, run_on_bodies
 from mpmd_trace.passes.stablehlo.rules import New, Rule, any_value, made_by
 from mpmd_trace.passes.trivially_canonical import as_read
 
-__all__ = ["PIPELINE", "CanonicalizeMpmd", "canonical_body"]
-
 PIPELINE = (
     "canonicalize{max-iterations=10 max-num-rewrites=-1 region-simplify=disabled test-convergence=false top-down=false}"
 )

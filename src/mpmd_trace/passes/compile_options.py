@@ -145,7 +145,7 @@ class CompileOptions:
 
     @classmethod
     def of_partition(cls, given: Mapping[str, Any] | None) -> Self:
-        """Return the options that `mpmd_trace.partition` takes, by the names of the reference."""
+        """Return the options that `mpmd_trace.compiler.partition` takes, by the names of the reference."""
         return cls.of(given, _OF_PARTITION)
 
     @property
@@ -159,7 +159,7 @@ class CompileOptions:
         return {f.name: value for f in dataclasses.fields(self) if (value := getattr(self, f.name)) != f.default}
 
 
-#: The options that `mpmd_trace.partition` has, too.
+#: The options that `mpmd_trace.compiler.partition` has, too.
 _OF_PARTITION = tuple(f.name for f in dataclasses.fields(CompileOptions) if f.name.startswith("mpmd_"))
 #: Those that are no arguments of `make_config`.
 PARTITIONING_OPTIONS = (*_OF_PARTITION, "enable_heterogeneous_meshes")

@@ -14,8 +14,6 @@ from mpmd_trace.ir.freezing import freeze
 from mpmd_trace.ir.ops import FuncOp
 from mpmd_trace.ir.semantics import is_constant_like
 
-__all__ = ["ISOLATED", "ConstantUniquer", "constant_key", "constants_stay", "home_of", "with_unique_constants"]
-
 #: Ops that are not functions or frozen bodies and whose regions see nothing from outside either.
 ISOLATED = frozenset({"sdy.manual_computation"})
 

@@ -9,8 +9,6 @@ from __future__ import annotations
 from mpmd_trace.ir.attributes import IntegerAttr
 from mpmd_trace.ir.ops import FragmentOp, FuncOp
 
-__all__ = ["CONTROL_START", "add_control_dependency", "remove_control_dependencies"]
-
 #: The index of the first control operand.
 CONTROL_START = "mpmd.control_operand_start_idx"
 

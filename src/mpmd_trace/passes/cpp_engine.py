@@ -21,8 +21,6 @@ from mpmd_trace.passes.optimize.schedules import SCHEDULES, Schedule
 from mpmd_trace.passes.partition import IoSpec, Partitioned
 from mpmd_trace.passes.request import PartitionRequest, Phases
 
-__all__ = ["CppAnswer", "CppPartitioner", "available", "partition_with_cpp"]
-
 
 def available() -> bool:
     """Return whether this jaxlib contains the C++ partitioner."""

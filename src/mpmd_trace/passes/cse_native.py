@@ -18,8 +18,6 @@ from mpmd_trace.passes.base import Pass
 from mpmd_trace.passes.mlir_parts import frozen_bodies, result_of, run_on_bodies, run_on_functions
 from mpmd_trace.passes.trivially_canonical import is_plain
 
-__all__ = ["CseNative", "without_common_subexpressions"]
-
 _CSE = "cse"
 
 

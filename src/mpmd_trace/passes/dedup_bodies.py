@@ -8,8 +8,6 @@ from mpmd_trace.ir.bodies import bodies_in, fingerprint
 from mpmd_trace.ir.core import Block, Op, Region, Value
 from mpmd_trace.ir.ops import FuncOp
 
-__all__ = ["first_equal", "look_alike", "same_ops", "same_regions", "share_equal_bodies"]
-
 
 def share_equal_bodies(functions: Iterable[FuncOp]) -> None:
     """Make frozen bodies that print the same one object."""

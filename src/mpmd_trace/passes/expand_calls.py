@@ -20,8 +20,6 @@ from mpmd_trace.ir.ops import FuncOp
 from mpmd_trace.ir.semantics import is_constant_like
 from mpmd_trace.passes.constants import constant_key
 
-__all__ = ["Expander", "inline_call"]
-
 
 class _Constants:
     """Different constants in an order that can be reversed at no cost."""

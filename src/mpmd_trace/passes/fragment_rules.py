@@ -16,8 +16,6 @@ from mpmd_trace.ir.attributes import UserOriginAttr
 from mpmd_trace.ir.ops import FragmentOp
 from mpmd_trace.passes.fragment_info import SplitType, call_counter, set_call_counter, set_split_type, split_type
 
-__all__ = ["FragmentInfo", "MergeRule", "ScheduleRule", "parse_rule", "rule_problems"]
-
 
 @dataclasses.dataclass(frozen=True)
 class FragmentInfo:

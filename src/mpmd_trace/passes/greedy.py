@@ -15,13 +15,12 @@ from typing import Protocol
 
 from mpmd_trace.ir.bodies import region_dce as remove_dead_code
 from mpmd_trace.ir.bodies import without_dead_ops
-from mpmd_trace.ir.core import Block, Op, OpResult, Region, Value, walk_regions
+from mpmd_trace.ir.core import Block, Op, OpResult, Region, Value
 from mpmd_trace.ir.ops import FuncOp, Module
 from mpmd_trace.ir.semantics import is_constant_like, trivially_dead
 from mpmd_trace.ir.types import Type
+from mpmd_trace.ir.walk import walk_regions
 from mpmd_trace.passes.constants import ConstantUniquer, home_of, with_unique_constants
-
-__all__ = ["Choices", "Pattern", "Rewriter", "apply_greedily", "rewrites", "walk_mutable"]
 
 
 class Pattern(Protocol):

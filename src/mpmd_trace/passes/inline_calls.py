@@ -26,8 +26,6 @@ from mpmd_trace.passes.mlir_pass import MlirPass
 from mpmd_trace.passes.symbol_dce import References, SymbolDce
 from mpmd_trace.passes.trivially_canonical import PLAIN_OPS, all_names
 
-__all__ = ["InlineCalls", "has_calls"]
-
 #: What a callee may consist of when calls in it are inlined together with it: canonicalization may decide a `case`.
 _EXPANDED = (PLAIN_OPS | {"func.call", "func.return"}) - {"stablehlo.case"}
 

@@ -4,8 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Hashable
 
-__all__ = ["LoopNumbers"]
-
 
 class LoopNumbers:
     """The number of the loop of each fragment, told by those that came before it on its mesh.

@@ -19,8 +19,6 @@ from mpmd_trace.passes.base import Pass, said_by
 from mpmd_trace.passes.registry import build
 from mpmd_trace.passes.run_caches import caches_of_a_run
 
-__all__ = ["PassManager", "PassRun", "check_bodies", "printed_bodies", "run_passes", "verify_after"]
-
 
 @dataclasses.dataclass(frozen=True)
 class PassRun:

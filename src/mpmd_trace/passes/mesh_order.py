@@ -9,16 +9,6 @@ from typing import TypeVar
 
 from mpmd_trace.ir.attributes import TopologyAttr
 
-__all__ = [
-    "before",
-    "first_mesh",
-    "in_topology_order",
-    "is_cpu_mesh",
-    "mesh_index",
-    "schedulable_meshes",
-    "sort_by_mesh_order",
-]
-
 T = TypeVar("T")
 _DIGITS = re.compile(r"[0-9]+$")
 _LARGEST = 2**31 - 1

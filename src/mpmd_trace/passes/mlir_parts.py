@@ -21,8 +21,6 @@ from mpmd_trace.jax_compat.mlir import run_pipeline
 from mpmd_trace.passes.dedup_bodies import share_equal_bodies
 from mpmd_trace.passes.trivially_canonical import is_plain
 
-__all__ = ["frozen_bodies", "result_of", "run_on_bodies", "run_on_functions"]
-
 _CARRIER = "mpmd_trace_body_"
 
 

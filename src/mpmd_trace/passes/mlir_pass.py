@@ -14,8 +14,6 @@ from mpmd_trace.jax_compat.mlir import expand_pipeline, pipeline_parses, run_pip
 from mpmd_trace.passes.base import Pass
 from mpmd_trace.passes.options import REPEATED
 
-__all__ = ["MlirPass", "is_upstream", "run_on_text"]
-
 
 def is_upstream(name: str) -> bool:
     """Return whether jaxlib registers a pass of this name."""

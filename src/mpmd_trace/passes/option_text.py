@@ -5,8 +5,6 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import Any
 
-__all__ = ["option_text", "split_outside", "unwrap"]
-
 _OPEN, _CLOSE = "([{", ")]}"
 
 

@@ -13,8 +13,6 @@ from mpmd_trace.diagnostics.messages import MpmdError
 from mpmd_trace.passes.base import Pass
 from mpmd_trace.passes.option_text import split_outside, unwrap
 
-__all__ = ["REPEATED", "convert", "make_pass", "parse_options", "parse_pipeline"]
-
 
 def convert(text: str | None, annotation: Any, default: Any, where: str) -> Any:
     """Return the value of an option from its text (None: only the name was given).  Raises `MpmdError`."""

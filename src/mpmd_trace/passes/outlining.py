@@ -34,8 +34,6 @@ from mpmd_trace.jax_compat.calls import Calls
 from mpmd_trace.passes.base import Pass
 from mpmd_trace.passes.greedy import walk_mutable
 
-__all__ = ["CallOutlinedFunctions", "outline", "outline_calls"]
-
 #: Functions with fewer ops are inlined: passes may see what they do.
 _LARGE = 64
 

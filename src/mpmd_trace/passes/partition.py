@@ -22,12 +22,10 @@ from mpmd_trace.ir.types import MeshTensorType
 from mpmd_trace.passes.import_.clean_up import CleanUp, read_clean
 from mpmd_trace.passes.manager import Hook, PassManager, PassRun
 from mpmd_trace.passes.microbatches.rule_orders import UserRules
-from mpmd_trace.passes.optimize.schedules import Predicate, Sparse
+from mpmd_trace.passes.optimize.schedules import Predicate
 from mpmd_trace.passes.pipelines import passes_of
 from mpmd_trace.passes.placement.hypergraph import TOGETHER
 from mpmd_trace.passes.request import NamedMeshes, PartitionRequest, Phases, check_phases
-
-__all__ = ["IoSpec", "Partitioned", "partition", "partition_as"]
 
 #: How many phases of a pipeline run: "all" has two after "optimize".
 _PHASES = {"import": 1, "optimize": 2, "all": 4}
@@ -122,7 +120,6 @@ def partition(
     fragment_schedule_rules: Sequence[Any] = (),
     phases: Phases = "all",
     predicate: Predicate | None = None,
-    constraints: Sparse | None = None,
     same_mesh: Sequence[tuple[int, int]] = (),
     heterogeneous_meshes: bool = False,
     placement: Literal["reference", "cut"] = "reference",
@@ -142,7 +139,6 @@ def partition(
         fragment_schedule_rules: which fragments run in a given order; they replace the schedule.
         phases: "import", "optimize" (import and optimize) or "all".
         predicate: says which of two scheduling units of a mesh runs first, instead of a named schedule.
-        constraints: the orders wanted on a mesh, from its units, instead of a named schedule.
         same_mesh: arguments and results that are to share a mesh, as (argument, result) pairs: mesh inference
             places both where it can, and the result is transferred in the end where it cannot.
         heterogeneous_meshes: whether the meshes of the topology have axes of their own, whose names begin with
@@ -165,7 +161,6 @@ def partition(
         fragment_merge_rules=fragment_merge_rules,
         fragment_schedule_rules=fragment_schedule_rules,
         predicate=predicate,
-        constraints=constraints,
         same_mesh=same_mesh,
         heterogeneous_meshes=heterogeneous_meshes,
         placement=placement,

@@ -81,7 +81,6 @@ from mpmd_trace.passes.microbatches.rule_orders import UserRules
 from mpmd_trace.passes.optimize.pipeline_scheduler import PipelineScheduler
 from mpmd_trace.passes.optimize.remat_fragment import RematFragment
 from mpmd_trace.passes.optimize.rule_based_schedule import RuleBasedSchedule
-from mpmd_trace.passes.optimize.schedules import ExplicitOrder
 from mpmd_trace.passes.outlining import CallOutlinedFunctions
 from mpmd_trace.passes.placement.find_stages import FindStages
 from mpmd_trace.passes.placement.open_conditionals import OpenConditionals
@@ -136,7 +135,7 @@ def passes_of(
     options = request.options
     ours = options.mpmd_merge_backward_with_forward or options.mpmd_merge_forward_with_backward
     exact = options.placement == "reference" and not options.mpmd_equal_microbatches and not ours
-    if request.step is None and exact and not isinstance(request.schedule, ExplicitOrder):
+    if request.step is None and exact:
         yield from reference_pipeline(request, alias_bodies=alias_bodies)
     else:
         yield from pipeline(request, user_rules, alias_bodies=alias_bodies)
@@ -319,11 +318,10 @@ def pipeline(
         *_when(split, splits, CanonicalizeMpmd(), FragmentDce()),
     ]
     rules = None if user_rules is None else user_rules()
-    chosen = step is not None and step.schedule_is_chosen
     yield [
-        *(_scheduled(request, chosen) if rules is None else _with_rules(request, rules)),
+        *(_scheduled(request) if rules is None else _with_rules(request, rules)),
         *_when(options.mpmd_fragment_remat, RematFragment(options.mpmd_merge_remat_fragments)),
-        VerifyStagesOfLoops() if chosen else VerifyStageMerging(),
+        VerifyStageMerging() if step is None else VerifyStagesOfLoops(),
         *_when(late, *merge_inferred(uniform)),
         *_when(options.mpmd_merge_forward_with_backward, MergeForwardWithBackward()),
         *_when(options.mpmd_merge_backward_with_forward, MergeBackwardWithForward()),
@@ -391,13 +389,13 @@ def _placed(request: PartitionRequest) -> list[Pass]:
     ]
 
 
-def _scheduled(request: PartitionRequest, chosen: bool) -> list[Pass]:
+def _scheduled(request: PartitionRequest) -> list[Pass]:
     """Schedule and merge as the reference does: rules take the place of a schedule."""
     merges = request.merge_rules
     return [
         RuleBasedSchedule(rules=request.schedule_rules, remove_control_dependencies=not merges)
         if request.schedule_rules
-        else FollowSchedule(schedule=request.schedule, remove_control_dependencies=not merges, warns=chosen),
+        else FollowSchedule(schedule=request.schedule, remove_control_dependencies=not merges),
         *_when(merges, RuleBasedMerge(rules=merges)),
     ]
 

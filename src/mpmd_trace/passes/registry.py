@@ -10,7 +10,7 @@ from collections.abc import Sequence
 from typing import TypeVar
 
 from mpmd_trace.diagnostics.messages import MpmdError
-from mpmd_trace.passes import tables
+from mpmd_trace.passes import pass_table
 from mpmd_trace.passes.base import Pass, Pipeline
 from mpmd_trace.passes.mlir_pass import MlirPass, is_upstream
 from mpmd_trace.passes.options import convert, make_pass, nearest, parse_pipeline
@@ -20,9 +20,9 @@ __all__ = ["PASSES", "PIPELINES", "build", "get_pass", "pass_class", "pipeline_c
 P = TypeVar("P", bound=Pass)
 
 #: Name of a pass -> `module:Class` below `mpmd_trace.passes`, or the class when it was registered.
-PASSES: dict[str, str | type[Pass]] = {**tables.PASSES, **tables.VARIANTS}
+PASSES: dict[str, str | type[Pass]] = {**pass_table.PASSES, **pass_table.VARIANTS}
 #: The same for pipelines; a `Pipeline` is a dataclass of options with `passes()`.
-PIPELINES: dict[str, str | type[Pass]] = dict(tables.PIPELINES)
+PIPELINES: dict[str, str | type[Pass]] = dict(pass_table.PIPELINES)
 
 
 def register(cls: type[P]) -> type[P]:
@@ -90,7 +90,7 @@ def get_pass(name: str, options: dict[str, str | None] | None = None) -> list[Pa
 def _with_old_options(cls: type[Pass], options: dict[str, str | None]) -> Pass:
     """Return the pass, or the one that does now what one of its options asked for in the last release."""
     for option, text in options.items():
-        instead = tables.OLD_OPTIONS.get((cls.name, option))
+        instead = pass_table.OLD_OPTIONS.get((cls.name, option))
         if instead is not None:
             others = {name: value for name, value in options.items() if name != option}
             warnings.warn(f"{cls.name}{{{option}}} is the pass {instead}", DeprecationWarning, stacklevel=2)

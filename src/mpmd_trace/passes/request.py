@@ -1,4 +1,4 @@
-"""What `mpmd_trace.partition` is asked for: where a program lives and how it is scheduled."""
+"""What `mpmd_trace.compiler.partition` is asked for: where a program lives and how it is scheduled."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from mpmd_trace.passes.fragment_rules import MergeRule, ScheduleRule
 from mpmd_trace.passes.import_.assignments import IndexAssignment, NameAssignment, SameMesh
 from mpmd_trace.passes.memory.reserved import Reserved
 from mpmd_trace.passes.memory.shard_optimizer_state import Replaced
-from mpmd_trace.passes.optimize.schedules import SCHEDULES, Comparator, ExplicitOrder, Order, Predicate, Sparse
+from mpmd_trace.passes.optimize.schedules import SCHEDULES, Comparator, Order, Predicate
 from mpmd_trace.passes.options import nearest
 from mpmd_trace.passes.programs.overlap_microbatches import Work
 
@@ -44,8 +44,6 @@ class StepFacts:
     stages: str = "no"
     #: Whether the schedule runs backward passes from the last microbatch to the first.
     reverse_backward: bool = False
-    #: Whether the user has chosen the schedule, so that what does not fit it is worth a warning.
-    schedule_is_chosen: bool = False
     #: Whether an axis means that of the mesh where its value is, for meshes that share names of axes and differ in
     #: their sizes; the reference refuses them.
     own_meshes: bool = False
@@ -138,17 +136,14 @@ class PartitionRequest:
         fragment_merge_rules: Sequence[Any] = (),
         fragment_schedule_rules: Sequence[Any] = (),
         predicate: Predicate | None = None,
-        constraints: Sparse | None = None,
         same_mesh: Sequence[tuple[int, int]] = (),
         heterogeneous_meshes: bool = False,
         placement: Literal["reference", "cut"] = "reference",
     ) -> Self:
-        """Return the request that arguments of `mpmd_trace.partition` make.  Raises `MpmdError`."""
+        """Return the request that arguments of `mpmd_trace.compiler.partition` make.  Raises `MpmdError`."""
         options = dataclasses.replace(CompileOptions.of_partition(partitioning_options), placement=placement)
         order = options.schedule or SCHEDULES["GPipe"]
-        if constraints is not None:
-            order = ExplicitOrder("constraints", constraints)
-        elif predicate is not None:
+        if predicate is not None:
             order = Comparator(getattr(predicate, "__name__", "predicate"), predicate)
         if not named_meshes:
             raise MpmdError("the topology has no mesh; give at least one")

@@ -9,8 +9,6 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Any
 
-__all__ = ["caches_of_a_run", "run_cache"]
-
 _caches: list[dict[Any, Any]] = []
 
 

@@ -17,8 +17,6 @@ from mpmd_trace.ir.ops import FuncOp, Module
 from mpmd_trace.passes.base import FunctionPass, option
 from mpmd_trace.passes.greedy import Choices, Pattern, apply_greedily
 
-__all__ = ["StablehloOptimize"]
-
 _MAX_ROUNDS = 1000
 
 

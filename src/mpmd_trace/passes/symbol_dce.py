@@ -17,8 +17,6 @@ from mpmd_trace.ir.ops import FuncOp, Module
 from mpmd_trace.passes.base import Pass
 from mpmd_trace.passes.reachable import reachable
 
-__all__ = ["References", "SymbolDce"]
-
 
 class SymbolDce(Pass):
     """Every private function is referred to by a public function, or by one that is itself kept.

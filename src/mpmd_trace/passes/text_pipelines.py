@@ -19,8 +19,6 @@ from mpmd_trace.passes.optimize.schedules import SCHEDULES, Order
 from mpmd_trace.passes.pipelines import infer_mesh, passes_of
 from mpmd_trace.passes.request import PartitionRequest
 
-__all__ = ["ExportPipeline", "ImportPipeline", "InferMeshPipeline", "OptimizePipeline", "ShardingPropagationPipeline"]
-
 
 def _phase(number: int, **fields: Any) -> list[Pass]:
     request = PartitionRequest("", TopologyAttr.get({}), **fields)

@@ -13,8 +13,6 @@ from mpmd_trace.ir.freezing import freeze
 from mpmd_trace.ir.outlined import OUTLINED, outlined_callee
 from mpmd_trace.ir.semantics import is_constant_like
 
-__all__ = ["CHLO_UNARY", "PLAIN_OPS", "all_names", "as_read", "is_plain", "op_names"]
-
 #: The ops without regions.
 _SIMPLE = """
     abs add after_all and atan2 batch_norm_grad batch_norm_inference batch_norm_training bitcast_convert

@@ -32,21 +32,6 @@ from mpmd_trace.passes.outlining import outline
 from mpmd_trace.passes.sharding.convert_sdy_shardings_to_mpmd_types import ConvertSdyShardingsToMpmdTypes, unset_whole
 from mpmd_trace.passes.sharding.extract_reshards_from_inter_mesh_transfers import ExtractReshardsFromInterMeshTransfers
 
-__all__ = [
-    "CleanUpForXla",
-    "ConvertShardingsUnsettingWhole",
-    "CopyScalars",
-    "EraseUnusedArgumentsOfAllCalls",
-    "ExtractReshardsKeepingHostCopies",
-    "FinalizeKeepingMemories",
-    "IntroduceDirectTransfers",
-    "MergeByRulesStrictly",
-    "MergeUnitsInCallees",
-    "RewriteDirectly",
-    "ValidateNoUnnamedReshards",
-    "VerifyStagesOfLoops",
-]
-
 
 class CleanUpForXla(CleanUp):
     """Ops of CHLO stay, since XLA knows them, and large functions of keys that are called often stay out of line."""

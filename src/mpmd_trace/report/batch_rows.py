@@ -8,8 +8,6 @@ from typing import Any
 from mpmd_trace.frontend.scope import tag_of
 from mpmd_trace.jax_compat import tracing
 
-__all__ = ["batch_rows"]
-
 
 def batch_rows(closed: tracing.Closed) -> list[int]:
     """Return the numbers of rows of the arrays that the microbatches of a traced program are parts of.

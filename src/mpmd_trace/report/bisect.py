@@ -18,8 +18,6 @@ from mpmd_trace.report.interpreter import interpret, random_args
 from mpmd_trace.report.numbers import Error, Numbers, largest
 from mpmd_trace.report.reduce import reduce
 
-__all__ = ["Found", "Modules", "Stage", "bisect", "reduce_wrong_pass"]
-
 
 @dataclasses.dataclass(frozen=True)
 class Stage:

@@ -7,8 +7,6 @@ from collections.abc import Mapping, Sequence
 
 from mpmd_trace.diagnostics.messages import MpmdError
 
-__all__ = ["curves_svg"]
-
 
 def curves_svg(curves: Mapping[str, Sequence[float]], *, title: str) -> str:
     """One line per curve of losses over steps; the first is drawn wide, so that equal curves are both visible.

@@ -20,8 +20,6 @@ from mpmd_trace.jax_compat.layouts import put
 from mpmd_trace.report.interpreter import Remembered, interpret
 from mpmd_trace.report.numbers import Error, largest
 
-__all__ = ["Wrong", "wrong_instruction"]
-
 
 @dataclasses.dataclass(frozen=True)
 class Wrong:

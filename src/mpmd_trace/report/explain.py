@@ -37,8 +37,6 @@ from mpmd_trace.passes.request import PartitionRequest
 from mpmd_trace.report.explain_cut import CutExplainer
 from mpmd_trace.report.query import Thing, UnknownName, close_names, find, location_of, made_by, things_of
 
-__all__ = ["Chain", "Explanation", "Placement", "explain", "explain_ends", "explain_places", "rules_of"]
-
 _ANALYSIS = ("mpmd-infer-mesh-populate-use-set", "mpmd-infer-mesh-populate-src-set")
 
 

@@ -18,8 +18,6 @@ from mpmd_trace.passes.placement.cut import cost, cut
 from mpmd_trace.passes.placement.hypergraph import TRANSFER_BYTES, DataflowHypergraph
 from mpmd_trace.passes.placement.place import drop_markers
 
-__all__ = ["CutExplainer"]
-
 #: Fixes a node on a mesh: more than all that a step can move.
 _FIXED = 1 << 56
 #: What moves so many bytes is no scalar.

@@ -10,8 +10,6 @@ from pathlib import Path
 
 from mpmd_trace.diagnostics.files import check_writable, replace_folder
 
-__all__ = ["MARKER", "check_folder", "write_folder"]
-
 #: Folders that we made carry this file; others are never replaced.
 MARKER = ".mpmd_trace"
 

@@ -24,7 +24,15 @@ from mpmd_trace.ir.ops import FuncOp, Module, local_type
 from mpmd_trace.ir.printer import print_op
 from mpmd_trace.ir.types import TensorType, Type
 from mpmd_trace.jax_compat.runtime import lower_function
-from mpmd_trace.report.meaning import Meaning, clean, entry_function, is_constant, is_note, leaf_module, make_function
+from mpmd_trace.report.single_device_program import (
+    Meaning,
+    clean,
+    entry_function,
+    is_constant,
+    is_note,
+    leaf_module,
+    make_function,
+)
 
 __all__ = ["Remembered", "interpret", "random_args", "random_array"]
 

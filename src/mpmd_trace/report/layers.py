@@ -22,8 +22,6 @@ from mpmd_trace.report.plan_values import Profile, activation_slots, cut_bytes, 
 from mpmd_trace.report.timeline import FragmentActions
 from mpmd_trace.scheduling.transfers import Value
 
-__all__ = ["LayerValues", "values_of_layers"]
-
 
 @dataclasses.dataclass(frozen=True)
 class LayerValues:

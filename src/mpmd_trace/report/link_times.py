@@ -16,8 +16,6 @@ from mpmd_trace.jax_compat.runtime import batched_copy
 from mpmd_trace.schedules import Transfers
 from mpmd_trace.scheduling.transfers import Link, Links
 
-__all__ = ["SIZES", "fit_link", "measure_links"]
-
 #: Bytes per device of what is sent.
 SIZES = (1 << 10, 1 << 16, 1 << 20, 1 << 22)
 #: Transfers of each size that are measured, after one that is not.

@@ -18,8 +18,6 @@ from mpmd_trace.frontend.errors import problem
 from mpmd_trace.ir.ops import Module
 from mpmd_trace.report.interpreter import Remembered, interpret
 
-__all__ = ["Error", "Numbers", "difference", "largest", "on_one_device", "without_key"]
-
 Array = np.ndarray[Any, np.dtype[Any]]
 
 

@@ -15,10 +15,8 @@ from mpmd_trace.report.plan_options import Option, option_of, ranked
 from mpmd_trace.report.planning import Study
 from mpmd_trace.schedules import Action, Step
 from mpmd_trace.scheduling.auto import replayed, stage_ranks
-from mpmd_trace.scheduling.bridge import choose_schedule
+from mpmd_trace.scheduling.choose_schedule import choose_schedule
 from mpmd_trace.scheduling.transfers import fragment_action
-
-__all__ = ["MOST_CHECKS", "check_best", "check_option"]
 
 #: Options that are checked before the best one of them is taken as it is.
 MOST_CHECKS = 4

@@ -16,8 +16,6 @@ from mpmd_trace.passes.hoisting.select_hoists import Gather
 from mpmd_trace.schedules import Action, Schedule
 from mpmd_trace.scheduling.transfers import Value
 
-__all__ = ["WORDS", "Copies", "Cost", "copies_of_stages", "cost_of"]
-
 #: From the most memory to the most gathers.
 WORDS: tuple[Gather, ...] = ("step", "phase", "microbatch")
 

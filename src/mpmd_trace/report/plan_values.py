@@ -10,8 +10,6 @@ from mpmd_trace.report.timeline import FragmentActions, actions_by_place, run_ac
 from mpmd_trace.schedules import Action
 from mpmd_trace.scheduling.transfers import Value
 
-__all__ = ["Profile", "activation_slots", "activations", "at_fraction", "cut_bytes", "other_bytes", "values_of_plan"]
-
 
 def values_of_plan(plan: Plan, actions: FragmentActions) -> list[Value]:
     """Return the arguments of the plan and what its programs make, each once with all its copies."""

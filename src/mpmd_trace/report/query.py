@@ -11,8 +11,6 @@ from mpmd_trace.diagnostics.messages import MpmdError
 from mpmd_trace.ir.core import Op, Value
 from mpmd_trace.ir.ops import AssignOp, FragmentOp, Module, UnassignOp
 
-__all__ = ["Thing", "UnknownName", "close_names", "find", "location_of", "made_by", "things_of"]
-
 #: An op or a value, and the fragment that it is in.
 Thing = tuple[Value | Op, FragmentOp | None]
 

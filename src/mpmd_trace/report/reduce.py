@@ -21,8 +21,6 @@ from mpmd_trace.ir.verifier import verify
 from mpmd_trace.jax_compat.mlir import prettify_or_fail
 from mpmd_trace.report.operand_order import pick_entries
 
-__all__ = ["Reduction", "reduce"]
-
 #: Attributes without which a function is a different kind of thing.
 _KEPT = frozenset({"topology", "mesh_shape"})
 _CALLS = ("mpmd.call", "mpmd.fragment_call", "func.call")

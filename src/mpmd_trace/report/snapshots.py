@@ -31,8 +31,6 @@ from mpmd_trace.jax_compat.mlir import prettify
 from mpmd_trace.passes.manager import PassRun
 from mpmd_trace.report.ir_diff import Outline, changes, outline
 
-__all__ = ["Snapshots", "count_ops", "read_index", "unified_diff"]
-
 
 def count_ops(module: Module) -> dict[str, int]:
     """Return how often each op occurs, with shared bodies counted once for every op that refers to them; also

@@ -8,8 +8,6 @@ from collections.abc import Iterable
 from mpmd_trace.diagnostics.source_files import is_users
 from mpmd_trace.ir.core import Op
 
-__all__ = ["written_in"]
-
 
 def written_in(ops: Iterable[Op], most: int = 8) -> list[str]:
     """Return the first places (`file:line`, seen from here) in the user's files that the ops come from."""

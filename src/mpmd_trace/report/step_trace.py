@@ -13,8 +13,6 @@ from mpmd_trace.report.sources import written_in
 from mpmd_trace.report.timeline import FragmentActions, kind_and_microbatch, steps_by_place, timed
 from mpmd_trace.schedules import KIND_NAMES, Kind, Slice, Trace
 
-__all__ = ["step_trace"]
-
 _SECOND = 1e6
 #: Between steps, as a part of the step.
 _GAP = 0.05

@@ -18,17 +18,6 @@ from mpmd_trace.passes.manager import PassRun
 from mpmd_trace.schedules import Action, Event, Step, Timeline, fused
 from mpmd_trace.scheduling.transfers import fragment_step
 
-__all__ = [
-    "FragmentActions",
-    "actions_by_place",
-    "kind_and_microbatch",
-    "measured_timeline",
-    "planned_timeline",
-    "run_actions",
-    "steps_by_place",
-    "timed",
-]
-
 
 @dataclasses.dataclass
 class FragmentActions:

@@ -7,8 +7,6 @@ from html import escape
 
 from mpmd_trace.schedules._actions import COLORS, KIND_NAMES, Step
 
-__all__ = ["orders_html", "timeline_html"]
-
 _BOX = "display:inline-block;overflow:hidden;white-space:nowrap;text-align:center;font-size:11px;color:#fff"
 
 

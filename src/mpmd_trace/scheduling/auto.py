@@ -79,7 +79,7 @@ class AutoSchedule:
         if speed is not None and not (isinstance(speed, int | float) and speed > 0):
             raise MpmdError(f"flops_per_second is {speed!r}; it is the speed of a device, above 0")
         if self.links is not None and not isinstance(self.links, Links):
-            raise MpmdError(f"links is {self.links!r}; make it with mpmd_trace.Links")
+            raise MpmdError(f"links is {self.links!r}; make it with mpmd_trace.scheduling.Links")
         if self.links is not None and speed is None:
             raise MpmdError(
                 "links are in seconds, but the work of the program is counted in operations; say with "

@@ -17,8 +17,6 @@ from mpmd_trace.passes.optimize.schedules import ScheduleError
 from mpmd_trace.scheduling.costs import flops
 from mpmd_trace.scheduling.transfers import fragment_action
 
-__all__ = ["Fragment", "Fragments", "fragments_of", "reader"]
-
 
 @dataclasses.dataclass(frozen=True, eq=False, slots=True)
 class Fragment:

@@ -17,9 +17,7 @@ from mpmd_trace.scheduling.fragments import Fragment, Fragments, fragments_of, r
 
 if TYPE_CHECKING:
     from mpmd_trace.config import Config
-    from mpmd_trace.scheduling.bridge import ScheduleChoice
-
-__all__ = ["MERGE", "SCHEDULE", "MergeNeighbours", "checked_rules", "has_rules", "literal_rules", "rules_of_program"]
+    from mpmd_trace.scheduling.choose_schedule import ScheduleChoice
 
 MERGE, SCHEDULE = "fragment_merge_rules", "fragment_schedule_rules"
 

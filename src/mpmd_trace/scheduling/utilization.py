@@ -14,8 +14,6 @@ import re
 from mpmd_trace.ir.ops import Module
 from mpmd_trace.scheduling.costs import flops
 
-__all__ = ["PEAK_FLOPS", "Utilization", "model_flops", "peak_flops"]
-
 #: Peak dense bfloat16 FLOP/s of one device by `jax.Device.device_kind` (a regular expression that has to match from the
 #: start), with the document that says so.  The first match counts.
 PEAK_FLOPS: tuple[tuple[str, float, str], ...] = (

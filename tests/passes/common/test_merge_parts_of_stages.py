@@ -101,7 +101,7 @@ def test_the_backwards_of_a_sum() -> None:
     for name, found in lowered.compile()(p, x).items():
         np.testing.assert_allclose(found, jax.jit(step)(p, x)[name], rtol=1e-5)
     with pytest.raises(MpmdError, match="stage 0 runs twice"):
-        mpmd_trace.partition(
+        mpmd_trace.compiler.partition(
             lowered.traced.mlir_text(),
             "step",
             [("m0", [("x", 1)]), ("m1", [("x", 1)])],

@@ -11,7 +11,8 @@ import pytest
 from jax.sharding import Mesh
 
 import mpmd_trace
-from mpmd_trace import enumerated_for, named_computation, parse
+from mpmd_trace import enumerated_for, named_computation
+from mpmd_trace.compiler import parse
 from mpmd_trace.ir.bodies import fingerprint
 from mpmd_trace.ir.ops import FragmentCallOp, FragmentOp
 from mpmd_trace.passes.manager import PassManager

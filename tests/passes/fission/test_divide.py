@@ -23,9 +23,9 @@ from mpmd_trace.ir.ops import Module
 from mpmd_trace.ir.text import read_module
 from mpmd_trace.ir.verifier import verify
 from mpmd_trace.passes.common.splitting import backward_closure
+from mpmd_trace.passes.fission.deferred_work import waits_for
 from mpmd_trace.passes.fission.demand import demanded
-from mpmd_trace.passes.fission.divide import divide
-from mpmd_trace.passes.fission.waiting import waits_for
+from mpmd_trace.passes.fission.split_divided import divide
 from mpmd_trace.passes.manager import run_passes
 from oracle import evaluate
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from mpmd_trace import parse
+from mpmd_trace.compiler import parse
 from mpmd_trace.ir.ops import CallOp, Module
 from mpmd_trace.passes.manager import PassManager
 from oracle import assert_same_meaning

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 
 import pytest
 
-from mpmd_trace import parse
+from mpmd_trace.compiler import parse
 from mpmd_trace.ir.ops import CallOp, Module
 from mpmd_trace.passes.manager import PassManager
 from oracle import assert_same_meaning

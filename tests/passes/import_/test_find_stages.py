@@ -8,7 +8,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from mpmd_trace import MpmdError, parse, run_passes
+from mpmd_trace import MpmdError
+from mpmd_trace.compiler import parse, run_passes
 from mpmd_trace.ir.ops import FragmentOp, Module
 
 #: (name, mesh, stage or None, names of those that it uses)

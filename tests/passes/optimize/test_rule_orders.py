@@ -17,23 +17,21 @@ from mpmd_trace.ir.text import parse
 from mpmd_trace.passes.base import Pass
 from mpmd_trace.passes.fragment_rules import FragmentInfo, MergeRule, ScheduleRule
 from mpmd_trace.passes.manager import PassManager, run_passes
+from mpmd_trace.passes.microbatches.action_order import ActionOrder
 from mpmd_trace.passes.microbatches.follow_schedule import FollowSchedule
 from mpmd_trace.passes.microbatches.rule_orders import UserRules
-from mpmd_trace.passes.optimize.schedules import SCHEDULES, Comparator, Constraints, ExplicitOrder, Order, Unit
+from mpmd_trace.passes.optimize.schedules import SCHEDULES, Comparator, Order
 from mpmd_trace.passes.pipelines import pipeline as passes_of_jit
 from mpmd_trace.passes.request import PartitionRequest, StepFacts
+from mpmd_trace.schedules import Schedule, from_orders
 
 
-def scheduled(
-    text: str, schedule: str, rules: Sequence[ScheduleRule] = (), *, by_pairs: bool = False, sparse: bool = False
-) -> Module:
-    """The program after scheduling: by name, by asking the predicate, or by the constraints of the name."""
+def scheduled(text: str, schedule: str, rules: Sequence[ScheduleRule] = (), *, by_pairs: bool = False) -> Module:
+    """The program after scheduling: by name, or by asking the predicate."""
     module = parse(text)
     order: Order = SCHEDULES[schedule]
     if by_pairs:
         order = Comparator(schedule, order.before)
-    if sparse:
-        order = ExplicitOrder(schedule, order.constraints)
     run_passes(module, [FollowSchedule(schedule=order, rules=tuple(rules))])
     return module
 
@@ -67,7 +65,7 @@ def rule(*infos: FragmentInfo) -> ScheduleRule:
     microbatches=st.integers(1, 4),
     schedule=st.sampled_from(["none", "1F1B", "GPipe", "GPipeBut1F1BForLastMesh"]),
     example=st.sampled_from(["none", "1F1B", "GPipe"]),
-    way=st.sampled_from([{}, {"by_pairs": True}, {"sparse": True}]),
+    way=st.sampled_from([{}, {"by_pairs": True}]),
     data=st.data(),
 )
 @settings(max_examples=60, deadline=None, derandomize=True)
@@ -98,7 +96,7 @@ def test_rules_that_fit_are_followed(
     meshes=st.integers(1, 3),
     microbatches=st.integers(2, 4),
     schedule=st.sampled_from(["1F1B", "GPipe"]),
-    way=st.sampled_from([{}, {"by_pairs": True}, {"sparse": True}]),
+    way=st.sampled_from([{}, {"by_pairs": True}]),
     data=st.data(),
 )
 @settings(max_examples=60, deadline=None, derandomize=True)
@@ -132,7 +130,8 @@ def test_both_sides_are_named() -> None:
         "error: a schedule rule wants \"f0\" of microbatch 3 on 'm0' before \"f0\"(1) of microbatch 0 on 'm0', "
         "but the schedule '1F1B' wants it the other way round:\n"
         "  \"f0\"(1) of microbatch 0 on 'm0', then \"f0\" of microbatch 2 on 'm0': the schedule '1F1B'\n"
-        "  \"f0\" of microbatch 2 on 'm0', then \"f0\" of microbatch 3 on 'm0': the schedule '1F1B'\n"
+        "  \"f0\" of microbatch 2 on 'm0', then \"f0\"(1) of microbatch 1 on 'm0': the schedule '1F1B'\n"
+        "  \"f0\"(1) of microbatch 1 on 'm0', then \"f0\" of microbatch 3 on 'm0': the schedule '1F1B'\n"
         'Leave the rule out, or choose another schedule: pipeline_schedule="none" has the rules and the data flow alone'
     )
 
@@ -150,15 +149,13 @@ def test_a_conflict_through_another_mesh() -> None:
 def test_a_schedule_that_cannot_be_followed_gives_way() -> None:
     """Chains that contradict the data flow between meshes: the nearest order, and the rules in it."""
 
-    def constraints(units: Sequence[Unit]) -> Constraints:
-        late = units[0].mesh == "m1"
-        row = sorted(units, key=lambda u: (u.transpose, u.counter if late or u.transpose else -u.counter))
-        forwards = [u for u in row if u.transpose == 0]
-        return Constraints(chains=[[[u] for u in [*row[len(forwards) :], *forwards]]])  # backwards first
+    def make(meshes: int, microbatches: int, chunks: int | None) -> Schedule:
+        early = [f"0B{m}" for m in range(3)] + [f"0F{m}" for m in (2, 1, 0)]  # backwards first
+        return from_orders([early, [f"1B{m}" for m in range(3)] + [f"1F{m}" for m in range(3)]])
 
     module = parse(pipeline(2, 3))
     one = rule(info(0, 2), info(0, 0, 1))
-    manager = PassManager([FollowSchedule(schedule=ExplicitOrder("it", constraints), rules=(one,))])
+    manager = PassManager([FollowSchedule(schedule=ActionOrder("it", make), rules=(one,))])
     manager.run(module)
     (found,) = manager.diagnostics
     assert found.severity == "warning" and "cannot be followed exactly: it wants" in found.message

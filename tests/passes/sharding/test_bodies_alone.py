@@ -11,7 +11,7 @@ from mpmd_trace.ir.diagnostics import Diagnostics
 from mpmd_trace.ir.text import parse
 from mpmd_trace.passes import mlir_pass
 from mpmd_trace.passes.sharding import shardy_propagation
-from mpmd_trace.passes.sharding.bodies_alone import drop_unused_transfers, has_no_shardings
+from mpmd_trace.passes.sharding.propagate_without_shardings import drop_unused_transfers, has_no_shardings
 from mpmd_trace.passes.sharding.shardy_propagation import ShardyPropagation
 
 HEAD = """

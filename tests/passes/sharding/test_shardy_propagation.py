@@ -16,8 +16,8 @@ from mpmd_trace.passes.compile_options import CompileOptions
 from mpmd_trace.passes.manager import run_passes
 from mpmd_trace.passes.pipelines import passes_of
 from mpmd_trace.passes.request import PartitionRequest
-from mpmd_trace.passes.sharding.kinds import Kinds
-from mpmd_trace.passes.sharding.reduction import Reduction, reducible
+from mpmd_trace.passes.sharding.equivalence_classes import Kinds
+from mpmd_trace.passes.sharding.reduced_program import Reduction, reducible
 from mpmd_trace.passes.sharding.shardy import propagation_pipeline
 from mpmd_trace.passes.sharding.shardy_propagation import ShardyPropagation
 from util import distinct_bodies

@@ -14,8 +14,6 @@ from mpmd_trace.backend.stacked import Pieces, check_not_deleted
 from mpmd_trace.diagnostics.messages import MpmdError
 from mpmd_trace.jax_compat.tracing import is_key
 
-__all__ = ["process_allgather"]
-
 #: Bytes that a process may give others at a time.
 _MOST = 64 << 20
 

@@ -6,8 +6,6 @@ import dataclasses
 import time
 from collections.abc import Callable, Iterable, Sequence
 
-__all__ = ["Offset", "Span", "merged", "offset_of"]
-
 #: The place of an instruction in the plan, when it started, and when it ended, in seconds.
 Span = tuple[int, float, float]
 

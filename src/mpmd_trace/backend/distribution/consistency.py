@@ -18,8 +18,6 @@ from mpmd_trace.backend.placement import Placement
 from mpmd_trace.backend.plan import Plan
 from mpmd_trace.diagnostics.messages import Diagnostic, MpmdError
 
-__all__ = ["check_consistency", "differences"]
-
 _SETTINGS = (
     "jax_enable_x64",
     "jax_default_matmul_precision",

@@ -7,8 +7,6 @@ import time
 from collections.abc import Callable
 from typing import Any
 
-__all__ = ["Deadline", "PendingOp", "is_broken", "is_done", "is_pending", "is_there", "reason"]
-
 
 @dataclasses.dataclass(frozen=True, slots=True, eq=False)
 class PendingOp:

@@ -29,18 +29,6 @@ from mpmd_trace.backend.distribution.parts import issued
 from mpmd_trace.backend.plan import Free, Plan, Run
 from mpmd_trace.diagnostics.messages import Diagnostic, MpmdError
 
-__all__ = [
-    "Deadlock",
-    "Parts",
-    "Wait",
-    "check_order",
-    "find_all_faults",
-    "find_deadlock",
-    "find_faults",
-    "find_faults_of_runtime",
-    "least_buffers",
-]
-
 #: What each process does, in order.
 Parts = Mapping[int, Sequence[Action]]
 

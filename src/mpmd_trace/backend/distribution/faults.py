@@ -6,8 +6,6 @@ import dataclasses
 
 from mpmd_trace.diagnostics.messages import MpmdError
 
-__all__ = ["Fault", "PeerError"]
-
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class Fault:

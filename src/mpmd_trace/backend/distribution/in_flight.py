@@ -9,8 +9,6 @@ from typing import Any
 
 import jax
 
-__all__ = ["InFlight"]
-
 #: Half of XLA's own limit (`max_inflight_computations_per_device` of its CPU client), for those that are not counted.
 _MOST = 16
 

@@ -16,8 +16,6 @@ from mpmd_trace.backend.distribution.transport import DevicePut, Pull, Transport
 from mpmd_trace.diagnostics.messages import MpmdError
 from mpmd_trace.jax_compat.distributed import sends_between_processes
 
-__all__ = ["Job", "Transfers", "begin", "current", "end", "has_ended", "is_reachable", "joined", "own_address"]
-
 #: How arrays go between processes: through host memory, with JAX's transfer servers, or with `jax.device_put`.
 Transfers = Literal["host", "device_put"]
 

@@ -12,8 +12,6 @@ from typing import Protocol
 
 from mpmd_trace.backend.distribution.faults import PeerError
 
-__all__ = ["Link", "Store", "connected"]
-
 #: Seconds in which who connects must say who it is, and the bytes of that.
 _GREETING, _LONGEST = 5.0, 1000
 

@@ -16,8 +16,6 @@ from mpmd_trace.backend.distribution.transport import here
 from mpmd_trace.backend.plan import Free, Plan, Run
 from mpmd_trace.backend.timeline import Measurement, Timeline, TimelineEntry, lane_of
 
-__all__ = ["in_order", "measure_together"]
-
 #: Seconds between two looks at whether another process is at fault.
 _GLANCE = 0.05
 

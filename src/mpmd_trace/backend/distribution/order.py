@@ -17,21 +17,6 @@ from mpmd_trace.backend.distribution.shard_slices import ShardSlice, SliceOverla
 from mpmd_trace.backend.plan import Free, Plan, Run, Slot, Transfer
 from mpmd_trace.ir.attributes import MeshAttr, parse_attribute
 
-__all__ = [
-    "MESSAGES",
-    "MESSAGE_BITS",
-    "Action",
-    "LocalCopy",
-    "Message",
-    "Order",
-    "Receive",
-    "RunProgram",
-    "Send",
-    "describe",
-    "distribute",
-    "processes_of",
-]
-
 #: Bits for the number of a message in the order of a step, and how many messages there may be.
 MESSAGE_BITS = 20
 MESSAGES = 1 << MESSAGE_BITS

@@ -10,8 +10,6 @@ from mpmd_trace.backend.distribution.order import Action, LocalCopy, Order, Rece
 from mpmd_trace.backend.plan import Free, Instruction, Plan, Transfer
 from mpmd_trace.backend.steps import make_steps
 
-__all__ = ["Exchanged", "Part", "issued", "part_of", "value_of"]
-
 #: What a process does for a value that goes between processes.
 Exchanged = Send | Receive | LocalCopy
 

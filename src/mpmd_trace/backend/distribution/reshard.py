@@ -10,8 +10,6 @@ from mpmd_trace.backend.distribution.reshard_transfer import ReshardTransfer, ow
 from mpmd_trace.backend.distribution.transport import Log, here, tag_of
 from mpmd_trace.diagnostics.messages import MpmdError
 
-__all__ = ["reshard_across_processes"]
-
 
 def reshard_across_processes(job: Job, array: jax.Array, to: jax.ShapeDtypeStruct) -> jax.Array:
     """Return the array with the sharding of `to`.  All processes of the job call this with the same array.

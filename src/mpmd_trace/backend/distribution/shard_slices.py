@@ -8,8 +8,6 @@ from collections.abc import Sequence
 
 from mpmd_trace.ir.attributes import Axis, MeshAttr, TensorShardingAttr
 
-__all__ = ["ShardSlice", "SliceOverlap", "is_empty", "shard_slices", "slice_overlaps"]
-
 #: Start and stop in each dimension.
 ShardSlice = tuple[tuple[int, int], ...]
 

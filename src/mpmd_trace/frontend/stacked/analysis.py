@@ -21,8 +21,6 @@ from mpmd_trace.frontend.stacked.links import PAIRWISE, contracted, cut_axis, li
 from mpmd_trace.jax_compat import tracing
 from mpmd_trace.jax_compat.tracing import Closed, Equation, opened
 
-__all__ = ["Cut", "Cuts", "Rows", "bodies", "rows"]
-
 
 class Cut(NamedTuple):
     """Where the pieces of an array are cut along an axis, as parts of its length: 0, 1/2, 1."""

@@ -18,8 +18,6 @@ from mpmd_trace.frontend.stacked.interpreter import in_pieces
 from mpmd_trace.jax_compat import layouts
 from mpmd_trace.jax_compat.tracing import Closed, out_avals
 
-__all__ = ["Signature", "Stacks", "piece_shardings", "split"]
-
 
 class Signature(NamedTuple):
     """The arguments and results of a program as its caller has them."""

@@ -38,8 +38,6 @@ from mpmd_trace.frontend.stacked.values import (
 from mpmd_trace.jax_compat import tracing
 from mpmd_trace.jax_compat.tracing import Closed, Equation
 
-__all__ = ["in_pieces"]
-
 
 def in_pieces(closed: Closed, cuts: Cuts, names: Sequence[str]) -> Closed:
     """`closed`, with an argument and a result for each piece; `names` are those of its arguments."""

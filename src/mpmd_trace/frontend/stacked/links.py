@@ -15,8 +15,6 @@ from jax import lax
 from mpmd_trace.frontend.layers import bounds_of
 from mpmd_trace.jax_compat.tracing import Equation
 
-__all__ = ["PAIRWISE", "REDUCTIONS", "Link", "contracted", "cut_axis", "linked"]
-
 #: For an equation whose piece k of the results is made of piece k of the operands: the axis along which each operand,
 #: then each result, has the layers; None for those that are whole.
 Link = tuple[int | None, ...]

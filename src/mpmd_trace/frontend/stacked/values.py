@@ -14,19 +14,6 @@ from mpmd_trace.frontend.stacked.analysis import Rows
 from mpmd_trace.jax_compat import tracing
 from mpmd_trace.jax_compat.tracing import Equation
 
-__all__ = [
-    "Form",
-    "Pieces",
-    "Zero",
-    "as_array",
-    "cut_rows",
-    "flat_arrays",
-    "one_piece",
-    "resized",
-    "sizes",
-    "taken_rows",
-]
-
 
 @dataclasses.dataclass(frozen=True)
 class Zero:

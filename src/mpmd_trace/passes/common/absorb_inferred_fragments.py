@@ -13,8 +13,6 @@ from mpmd_trace.passes.common.absorption import Absorption
 from mpmd_trace.passes.fragment_info import describe_fragment
 from mpmd_trace.passes.greedy import apply_greedily, walk_mutable
 
-__all__ = ["AbsorbInferredFragments"]
-
 _log = logging.getLogger(__name__)
 
 

@@ -21,8 +21,6 @@ from mpmd_trace.passes.common.group_operands import Slot
 from mpmd_trace.passes.common.merge import union_inferred_by
 from mpmd_trace.passes.greedy import Rewriter, walk_mutable
 
-__all__ = ["Absorption"]
-
 
 class Absorption:
     """A pattern of the greedy driver; call `settle` at the end of each round."""

@@ -12,8 +12,6 @@ from mpmd_trace.ir.freezing import freeze
 from mpmd_trace.ir.ops import FragmentOp, TransferOp
 from mpmd_trace.ir.types import Type
 
-__all__ = ["alias_arguments", "cover_transferred_results", "prune", "replace_op"]
-
 SomeOp = TypeVar("SomeOp", bound=Op)
 
 

@@ -13,8 +13,6 @@ from mpmd_trace.ir.ops import CallOp, ForOp, FragmentCallOp, FragmentOp, FuncOp,
 from mpmd_trace.passes.base import Pass
 from mpmd_trace.passes.common.walks import function_ops
 
-__all__ = ["CallInline"]
-
 #: Attributes of the call of these names would become inherent attributes of the ops that get them.
 _INHERENT: dict[type[Op], frozenset[str]] = {
     FragmentOp: frozenset({"origin", "mesh_name", "stage_id", "in_shardings", "out_shardings"}),

@@ -14,8 +14,6 @@ from mpmd_trace.ir.ops import FragmentOp, FuncOp, Module, TransferOp
 from mpmd_trace.ir.semantics import is_constant_like
 from mpmd_trace.passes.base import FunctionPass
 
-__all__ = ["CopyConstants"]
-
 
 @dataclasses.dataclass(frozen=True)
 class CopyConstants(FunctionPass):

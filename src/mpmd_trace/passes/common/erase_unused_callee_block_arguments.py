@@ -11,8 +11,6 @@ from mpmd_trace.passes.base import Pass
 from mpmd_trace.passes.common.body_rewrites import replace_op
 from mpmd_trace.passes.common.walks import calls_by_callee, enclosing_function
 
-__all__ = ["EraseUnusedCalleeBlockArguments"]
-
 
 @dataclasses.dataclass(frozen=True)
 class EraseUnusedCalleeBlockArguments(Pass):

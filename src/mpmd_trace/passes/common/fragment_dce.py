@@ -11,8 +11,6 @@ from mpmd_trace.passes.base import FunctionPass
 from mpmd_trace.passes.common.body_rewrites import prune, replace_op
 from mpmd_trace.passes.common.walks import function_ops
 
-__all__ = ["FragmentDce"]
-
 
 class FragmentDce(FunctionPass):
     """Every result of a fragment, every argument and every transfer has a use; bodies hold no dead op.

@@ -13,8 +13,6 @@ from mpmd_trace.passes.base import FunctionPass
 from mpmd_trace.passes.common.body_rewrites import alias_arguments
 from mpmd_trace.passes.common.walks import function_fragments
 
-__all__ = ["FragmentDedup"]
-
 
 class FragmentDedup(FunctionPass):
     """Of equal operands only the first is used in the body, of equal results only the first outside.

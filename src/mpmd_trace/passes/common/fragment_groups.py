@@ -27,8 +27,6 @@ from mpmd_trace.passes.common.merge import check_mergeable, merged_body, merged_
 from mpmd_trace.passes.control_dependencies import CONTROL_START
 from mpmd_trace.passes.fragment_info import origin_union, set_call_counter
 
-__all__ = ["Group", "GroupUse", "Groups"]
-
 _EMPTY = BodyBuilder().finish([])
 #: Control operands come behind all others.
 _CONTROLS = 1 << 40

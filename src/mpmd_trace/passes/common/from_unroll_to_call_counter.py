@@ -10,8 +10,6 @@ from mpmd_trace.ir.ops import CallOp, FuncOp, Module
 from mpmd_trace.passes.base import FunctionPass
 from mpmd_trace.passes.common.walks import function_ops
 
-__all__ = ["FromUnrollToCallCounter"]
-
 
 class FromUnrollToCallCounter(FunctionPass):
     """Calls made by unrolling a loop have the iteration as `call_counter`, and no `unroll_counter`.  Other ops keep

@@ -15,8 +15,6 @@ from mpmd_trace.ir.core import Op, Region, Value
 from mpmd_trace.ir.types import TensorType
 from mpmd_trace.passes.common.splitting import backward_closure
 
-__all__ = ["activation_ops"]
-
 _CONTRACTIONS = frozenset(
     {
         "stablehlo.convolution",

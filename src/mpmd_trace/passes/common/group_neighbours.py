@@ -13,8 +13,6 @@ from mpmd_trace.ir.ops import FragmentOp, TransferOp
 from mpmd_trace.passes.common.fragment_groups import Group
 from mpmd_trace.passes.common.group_operands import Slot
 
-__all__ = ["Neighbours"]
-
 
 class Neighbours:
     """Where the fragments and transfers around a group are; entries that are out of date are dropped when met."""

@@ -7,8 +7,6 @@ from collections.abc import Collection, Iterator, Sequence
 
 from mpmd_trace.ir.core import Value
 
-__all__ = ["GroupOperands", "Slot"]
-
 
 class Slot:
     """An operand.  `same` is the slot that took over; `inside`: the fragment itself makes the value.

@@ -25,16 +25,6 @@ from mpmd_trace.passes.control_dependencies import CONTROL_START
 from mpmd_trace.passes.fragment_info import call_counter, describe_fragment, origin_union, stages_consistent
 from mpmd_trace.passes.greedy import Rewriter
 
-__all__ = [
-    "check_mergeable",
-    "data_operands",
-    "merge_fragments",
-    "merged_body",
-    "merged_call_counter",
-    "merged_inferred_by",
-    "union_inferred_by",
-]
-
 _log = logging.getLogger(__name__)
 
 

@@ -10,8 +10,6 @@ from mpmd_trace.passes.base import FunctionPass
 from mpmd_trace.passes.common.merge_neighbours import merge_neighbours
 from mpmd_trace.passes.fragment_info import is_backward, is_forward
 
-__all__ = ["MergeForwardWithBackward"]
-
 
 class MergeForwardWithBackward(FunctionPass):
     """A forward fragment directly followed, on its mesh, by a backward fragment that uses it is one with it.

@@ -10,8 +10,6 @@ from mpmd_trace.ir.ops import FragmentOp, FuncOp, Module
 from mpmd_trace.passes.base import FunctionPass, option
 from mpmd_trace.passes.common.merge_neighbours import Mode, merge_neighbours
 
-__all__ = ["Inferred", "MergeInferredFragments", "allowed"]
-
 
 @dataclasses.dataclass(frozen=True)
 class MergeInferredFragments(FunctionPass):

@@ -23,8 +23,6 @@ from mpmd_trace.passes.common.fragment_groups import Group, Groups
 from mpmd_trace.passes.fragment_info import describe_fragment
 from mpmd_trace.passes.greedy import walk_mutable
 
-__all__ = ["STAYS", "Mode", "Prospects", "merge_neighbours"]
-
 #: The attribute (ours) of fragments that are never merged.
 STAYS = "mpmd.stays"
 

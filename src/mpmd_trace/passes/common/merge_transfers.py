@@ -15,8 +15,6 @@ from mpmd_trace.ir.types import MeshTensorType, TensorType, Type, mesh_tensor, t
 from mpmd_trace.passes.base import FunctionPass
 from mpmd_trace.passes.common.body_rewrites import cover_transferred_results, replace_op
 
-__all__ = ["MergeTransfers"]
-
 _MARK = "concat_transfer"
 
 

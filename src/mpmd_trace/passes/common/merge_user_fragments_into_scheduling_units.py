@@ -12,8 +12,6 @@ from mpmd_trace.passes.base import FunctionPass
 from mpmd_trace.passes.common.merge_neighbours import merge_neighbours
 from mpmd_trace.passes.fragment_info import call_counter, describe_fragment, single_transpose_count, stages_consistent
 
-__all__ = ["MergeUserFragmentsIntoSchedulingUnits"]
-
 
 @dataclasses.dataclass(frozen=True)
 class MergeUserFragmentsIntoSchedulingUnits(FunctionPass):

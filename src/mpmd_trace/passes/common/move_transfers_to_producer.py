@@ -9,8 +9,6 @@ from mpmd_trace.ir.ops import FuncOp, Module, TransferOp
 from mpmd_trace.passes.base import FunctionPass
 from mpmd_trace.passes.common.walks import function_ops
 
-__all__ = ["MoveTransfersToProducer"]
-
 
 class MoveTransfersToProducer(FunctionPass):
     """Every transfer stands behind the op whose result it moves, or at the front for a block argument.

@@ -11,8 +11,6 @@ from mpmd_trace.ir.semantics import is_pure, trivially_dead
 from mpmd_trace.ir.types import Type
 from mpmd_trace.passes.greedy import Rewriter, walk_mutable
 
-__all__ = ["SimplifyRegionOp"]
-
 
 class SimplifyRegionOp:
     """The op `op_name` takes no value twice and returns none twice, forwards none, and has no unused result.

@@ -9,8 +9,6 @@ from mpmd_trace.ir.diagnostics import Diagnostics
 from mpmd_trace.ir.ops import FuncOp, Module, TransferOp
 from mpmd_trace.passes.base import FunctionPass
 
-__all__ = ["RemoveTransferCycles"]
-
 
 class RemoveTransferCycles(FunctionPass):
     """No chain of transfers returns to the type it came from; the value it came from is used instead.

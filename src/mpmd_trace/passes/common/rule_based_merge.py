@@ -18,8 +18,6 @@ from mpmd_trace.passes.fragment_info import describe_fragment
 from mpmd_trace.passes.fragment_rules import FragmentInfo, MergeRule
 from mpmd_trace.passes.greedy import Rewriter, apply_greedily
 
-__all__ = ["RuleBasedMerge"]
-
 _log = logging.getLogger(__name__)
 
 

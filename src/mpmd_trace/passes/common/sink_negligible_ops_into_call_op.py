@@ -11,8 +11,6 @@ from mpmd_trace.ir.semantics import is_negligible
 from mpmd_trace.passes.base import Pass
 from mpmd_trace.passes.common.walks import calls_by_callee, enclosing_function
 
-__all__ = ["SinkNegligibleOpsIntoCallOp"]
-
 
 class SinkNegligibleOpsIntoCallOp(Pass):
     """No argument of a called function is the same operand-free op (constant, iota ...) in all calls.

@@ -13,8 +13,6 @@ from mpmd_trace.passes.common.splitting import BlockSizes, split_fragment
 from mpmd_trace.passes.common.walks import function_fragments
 from mpmd_trace.passes.fragment_info import split_type
 
-__all__ = ["SplitAndPrioritizeTransferIndependentComputations"]
-
 
 class SplitAndPrioritizeTransferIndependentComputations(FunctionPass):
     """Computations of a fragment that need none of its transferred operands are a fragment of their own.

@@ -15,8 +15,6 @@ from mpmd_trace.passes.common.splitting import BlockSizes, backward_closure, spl
 from mpmd_trace.passes.common.walks import function_fragments
 from mpmd_trace.passes.fragment_info import is_backward, split_type
 
-__all__ = ["SplitBwdFragments", "needed_ops"]
-
 
 @dataclasses.dataclass(frozen=True)
 class SplitBwdFragments(FunctionPass):

@@ -18,8 +18,6 @@ from mpmd_trace.ir.types import TensorType, Type, mesh_tensor
 from mpmd_trace.passes.common.body_rewrites import cover_transferred_results
 from mpmd_trace.passes.fragment_info import SplitType, set_split_type
 
-__all__ = ["BlockSizes", "backward_closure", "split_fragment"]
-
 
 def backward_closure(body: Region, roots: Iterable[Value]) -> tuple[Op, ...]:
     """Return the ops of the body from which data flows into `roots`, in order; captured values count as operands."""

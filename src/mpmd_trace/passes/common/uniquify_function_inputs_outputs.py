@@ -13,8 +13,6 @@ from mpmd_trace.ir.ops import FuncOp, Module, local_type, make_fragment, make_tr
 from mpmd_trace.ir.types import MeshTensorType
 from mpmd_trace.passes.base import FunctionPass, option
 
-__all__ = ["UniquifyFunctionInputsOutputs"]
-
 
 @dataclasses.dataclass(frozen=True)
 class UniquifyFunctionInputsOutputs(FunctionPass):

@@ -13,8 +13,6 @@ from mpmd_trace.ir.types import tensor
 from mpmd_trace.passes.base import FunctionPass
 from mpmd_trace.passes.common.walks import function_ops
 
-__all__ = ["UnrollForLoops"]
-
 
 class UnrollForLoops(FunctionPass):
     """No `mpmd.for` is left: each is replaced by copies of its body, one an iteration.

@@ -19,8 +19,6 @@ from mpmd_trace.passes.fragment_info import (
 )
 from mpmd_trace.passes.greedy import walk_mutable
 
-__all__ = ["VerifyStageMerging"]
-
 #: Said where a stage runs forwards once, and backwards twice.
 _BACKWARDS = (
     "the first backward is here; the stage runs forwards once. Products with the Hessian have one backward when they "

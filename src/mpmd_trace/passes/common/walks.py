@@ -11,8 +11,6 @@ from mpmd_trace.ir.core import Block, Op
 from mpmd_trace.ir.functions import function_around
 from mpmd_trace.ir.ops import CallOp, ForOp, FragmentOp, FuncOp, Module
 
-__all__ = ["calls_by_callee", "enclosing_function", "function_fragments", "function_ops"]
-
 
 def function_ops(function: FuncOp, *, reverse: bool = False) -> Iterator[Op]:
     """Yield the ops of the function, each before the ops in its loop body.

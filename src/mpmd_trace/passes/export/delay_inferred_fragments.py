@@ -9,8 +9,6 @@ from mpmd_trace.ir.diagnostics import Diagnostics
 from mpmd_trace.ir.ops import FragmentOp, FuncOp, Module
 from mpmd_trace.passes.base import FunctionPass
 
-__all__ = ["DelayInferredFragments"]
-
 #: The place of an op: a path of numbers, because ops that moved are placed relative to the op they precede.
 _Place = tuple[float, ...]
 _AT_ANCHOR = float("inf")

@@ -10,8 +10,6 @@ from mpmd_trace.ir.types import MeshTensorType
 from mpmd_trace.passes.base import FunctionPass
 from mpmd_trace.passes.mesh_order import is_cpu_mesh
 
-__all__ = ["DelayTransfersFromCpu"]
-
 
 class DelayTransfersFromCpu(FunctionPass):
     """A transfer from a host mesh (its name ends in `/cpu`), or from host memory, is directly before its first user.

@@ -14,8 +14,6 @@ from mpmd_trace.ir.types import Type
 from mpmd_trace.passes.base import FunctionPass
 from mpmd_trace.passes.export.value_attrs import EMPTY, LAYOUT_MODE, array_of, inserted, is_pinned_host, value_dicts
 
-__all__ = ["ALIASING_OUTPUT", "DONOR", "MarkAliasingAndDonation"]
-
 DONOR = "jax.buffer_donor"
 ALIASING_OUTPUT = "tf.aliasing_output"
 _TRUE = BoolAttr.get(True)

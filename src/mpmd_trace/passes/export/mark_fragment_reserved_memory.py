@@ -16,8 +16,6 @@ from mpmd_trace.passes.base import FunctionPass
 from mpmd_trace.passes.export.mark_aliasing_and_donation import DONOR
 from mpmd_trace.passes.export.value_attrs import MEMORY_KIND, PINNED_HOST, is_pinned_host, mentions, value_dicts
 
-__all__ = ["MarkFragmentReservedMemory"]
-
 
 class MarkFragmentReservedMemory(FunctionPass):
     """Every fragment says how many bytes of other values are live on its mesh when it starts (`reserved_hbm_bytes`).

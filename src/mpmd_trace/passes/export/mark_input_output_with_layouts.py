@@ -15,8 +15,6 @@ from mpmd_trace.passes.base import FunctionPass
 from mpmd_trace.passes.export.value_attrs import EMPTY, LAYOUT_MODE, array_of, mentions, value_dicts
 from mpmd_trace.passes.mesh_order import is_cpu_mesh
 
-__all__ = ["MarkInputOutputWithLayouts"]
-
 _DEFAULT = StringAttr.get("default")
 _AUTO = StringAttr.get("auto")
 

@@ -23,8 +23,6 @@ from mpmd_trace.passes.export.value_attrs import (
     value_dicts,
 )
 
-__all__ = ["MarkOffloadedInputOutput"]
-
 
 class MarkOffloadedInputOutput(FunctionPass):
     """Every fragment has `arg_attrs` and `res_attrs`; what lives in pinned host memory is marked in them.

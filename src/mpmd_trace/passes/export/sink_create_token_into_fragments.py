@@ -13,8 +13,6 @@ from mpmd_trace.ir.ops import FragmentOp, FuncOp, Module
 from mpmd_trace.passes.base import FunctionPass
 from mpmd_trace.passes.common.body_rewrites import replace_op
 
-__all__ = ["SinkCreateTokenIntoFragments"]
-
 _log = logging.getLogger(__name__)
 
 

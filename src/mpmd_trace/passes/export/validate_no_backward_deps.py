@@ -11,8 +11,6 @@ from mpmd_trace.ir.ops import FragmentCallOp, FuncOp, Module, TransferOp
 from mpmd_trace.passes.base import FunctionPass, option
 from mpmd_trace.passes.mesh_order import before
 
-__all__ = ["ValidateNoBackwardDeps"]
-
 
 @dataclasses.dataclass(frozen=True)
 class ValidateNoBackwardDeps(FunctionPass):

@@ -11,8 +11,6 @@ from mpmd_trace.ir.ops import FragmentOp, FuncOp, Module
 from mpmd_trace.passes.base import FunctionPass, option
 from mpmd_trace.passes.greedy import walk_mutable
 
-__all__ = ["ValidateNoInferredFragments"]
-
 #: Passes whose fragments may stay; what each of them is about, for the message.
 _EXPECTED = {
     "uniquify": "a value is an input or output of the program more than once",

@@ -10,8 +10,6 @@ from mpmd_trace.ir.diagnostics import Diagnostics
 from mpmd_trace.ir.ops import FuncOp, Module, TransferOp
 from mpmd_trace.passes.base import FunctionPass, option
 
-__all__ = ["ValidateNoParamTransfers"]
-
 
 @dataclasses.dataclass(frozen=True)
 class ValidateNoParamTransfers(FunctionPass):

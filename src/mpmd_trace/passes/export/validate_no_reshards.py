@@ -12,8 +12,6 @@ from mpmd_trace.ir.ops import FragmentCallOp, FuncOp, Module
 from mpmd_trace.ir.types import MeshTensorType
 from mpmd_trace.passes.base import FunctionPass, option
 
-__all__ = ["ValidateNoReshards"]
-
 
 @dataclasses.dataclass(frozen=True)
 class ValidateNoReshards(FunctionPass):

@@ -11,8 +11,6 @@ from mpmd_trace.ir.core import Op
 from mpmd_trace.ir.diagnostics import Diagnostics
 from mpmd_trace.ir.ops import FragmentOp
 
-__all__ = ["EMPTY", "array_of", "inserted", "is_pinned_host", "memory_kind", "mentions", "none_of", "value_dicts"]
-
 EMPTY = DictAttr.get({})
 MEMORY_KIND = "mhlo.memory_kind"
 LAYOUT_MODE = "mhlo.layout_mode"

@@ -9,8 +9,6 @@ from mpmd_trace.ir.core import BlockArg, Op, Value
 from mpmd_trace.ir.postorder import postorder
 from mpmd_trace.ir.semantics import is_removable
 
-__all__ = ["BARRIER", "CONDITIONALS", "LOOP", "MANUAL", "demanded", "has_effects", "is_divisible"]
-
 LOOP = "stablehlo.while"
 CONDITIONALS = ("stablehlo.case", "stablehlo.if")
 MANUAL = "sdy.manual_computation"

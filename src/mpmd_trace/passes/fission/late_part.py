@@ -10,8 +10,6 @@ from mpmd_trace.ir.types import TensorType
 from mpmd_trace.passes.fission.demand import BARRIER
 from mpmd_trace.passes.placement.rematerializable import byte_size
 
-__all__ = ["LatePart"]
-
 #: Ops that give the same bits wherever XLA fuses them, and whose work is at most that of reading their operands.
 _EXACT = frozenset(
     f"stablehlo.{name}"

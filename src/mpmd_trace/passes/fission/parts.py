@@ -15,8 +15,6 @@ from mpmd_trace.passes.fission.late_part import LatePart
 from mpmd_trace.passes.fission.trip_count import Counter, counter_of, counters_of, make_index
 from mpmd_trace.passes.placement.zeros import can_be_zero, make_zero
 
-__all__ = ["divide_op", "obstacle"]
-
 _SHARDING = "sdy.sharding"
 
 

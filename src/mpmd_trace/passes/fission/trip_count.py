@@ -9,8 +9,6 @@ from mpmd_trace.ir.bodies import effective_operands
 from mpmd_trace.ir.core import BlockArg, Op, Value, make_op
 from mpmd_trace.ir.types import TensorType
 
-__all__ = ["Counter", "counter_of", "counters_of"]
-
 _INTEGERS = ("i8", "i16", "i32", "i64", "ui8", "ui16", "ui32", "ui64", "i1")
 _COUNTING = frozenset(
     f"stablehlo.{name}"

@@ -23,8 +23,6 @@ from mpmd_trace.passes.sharding.axes import dot_dimensions
 from mpmd_trace.passes.sharding.edges import CONSTRAINT
 from mpmd_trace.passes.trivially_canonical import CHLO_UNARY
 
-__all__ = ["LAYOUT", "PER_MULTIPLICATION", "HoistCost", "contracted"]
-
 #: Ops that only present their operand differently: XLA makes them a part of what reads it.
 LAYOUT = frozenset(
     f"stablehlo.{name}"

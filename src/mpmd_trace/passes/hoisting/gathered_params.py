@@ -12,8 +12,6 @@ from mpmd_trace.ir.attributes import MeshAttr
 from mpmd_trace.ir.ops import FragmentOp, FuncOp
 from mpmd_trace.passes.memory.liveness import Liveness, Places
 
-__all__ = ["Copy", "Timeline"]
-
 #: The gap between the first fragment of the mesh and the first one that reads a copy.
 _BEFORE = -1
 

@@ -15,8 +15,6 @@ from mpmd_trace.passes.reachable import reachable
 from mpmd_trace.passes.sharding.axes import axes_of
 from mpmd_trace.passes.sharding.edges import rank_of
 
-__all__ = ["Growth", "growth", "with_parts"]
-
 _SUMS = ("stablehlo.add", "stablehlo.subtract")
 
 

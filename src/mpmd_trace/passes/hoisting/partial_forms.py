@@ -28,8 +28,6 @@ from mpmd_trace.passes.sharding.axes import (
 )
 from mpmd_trace.passes.sharding.edges import CONSTRAINT
 
-__all__ = ["ZERO", "Base", "Form", "Forms", "is_zero", "parts_of"]
-
 #: The axes over which a value is a sum; none for zero, which is a sum over any.
 Form = tuple[str, ...]
 ZERO: Form = ()

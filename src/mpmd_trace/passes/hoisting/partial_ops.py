@@ -31,8 +31,6 @@ from mpmd_trace.passes.sharding.axes import (
 )
 from mpmd_trace.passes.sharding.edges import CONSTRAINT, constrained, rank_of, sharding_list
 
-__all__ = ["PartialOps", "partial_sharding", "partial_type"]
-
 
 def partial_type(value: Value, axes: Form, sizes: Mapping[str, int]) -> TensorType:
     """Return the type of the partial form of a value: a part for each device of the axes."""

@@ -18,7 +18,7 @@ from mpmd_trace.passes.hoisting.partial_body import Growth, growth
 from mpmd_trace.passes.hoisting.partial_forms import ZERO, Form, Forms, is_zero
 from mpmd_trace.passes.hoisting.partial_ops import partial_sharding, partial_type
 from mpmd_trace.passes.sharding.edges import body_sharding, per_value
-from mpmd_trace.passes.sharding.reduction import is_plain_fragment
+from mpmd_trace.passes.sharding.reduced_program import is_plain_fragment
 
 __all__ = ["FragmentForms", "PartialSumAnalysis"]
 

@@ -21,7 +21,7 @@ from mpmd_trace.passes.hoisting.partial_sums import FragmentForms, PartialSumAna
 from mpmd_trace.passes.memory.liveness import Liveness, Places
 from mpmd_trace.passes.memory.reserved import Reserved, room_on
 from mpmd_trace.passes.sharding.edges import in_sharding, per_value, set_fragment_shardings, sharding_list
-from mpmd_trace.passes.sharding.reduction import reducible
+from mpmd_trace.passes.sharding.reduced_program import reducible
 
 __all__ = ["ReduceOnce"]
 

@@ -9,12 +9,10 @@ from typing import Literal
 from mpmd_trace.ir.core import Op, Use, Value
 from mpmd_trace.ir.ops import FragmentOp
 from mpmd_trace.passes.hoisting.cost import HoistCost
+from mpmd_trace.passes.hoisting.evict_copies import Held, Room
 from mpmd_trace.passes.hoisting.gathered_params import Timeline
-from mpmd_trace.passes.hoisting.room import Held, Room
 from mpmd_trace.passes.hoisting.selection import HoistedExpr, Selection
 from mpmd_trace.passes.hoisting.value_numbering import Expression, KnownExpressions, ValueNumbering
-
-__all__ = ["GATHER", "Gather", "HoistChoice", "Limits", "choose"]
 
 #: How long gathered copies are kept: for the step; for a phase, in which fragments of a mesh that read them follow on
 #: each other; for a microbatch; or as memory allows.

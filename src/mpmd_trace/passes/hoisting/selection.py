@@ -11,8 +11,6 @@ from mpmd_trace.ir.ops import FragmentOp
 from mpmd_trace.passes.hoisting.cost import LAYOUT, HoistCost
 from mpmd_trace.passes.hoisting.value_numbering import Expression, are_of_several
 
-__all__ = ["HoistedExpr", "Selection"]
-
 
 @dataclasses.dataclass(frozen=True)
 class HoistedExpr:

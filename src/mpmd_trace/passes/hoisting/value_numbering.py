@@ -21,8 +21,6 @@ from mpmd_trace.passes.fragment_info import merged_call_counters
 from mpmd_trace.passes.sharding.axes import ShardingOf, same_axes, wanted_sharding
 from mpmd_trace.passes.sharding.edges import CONSTRAINT, UNSET, ValueShardings, body_sharding, in_sharding, per_value
 
-__all__ = ["SLICES", "Expression", "KnownExpressions", "ValueNumbering", "are_of_several", "parts_of"]
-
 T = TypeVar("T")
 
 #: Descriptions have fewer characters than this, and no more levels of operands.

@@ -19,8 +19,6 @@ from mpmd_trace.ir.ops import AssignOp, FragmentOp, local_type, make_assign
 from mpmd_trace.ir.types import MeshTensorType, Type
 from mpmd_trace.passes.import_.building_blocks import on_mesh, op_as_body
 
-__all__ = ["Absorber"]
-
 
 @dataclasses.dataclass(eq=False, slots=True)
 class _Step:

@@ -8,8 +8,6 @@ from typing import NamedTuple
 from mpmd_trace.diagnostics.messages import MpmdError
 from mpmd_trace.ir.assignment import Assignment
 
-__all__ = ["IndexAssignment", "NameAssignment", "SameMesh"]
-
 _INTEGER = re.compile(r"-?[0-9]+")
 
 

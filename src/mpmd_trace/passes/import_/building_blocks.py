@@ -30,27 +30,6 @@ from mpmd_trace.passes.greedy import Rewriter
 from mpmd_trace.passes.mesh_order import sort_by_mesh_order
 from mpmd_trace.passes.run_caches import run_cache
 
-__all__ = [
-    "INFERRED_BY",
-    "all_calls",
-    "assign_before",
-    "assign_operand",
-    "calls_of",
-    "chain_of_transfers",
-    "check_constraints",
-    "check_mesh",
-    "cross_mesh_assigns",
-    "holds_computations",
-    "interned_body",
-    "on_mesh",
-    "op_as_body",
-    "put_behind",
-    "redirect_other_uses",
-    "result_location",
-    "unassign_before",
-    "wrap_in_fragment",
-]
-
 #: The attribute that names the passes to which an inferred fragment is due.
 INFERRED_BY = "mpmd.inferred_by"
 

@@ -21,8 +21,6 @@ from mpmd_trace.passes.inline_calls import InlineCalls, has_calls
 from mpmd_trace.passes.mlir_pass import MlirPass
 from mpmd_trace.passes.outlining import outline_calls
 
-__all__ = ["CanonicalizeUnrolled", "CleanUp", "read_clean"]
-
 _CANONICALIZE = (
     "canonicalize{max-iterations=10 max-num-rewrites=-1 region-simplify=normal test-convergence=false top-down=true}"
 )

@@ -9,8 +9,6 @@ from mpmd_trace.ir.ops import CallOp, Module
 from mpmd_trace.passes.base import Pass
 from mpmd_trace.passes.greedy import walk_mutable
 
-__all__ = ["CopyTopologyFromMain"]
-
 
 class CopyTopologyFromMain(Pass):
     """Every function called by `mpmd.call` is private and has the topology of its caller.

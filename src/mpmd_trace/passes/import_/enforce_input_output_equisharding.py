@@ -11,8 +11,6 @@ from mpmd_trace.passes.base import FunctionPass, option
 from mpmd_trace.passes.import_.assignments import SameMesh
 from mpmd_trace.passes.import_.building_blocks import check_constraints, result_location
 
-__all__ = ["EnforceInputOutputEquisharding"]
-
 
 @dataclasses.dataclass(frozen=True)
 class EnforceInputOutputEquisharding(FunctionPass):

@@ -5,8 +5,6 @@ from __future__ import annotations
 from mpmd_trace.ir.core import Op, Value
 from mpmd_trace.ir.diagnostics import Diagnostics
 
-__all__ = ["ErrorCounter"]
-
 
 class ErrorCounter:
     """Reports and counts errors; passes stop, or fail, at `limit` of them (-1: no limit)."""

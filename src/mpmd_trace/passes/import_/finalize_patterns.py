@@ -29,9 +29,6 @@ from mpmd_trace.passes.import_.mesh_flow import op_line
 from mpmd_trace.passes.import_.mesh_sets import names, use_of_op
 from mpmd_trace.passes.mesh_order import in_topology_order
 
-__all__ = ["AssignOfUnassign", "LowerBroadcast", "LowerReduce", "changes_memory"]
-
-
 #: Whether a value that is unassigned and assigned on one mesh is wanted in another memory.
 ChangesMemory = Callable[[UnassignOp, AssignOp], bool]
 

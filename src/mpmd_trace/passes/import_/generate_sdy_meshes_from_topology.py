@@ -14,8 +14,6 @@ from mpmd_trace.ir.ops import FuncOp, Module
 from mpmd_trace.ir.shardings import map_shardings, mesh_of, mesh_symbols
 from mpmd_trace.passes.base import Pass
 
-__all__ = ["GenerateSdyMeshesFromTopology"]
-
 _EMPTY = "empty_mesh"
 
 

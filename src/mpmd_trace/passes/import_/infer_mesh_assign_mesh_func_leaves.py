@@ -38,8 +38,6 @@ from mpmd_trace.passes.import_.mesh_sets import (
 )
 from mpmd_trace.passes.mesh_order import first_mesh, sort_by_mesh_order
 
-__all__ = ["InferMeshAssignMeshFuncLeaves"]
-
 _ALLOW = "set mpmd_infer_transfers in the partitioning options to let values move wherever needed"
 
 

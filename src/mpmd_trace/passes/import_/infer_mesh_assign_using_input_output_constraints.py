@@ -15,8 +15,6 @@ from mpmd_trace.passes.import_.assignments import SameMesh
 from mpmd_trace.passes.import_.building_blocks import assign_operand, on_mesh, redirect_other_uses
 from mpmd_trace.passes.import_.mesh_sets import EMPTY, MeshSet, MeshSets, insert, intersect, pick, use_of_op
 
-__all__ = ["InferMeshAssignUsingInputOutputConstraints"]
-
 
 @dataclasses.dataclass(frozen=True)
 class InferMeshAssignUsingInputOutputConstraints(Pass):

@@ -15,8 +15,6 @@ from mpmd_trace.passes.greedy import walk_mutable
 from mpmd_trace.passes.import_.mesh_sets import SRC_SET, is_meshless
 from mpmd_trace.passes.import_.reductions import REDUCE, concat_reduction, is_neutral
 
-__all__ = ["InferMeshConvertReduceOps"]
-
 _UNLOCKED = "mpmd.can_convert_to_reduce"
 
 

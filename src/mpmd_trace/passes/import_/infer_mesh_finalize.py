@@ -25,8 +25,6 @@ from mpmd_trace.passes.import_.finalize_patterns import (
 from mpmd_trace.passes.import_.mesh_flow import LET_MOVE, function_name, op_line, place, ways_out
 from mpmd_trace.passes.import_.mesh_sets import SRC_SET, USE_SET, clear_sets, is_meshless, without_sets
 
-__all__ = ["InferMeshFinalize", "backwards", "drop_if_trivial"]
-
 
 @dataclasses.dataclass(frozen=True)
 class InferMeshFinalize(Pass):

@@ -28,8 +28,6 @@ from mpmd_trace.passes.import_.mesh_sets import (
 )
 from mpmd_trace.passes.import_.reductions import REDUCE, concat_reduction
 
-__all__ = ["InferMeshPopulateSrcSet"]
-
 
 class InferMeshPopulateSrcSet(Pass):
     """Every op whose operands restrict it says on which meshes it can run; an empty set means nowhere

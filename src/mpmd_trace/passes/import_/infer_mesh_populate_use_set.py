@@ -23,8 +23,6 @@ from mpmd_trace.passes.import_.mesh_sets import (
     use_of_op,
 )
 
-__all__ = ["InferMeshPopulateUseSet"]
-
 #: A chain of calls of one callee is processed again at most this often per call.
 _MOST_REPEATS = 10
 

@@ -35,8 +35,6 @@ from mpmd_trace.passes.import_.mesh_sets import (
 )
 from mpmd_trace.passes.mesh_order import in_topology_order, sort_by_mesh_order
 
-__all__ = ["InferMeshRewriteUsingAnalysis", "Rewrite"]
-
 COPIES = "mpmd.copies"
 
 

@@ -23,8 +23,6 @@ from mpmd_trace.passes.import_.mesh_sets import (
     use_of_op,
 )
 
-__all__ = ["InferMeshValidateNoAdditionalTransfersNeeded"]
-
 _VISITED = "mpmd.visited_failure"
 
 

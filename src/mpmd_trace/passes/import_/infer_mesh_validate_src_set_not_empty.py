@@ -15,8 +15,6 @@ from mpmd_trace.passes.import_.mesh_flow import LET_MOVE, Flow, function_name, l
 from mpmd_trace.passes.import_.mesh_sets import MeshSets, is_meshless, names, src_of_op, use_of_op
 from mpmd_trace.passes.import_.reductions import REDUCE
 
-__all__ = ["InferMeshValidateSrcSetNotEmpty"]
-
 
 @dataclasses.dataclass(frozen=True)
 class InferMeshValidateSrcSetNotEmpty(Pass):

@@ -18,8 +18,6 @@ from mpmd_trace.passes.base import FunctionPass, option
 from mpmd_trace.passes.greedy import walk_mutable
 from mpmd_trace.passes.import_.assignments import NameAssignment
 
-__all__ = ["InlineNestedUserExposedOps"]
-
 log = logging.getLogger(__name__)
 
 

@@ -12,8 +12,6 @@ from mpmd_trace.ir.semantics import is_negligible
 from mpmd_trace.passes.base import FunctionPass
 from mpmd_trace.passes.import_.building_blocks import holds_computations
 
-__all__ = ["InsertNamelessCloneOfNegligibleOps"]
-
 
 class InsertNamelessCloneOfNegligibleOps(FunctionPass):
     """Constants that a named computation returns exist behind it once more, and are used from there.

@@ -29,8 +29,6 @@ from mpmd_trace.passes.import_.building_blocks import (
     wrap_in_fragment,
 )
 
-__all__ = ["AssignOfUnassign", "IntroduceTransfers", "existing_transfer"]
-
 
 @dataclasses.dataclass(frozen=True)
 class IntroduceTransfers(Pass):

@@ -24,8 +24,6 @@ from mpmd_trace.passes.import_.building_blocks import (
     result_location,
 )
 
-__all__ = ["MapInputOutputToMesh"]
-
 log = logging.getLogger(__name__)
 
 _MEMORY_KIND = "mhlo.memory_kind"

@@ -19,8 +19,6 @@ from mpmd_trace.passes.greedy import walk_mutable
 from mpmd_trace.passes.import_.assignments import NameAssignment
 from mpmd_trace.passes.import_.building_blocks import assign_before, check_mesh, on_mesh, unassign_before
 
-__all__ = ["MapNamedOpsToMpmdOps"]
-
 log = logging.getLogger(__name__)
 
 

@@ -15,19 +15,6 @@ from mpmd_trace.ir.core import Op, OpResult, Value
 from mpmd_trace.ir.ops import AssignOp, CallOp, ForOp, FragmentOp, FuncOp, UnassignOp
 from mpmd_trace.passes.import_.mesh_sets import MeshSet, MeshSets, is_meshless, src_of_op, use_of_op
 
-__all__ = [
-    "LET_MOVE",
-    "Flow",
-    "because",
-    "function_name",
-    "is_user_label",
-    "lines",
-    "mesh_list",
-    "op_line",
-    "place",
-    "ways_out",
-]
-
 #: The way out that there is for everything.
 LET_MOVE = "let values move wherever needed: set mpmd_infer_transfers in the partitioning options"
 

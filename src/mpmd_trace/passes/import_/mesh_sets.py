@@ -19,30 +19,6 @@ from mpmd_trace.ir.core import Op, OpResult, Value
 from mpmd_trace.ir.ops import AssignOp, CallOp, ForOp, FuncOp, Module, UnassignOp
 from mpmd_trace.passes.import_.building_blocks import all_calls
 
-__all__ = [
-    "EMPTY",
-    "SRC_SET",
-    "USE_SET",
-    "MeshSet",
-    "MeshSets",
-    "clear_sets",
-    "insert",
-    "intersect",
-    "is_meshless",
-    "is_subset",
-    "is_terminal",
-    "loop_set",
-    "names",
-    "pick",
-    "relabeled",
-    "same_meshes",
-    "set_loop_set",
-    "src_of_op",
-    "union",
-    "use_of_op",
-    "without_sets",
-]
-
 USE_SET = "mpmd.use_set"
 SRC_SET = "mpmd.src_set"
 #: Stands for all meshes; no pass creates it.

@@ -8,8 +8,6 @@ from mpmd_trace.ir.core import Op, Value
 from mpmd_trace.ir.semantics import region_reduction_kind
 from mpmd_trace.ir.types import TensorType
 
-__all__ = ["REDUCE", "concat_reduction", "is_neutral"]
-
 #: The attribute that marks an op as part of a reduction across meshes.
 REDUCE = "mpmd.reduce"
 

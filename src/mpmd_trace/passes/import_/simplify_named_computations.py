@@ -14,8 +14,6 @@ from mpmd_trace.passes.common.region_simplification import SimplifyRegionOp
 from mpmd_trace.passes.greedy import Pattern, Rewriter, apply_greedily, walk_mutable
 from mpmd_trace.passes.import_.building_blocks import holds_computations, interned_body
 
-__all__ = ["SimplifyNamedComputations"]
-
 _BARRIER = "stablehlo.optimization_barrier"
 
 

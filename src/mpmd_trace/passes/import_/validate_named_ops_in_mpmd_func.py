@@ -9,8 +9,6 @@ from mpmd_trace.ir.diagnostics import Diagnostics
 from mpmd_trace.ir.ops import FuncOp, Module, NamedComputationOp, NamedTensorOp
 from mpmd_trace.passes.base import FunctionPass
 
-__all__ = ["ValidateNamedOpsInMpmdFunc"]
-
 
 class ValidateNamedOpsInMpmdFunc(FunctionPass):
     """Reports named computations and tensors that are not directly in an mpmd function or another mpmd op.

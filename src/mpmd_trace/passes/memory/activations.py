@@ -13,9 +13,7 @@ from mpmd_trace.ir.ops import FragmentOp
 from mpmd_trace.passes.fragment_info import call_counter, is_backward, is_forward
 from mpmd_trace.passes.memory.liveness import Change, Liveness
 from mpmd_trace.passes.memory.recompute import Recomputed, cheap_results, has_checkpoint, recomputed, work_of
-from mpmd_trace.passes.sharding.reduction import is_plain_fragment
-
-__all__ = ["HOW", "Forward", "How", "Option", "Stage", "stages_of"]
+from mpmd_trace.passes.sharding.reduced_program import is_plain_fragment
 
 How = Literal[
     "keep",

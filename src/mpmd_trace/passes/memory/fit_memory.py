@@ -22,9 +22,7 @@ from mpmd_trace.passes.memory.recompute import Recomputed, work_of
 from mpmd_trace.passes.memory.remarks import MEMORY
 from mpmd_trace.passes.memory.reserved import Reserved, room_on
 from mpmd_trace.passes.sharding.edges import SHARDING, in_sharding, per_value, set_fragment_sharding, sharding_list
-from mpmd_trace.passes.sharding.reduction import reducible
-
-__all__ = ["SLOW_COPIES", "FitMemory"]
+from mpmd_trace.passes.sharding.reduced_program import reducible
 
 #: How warnings of copies that take long begin.
 SLOW_COPIES = "Copies of activations to host memory and back"

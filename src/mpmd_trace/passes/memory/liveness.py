@@ -14,8 +14,6 @@ from mpmd_trace.ir.shardings import byte_size
 from mpmd_trace.ir.types import MeshTensorType
 from mpmd_trace.passes.sharding.edges import ValueShardings
 
-__all__ = ["Change", "Liveness", "Places"]
-
 
 @dataclasses.dataclass(frozen=True)
 class Change:

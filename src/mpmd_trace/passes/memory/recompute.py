@@ -15,10 +15,8 @@ from mpmd_trace.ir.types import TensorType
 from mpmd_trace.ir.work import RAGGED_DOT, products_of_ragged_dot
 from mpmd_trace.passes.hoisting.cost import PER_MULTIPLICATION, contracted
 from mpmd_trace.passes.reachable import reachable
-from mpmd_trace.passes.sharding.constants_apart import EXPRESSIONS
 from mpmd_trace.passes.sharding.edges import CONSTRAINT
-
-__all__ = ["Recomputed", "cheap_results", "has_checkpoint", "recomputed", "work_of"]
+from mpmd_trace.passes.sharding.plain_bodies import EXPRESSIONS
 
 #: What is made again without a product: what is done element by element, with sums over dimensions.
 _CHEAP = (

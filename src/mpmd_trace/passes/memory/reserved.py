@@ -8,8 +8,6 @@ from collections.abc import Iterable
 
 from mpmd_trace.diagnostics.messages import MpmdError
 
-__all__ = ["Reserved", "room_on"]
-
 
 @dataclasses.dataclass(frozen=True)
 class Reserved:

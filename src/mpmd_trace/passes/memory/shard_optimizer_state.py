@@ -27,11 +27,9 @@ from mpmd_trace.passes.base import FunctionPass, option
 from mpmd_trace.passes.memory.remarks import MEMORY
 from mpmd_trace.passes.reachable import reachable
 from mpmd_trace.passes.sharding.axes import axes_of, with_axes
-from mpmd_trace.passes.sharding.constants_apart import EXPRESSIONS
 from mpmd_trace.passes.sharding.edges import SHARDING, constrained, rank_of, set_fragment_sharding, user_sharding
-from mpmd_trace.passes.sharding.reduction import is_plain_fragment
-
-__all__ = ["Replaced", "ShardOptimizerState"]
+from mpmd_trace.passes.sharding.plain_bodies import EXPRESSIONS
+from mpmd_trace.passes.sharding.reduced_program import is_plain_fragment
 
 _TEXT = re.compile(r"(\d+):(\d+)(?::(\d+))?")
 

@@ -16,8 +16,6 @@ from mpmd_trace.passes.base import Pass
 from mpmd_trace.passes.common.walks import calls_by_callee
 from mpmd_trace.passes.placement.zeros import can_be_zero, make_zero
 
-__all__ = ["AccumulateInCalls"]
-
 _ADD = "stablehlo.add"
 
 

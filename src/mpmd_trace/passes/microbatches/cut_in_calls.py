@@ -26,8 +26,6 @@ from mpmd_trace.passes.base import Pass
 from mpmd_trace.passes.common.walks import calls_by_callee
 from mpmd_trace.passes.import_.building_blocks import put_behind
 
-__all__ = ["INDEX", "CutInCalls"]
-
 #: Marks the constants that say which part of an array a call is about.
 INDEX = "mpmd.index"
 #: Ops between a slice and a call that the callee can do as well.

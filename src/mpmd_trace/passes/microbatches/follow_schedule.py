@@ -15,9 +15,18 @@ from mpmd_trace.passes.block_order import Join, apply_order, block_dependencies,
 from mpmd_trace.passes.control_dependencies import add_control_dependency, remove_control_dependencies
 from mpmd_trace.passes.fragment_rules import ScheduleRule
 from mpmd_trace.passes.loop_numbers import LoopNumbers
+from mpmd_trace.passes.microbatches.action_order import ActionOrder, RepeatedUnit
 from mpmd_trace.passes.microbatches.rule_orders import contradictions, obstacle, ordered_pairs
 from mpmd_trace.passes.optimize.pipeline_scheduler import PipelineScheduler, as_graph, by_mesh, scheduling_units
-from mpmd_trace.passes.optimize.schedules import Comparator, Constraints, ExplicitOrder, Schedule, ScheduleError, Unit
+from mpmd_trace.passes.optimize.schedules import (
+    SCHEDULES,
+    Comparator,
+    Constraints,
+    Order,
+    Schedule,
+    ScheduleError,
+    Unit,
+)
 
 __all__ = ["INEXACT", "FollowSchedule"]
 
@@ -30,13 +39,13 @@ _INSTEAD = (
 )
 
 
-def _by_loop(units: Mapping[FragmentOp, Unit], repeats: bool) -> Iterator[list[list[Unit]]]:
+def _by_loop(units: Mapping[FragmentOp, Unit], repeats: bool) -> Iterator[list[list[RepeatedUnit]]]:
     """The units of each mesh and loop over microbatches, in two ways where one runs something more than once for one.
 
     What it runs again, with something of other meshes in between, has another `time` (if the schedule `repeats`); the
     second way has it apart.
     """
-    by_loop: dict[tuple[str, int], list[Unit]] = {}
+    by_loop: dict[tuple[str, int], list[RepeatedUnit]] = {}
     loops = LoopNumbers()
     times: dict[tuple[Hashable, ...], int] = {}
     last: dict[int, int] = {}
@@ -46,7 +55,7 @@ def _by_loop(units: Mapping[FragmentOp, Unit], repeats: bool) -> Iterator[list[l
         key = loop, unit.mesh, origin, unit.transpose, unit.drops_transferred, unit.counter
         time = times[key] = times.get(key, -1) + 1
         last[loop] = max(last.get(loop, 0), time)
-        by_loop.setdefault((unit.mesh, loop), []).append(dataclasses.replace(unit, time=time))
+        by_loop.setdefault((unit.mesh, loop), []).append(RepeatedUnit(**dataclasses.asdict(unit), time=time))
     if repeats and any(last.values()):
         yield [[dataclasses.replace(u, times=last[loop] + 1) for u in group] for (_, loop), group in by_loop.items()]
     yield [
@@ -98,66 +107,24 @@ class FollowSchedule(PipelineScheduler):
     name: ClassVar[str] = "mpmd-follow-schedule"
     summary: ClassVar[str] = "mpmd-pipeline-scheduler with orders on top, and several loops over microbatches"
 
+    schedule: Order = option(
+        ActionOrder.of(SCHEDULES["1F1B"]), f"The schedule: {', '.join(SCHEDULES)}.", name="must-happen-before"
+    )
     rules: tuple[ScheduleRule, ...] | None = option(
         None, "orders on top of the schedule, which may not contradict it, as in mpmd-rule-based-schedule"
     )
-    warns: bool = option(False, "warn of schedules of the reference that the data flow does not allow")
+
+    def __post_init__(self) -> None:
+        if isinstance(self.schedule, Schedule) and self.schedule.name != "none":
+            object.__setattr__(self, "schedule", ActionOrder.of(self.schedule))
 
     def run_on_function(self, function: FuncOp, module: Module, diagnostics: Diagnostics) -> bool:
         ops = function.body.ops[:-1]
-        if self.rules is not None:
-            return self._with_rules(function, ops, scheduling_units(function, ops), self.rules, diagnostics)
-        if isinstance(self.schedule, ExplicitOrder):
-            return self._explicit_order(function, ops, scheduling_units(function, ops), diagnostics)
-        return super().run_on_function(function, module, diagnostics)
-
-    def _order(self, ops: Sequence[Op], units: dict[FragmentOp, Unit], diagnostics: Diagnostics) -> list[Op] | None:
-        order = super()._order(ops, units, diagnostics)
-        if order is None and self.warns:
-            order = self._in_loops(ops, units)
-            if order is None:
-                self._warn(ops, units, diagnostics)
-        return order
-
-    def _warn(self, ops: Sequence[Op], units: dict[FragmentOp, Unit], diagnostics: Diagnostics) -> None:
-        """Say why the schedule cannot be followed, unless only asking about pairs would tell."""
-        constraints = self._constraints(by_mesh(units))
-        if constraints is not None:
-            edges, joins = as_graph(constraints)
-            reason = obstacle(ops, block_dependencies(ops), edges, joins, f"the schedule '{self.schedule}'")
-            diagnostics.warning(None, f"{INEXACT}: {reason}\n{self._several_stages(units) or _INSTEAD}")
-
-    def _several_stages(self, units: dict[FragmentOp, Unit]) -> str | None:
-        """What to do where the flow comes back to a mesh with other layers, for which the schedule has no order."""
-        if not isinstance(self.schedule, Schedule) or self.schedule.by_stage:
-            return None
-        first: dict[tuple[str, int], str] = {}
-        for op, unit in units.items():
-            names = ", ".join(f'"{origin.name}"' for origin in op.origin)
-            before = first.setdefault((unit.mesh, unit.counter), names) if unit.transpose == 0 else names
-            if before != names:
-                return (
-                    f"Such fragments keep the program's order. Mesh '{unit.mesh}' computes {before}, and later "
-                    f"{names}, which '{self.schedule}' takes for one stage; a schedule for several stages on a mesh "
-                    "orders them (docs/schedules.md)"
-                )
-        return None
-
-    def _with_rules(
-        self,
-        function: FuncOp,
-        ops: Sequence[Op],
-        units: dict[FragmentOp, Unit],
-        rules: Sequence[ScheduleRule],
-        diagnostics: Diagnostics,
-    ) -> bool:
-        """The schedule, from which the rules move only what they must; if it cannot be followed, rules come first."""
-        if isinstance(self.schedule, Schedule) and self.schedule.by_stage:
-            self._check_stages(units)
+        units = scheduling_units(function, ops)
         uses = block_dependencies(ops)
-        pairs = ordered_pairs(rules, ops)
+        pairs = ordered_pairs(self.rules or (), ops)
         try:
-            graphs = itertools.chain([self._schedule_graph(function, ops, units)], map(as_graph, self._of_loops(units)))
+            graphs = itertools.chain([self._graph(function, uses, units)], map(as_graph, self._of_loops(units)))
             orders = ((graph, order) for graph in graphs if (order := scan_order(uses, *graph)) is not None)
             exact = next(orders, None)
             if exact is not None:
@@ -187,35 +154,69 @@ class FollowSchedule(PipelineScheduler):
                     add_control_dependency(first, second)
         return changed
 
-    def _schedule_graph(
-        self, function: FuncOp, ops: Sequence[Op], units: dict[FragmentOp, Unit]
+    def _warn(self, ops: Sequence[Op], units: dict[FragmentOp, Unit], diagnostics: Diagnostics) -> None:
+        """Say why the schedule cannot be followed, unless only asking about pairs would tell."""
+        constraints = self._constraints(by_mesh(units))
+        if constraints is not None:
+            edges, joins = as_graph(constraints)
+            reason = obstacle(ops, block_dependencies(ops), edges, joins, f"the schedule '{self.schedule}'")
+            diagnostics.warning(None, f"{INEXACT}: {reason}\n{self._several_stages(units) or _INSTEAD}")
+
+    def _several_stages(self, units: dict[FragmentOp, Unit]) -> str | None:
+        """What to do where the flow comes back to a mesh with other layers, for which the schedule has no order."""
+        if not isinstance(self.schedule, ActionOrder) or self.schedule.by_stage:
+            return None
+        first: dict[tuple[str, int], str] = {}
+        for op, unit in units.items():
+            names = ", ".join(f'"{origin.name}"' for origin in op.origin)
+            before = first.setdefault((unit.mesh, unit.counter), names) if unit.transpose == 0 else names
+            if before != names:
+                return (
+                    f"Such fragments keep the program's order. Mesh '{unit.mesh}' computes {before}, and later "
+                    f"{names}, which '{self.schedule}' takes for one stage; a schedule for several stages on a mesh "
+                    "orders them (docs/schedules.md)"
+                )
+        return None
+
+    def _graph(
+        self, function: FuncOp, uses: Sequence[Sequence[int]], units: dict[FragmentOp, Unit]
     ) -> tuple[list[tuple[int, int]], list[Join]]:
         """Return what the schedule orders, as edges between the places of the ops, and joins."""
         constraints = self._constraints(by_mesh(units))
         if constraints is not None:
             return as_graph(constraints)
-        before = [set(p) for p in block_dependencies(ops)]
         self._add_pair_by_pair(units)
-        edges = [(p, i) for i, ps in enumerate(block_dependencies(ops)) for p in ps if p not in before[i]]
+        now = block_dependencies(function.body.ops[:-1])
+        edges = [
+            (p, i)
+            for i, (ps, before) in enumerate(zip(now, map(set, uses), strict=True))
+            for p in ps
+            if p not in before
+        ]
         remove_control_dependencies(function)
         return edges, []
 
     def _nearest(self, function: FuncOp, ops: Sequence[Op], units: dict[FragmentOp, Unit]) -> list[int]:
-        """Return the order that a schedule has which cannot be followed exactly."""
-        if isinstance(self.schedule, ExplicitOrder):
-            wanted = self._nearest_order(ops, units)
-        else:
+        """Return the order of the schedule as far as the uses allow; other ops come as soon as they can."""
+        constraints = self._constraints(by_mesh(units))
+        if constraints is None:
             self._add_pair_by_pair(units)
             sort_block(function.body)
             remove_control_dependencies(function)
-            wanted = function.body.ops[:-1]
-        place = {op: i for i, op in enumerate(ops)}
-        return [place[op] for op in wanted]
+            place = {op: i for i, op in enumerate(ops)}
+            return [place[op] for op in function.body.ops[:-1]]
+        rank = [-1] * len(ops)
+        for one in constraints:
+            for chain in one.chains:
+                for number, members in enumerate(chain):
+                    for unit in members:
+                        rank[unit.index] = number
+        return ranked_order(block_dependencies(ops), rank)
 
     def _of_loops(self, units: dict[FragmentOp, Unit]) -> Iterator[list[Constraints]]:
         """Constraints with which each loop over microbatches follows the schedule by itself, if there are several."""
         whole = len(by_mesh(units))
-        for groups in _by_loop(units, repeats=isinstance(self.schedule, Schedule) and self.schedule.repeats):
+        for groups in _by_loop(units, repeats=isinstance(self.schedule, ActionOrder) and self.schedule.repeats):
             if len(groups) == whole and groups[0][0].times == 1:
                 continue
             try:
@@ -224,32 +225,3 @@ class FollowSchedule(PipelineScheduler):
                 continue
             if constraints is not None:
                 yield constraints
-
-    def _in_loops(self, ops: Sequence[Op], units: dict[FragmentOp, Unit]) -> list[Op] | None:
-        orders = (self._sorted(ops, constraints) for constraints in self._of_loops(units))
-        return next((order for order in orders if order is not None), None)
-
-    def _explicit_order(
-        self, function: FuncOp, ops: Sequence[Op], units: dict[FragmentOp, Unit], diagnostics: Diagnostics
-    ) -> bool:
-        try:
-            order = self._sorted(ops, self._constraints(by_mesh(units)))
-        except ScheduleError as error:
-            raise diagnostics.fatal(function.loc, str(error)) from None
-        if order is None:
-            order = self._in_loops(ops, units)
-        if order is None:
-            self._warn(ops, units, diagnostics)
-            order = self._nearest_order(ops, units)
-        return apply_order(function.body, order)
-
-    def _nearest_order(self, ops: Sequence[Op], units: dict[FragmentOp, Unit]) -> list[Op]:
-        """Return the order of the schedule as far as the uses allow; other ops come as soon as they can."""
-        rank = [-1] * len(ops)
-        for group in by_mesh(units):
-            constraints = self.schedule.constraints(group)
-            for chain in constraints.chains if constraints is not None else ():
-                for place, members in enumerate(chain):
-                    for unit in members:
-                        rank[unit.index] = place
-        return [ops[i] for i in ranked_order(block_dependencies(ops), rank)]

@@ -14,8 +14,6 @@ from mpmd_trace.passes.base import FunctionPass, option
 from mpmd_trace.passes.common.merge_neighbours import STAYS
 from mpmd_trace.passes.microbatches.cut_in_calls import INDEX
 
-__all__ = ["GatherIndices"]
-
 
 @dataclasses.dataclass(frozen=True)
 class GatherIndices(FunctionPass):

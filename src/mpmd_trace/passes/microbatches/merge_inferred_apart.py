@@ -11,8 +11,6 @@ from mpmd_trace.passes.common.merge_inferred_fragments import Inferred, MergeInf
 from mpmd_trace.passes.common.merge_neighbours import Mode, merge_neighbours
 from mpmd_trace.passes.fragment_info import is_of_microbatch
 
-__all__ = ["MergeInferredApart"]
-
 
 @dataclasses.dataclass(frozen=True)
 class MergeInferredApart(MergeInferredFragments):

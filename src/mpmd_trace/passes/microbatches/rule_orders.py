@@ -15,8 +15,6 @@ from mpmd_trace.passes.fragment_info import is_scheduling_unit
 from mpmd_trace.passes.fragment_rules import FragmentInfo, MergeRule, ScheduleRule
 from mpmd_trace.passes.optimize.schedules import Comparator
 
-__all__ = ["UserRules", "contradictions", "obstacle", "ordered_pairs"]
-
 _DATA, _RULES = "the data flow", "a schedule rule"
 #: The shortest explanation is the one with the least of what the user can change.
 _WEIGHT = {_DATA: 1, _RULES: 1_000}

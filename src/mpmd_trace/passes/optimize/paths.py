@@ -8,8 +8,6 @@ from __future__ import annotations
 
 from mpmd_trace.ir.core import Op
 
-__all__ = ["find_path"]
-
 
 def find_path(source: Op, target: Op) -> list[Op] | None:
     """Return the ops from `source` to `target`, both included, or None.  A path from an op to itself is that op."""

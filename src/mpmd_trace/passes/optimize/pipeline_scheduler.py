@@ -19,8 +19,6 @@ from mpmd_trace.passes.mesh_order import schedulable_meshes
 from mpmd_trace.passes.optimize.paths import find_path
 from mpmd_trace.passes.optimize.schedules import SCHEDULES, Constraints, Order, Schedule, ScheduleError, Unit
 
-__all__ = ["PipelineScheduler", "as_graph", "by_mesh", "scheduling_units"]
-
 log = logging.getLogger(__name__)
 
 
@@ -130,10 +128,10 @@ class PipelineScheduler(FunctionPass):
         units = scheduling_units(function, ops)
         if isinstance(self.schedule, Schedule) and self.schedule.by_stage:
             self._check_stages(units)
-        if self.remove_control_dependencies:
-            order = self._order(ops, units, diagnostics)
-            if order is not None:
-                return apply_order(function.body, order)
+        constraints = self._constraints(by_mesh(units)) if self.remove_control_dependencies else None
+        order = None if constraints is None else scan_order(block_dependencies(ops), *as_graph(constraints))
+        if order is not None:
+            return apply_order(function.body, [ops[i] for i in order])
         try:
             self._add_pair_by_pair(units)
         except ScheduleError as error:
@@ -144,10 +142,6 @@ class PipelineScheduler(FunctionPass):
         if self.remove_control_dependencies:
             remove_control_dependencies(function)
         return function.body.ops != before
-
-    def _order(self, ops: Sequence[Op], units: dict[FragmentOp, Unit], diagnostics: Diagnostics) -> list[Op] | None:
-        """Return the ops as the schedule has them; None where it cannot be followed, or pairs have to be asked."""
-        return self._sorted(ops, self._constraints(by_mesh(units)))
 
     def _check_stages(self, units: dict[FragmentOp, Unit]) -> None:
         for op, unit in units.items():
@@ -170,13 +164,6 @@ class PipelineScheduler(FunctionPass):
                 return None
             result.append(constraints)
         return result
-
-    def _sorted(self, ops: Sequence[Op], constraints: list[Constraints] | None) -> list[Op] | None:
-        """Return the ops in the order of the constraints; None where these and the uses have a cycle."""
-        if constraints is None:
-            return None
-        order = scan_order(block_dependencies(ops), *as_graph(constraints))
-        return None if order is None else [ops[i] for i in order]
 
     def _add_pair_by_pair(self, units: dict[FragmentOp, Unit]) -> None:
         """The reference's way: every independent pair of a mesh, each edge visible to the next question."""

@@ -18,8 +18,6 @@ from mpmd_trace.passes.fragment_info import (
     set_call_counter,
 )
 
-__all__ = ["RematFragment"]
-
 
 def _matches(forward: FragmentOp) -> list[FragmentOp]:
     """Return the backward fragments in front of which `forward` has to be recomputed."""

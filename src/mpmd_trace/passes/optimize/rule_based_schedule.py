@@ -15,8 +15,6 @@ from mpmd_trace.passes.control_dependencies import add_control_dependency, remov
 from mpmd_trace.passes.fragment_rules import FragmentInfo, ScheduleRule
 from mpmd_trace.passes.optimize.paths import find_path
 
-__all__ = ["RuleBasedSchedule"]
-
 log = logging.getLogger(__name__)
 
 

@@ -1,4 +1,4 @@
-"""The reference's pipeline schedules, and other ways to say in which order the fragments of a mesh run.
+"""The reference's pipeline schedules, as rules about pairs of fragments, and comparators of users.
 
 A schedule is a few rules about the scheduling units of a mesh.  A rule can be asked about two units, as the reference
 does (64 stages x 256 microbatches: 16 million pairs), and says the same of all units at once as `Constraints`:
@@ -19,20 +19,6 @@ from typing import Any, Protocol
 from mpmd_trace.diagnostics.messages import MpmdError
 from mpmd_trace.passes.options import nearest
 
-__all__ = [
-    "SCHEDULES",
-    "Comparator",
-    "Constraints",
-    "ExplicitOrder",
-    "Order",
-    "Predicate",
-    "Schedule",
-    "ScheduleError",
-    "Sparse",
-    "Unit",
-    "find_schedule",
-]
-
 
 class ScheduleError(Exception):
     """A schedule cannot order two fragments; the message says why."""
@@ -50,9 +36,6 @@ class Unit:
     counter: int
     stage: int | None
     drops_transferred: bool  # the weight-gradient part of a split backward
-    #: Which of the times that a mesh goes forward, and then backward, for one microbatch, and how many there are.
-    time: int = 0
-    times: int = 1
 
     @property
     def m(self) -> int:
@@ -80,9 +63,6 @@ class Constraints:
     edges: list[tuple[Unit, Unit]] = dataclasses.field(default_factory=list)
     barriers: list[tuple[list[Unit], list[Unit]]] = dataclasses.field(default_factory=list)
 
-
-#: Units of one mesh -> constraints; None when the predicate has to be asked pair by pair.
-Sparse = Callable[[Sequence[Unit]], Constraints | None]
 
 # Rules.
 
@@ -213,13 +193,11 @@ class Schedule(Order):
     rules: the rules for a mesh, of which a unit is given.
     by_stage: whether units without a stage are not ordered.
     reverse_backward: whether backward passes run from the last microbatch to the first.
-    repeats: whether the rules also order what runs several times for a microbatch, by `Unit.time`.
     """
 
     rules: Callable[[Unit], Sequence[Rule]]
     by_stage: bool = False
     reverse_backward: bool = False
-    repeats: bool = False
 
     def before(self, a: Unit, b: Unit) -> bool:
         return any(rule.orders(a, b) for rule in self.rules(a))
@@ -244,16 +222,6 @@ class Comparator(Order):
         return self.function(a, b)
 
 
-@dataclasses.dataclass(frozen=True)
-class ExplicitOrder(Order):
-    """The orders wanted on a mesh, from its units.  They are followed as far as data flow allows."""
-
-    function: Sparse
-
-    def constraints(self, units: Sequence[Unit]) -> Constraints | None:
-        return self.function(units)
-
-
 # The schedules.
 
 
@@ -267,16 +235,6 @@ def _gpipe(unit: Unit) -> Sequence[Rule]:
 
 def _one_f_one_b(unit: Unit) -> Sequence[Rule]:
     n, m = unit.num_meshes, unit.m
-    if unit.times > 1:
-        # N microbatches at a time, each forward and backward `times` times, so that forwards have the even slots of
-        # mesh 0 and backwards the odd ones: no more activations are kept than if they did it once.
-        return (
-            ByKey(
-                lambda u: (
-                    2 * (n * (u.counter // n * unit.times + u.time) + u.counter % n) + (m if _f(u) else 2 * n - 1 - m)
-                )
-            ),
-        )
     return (
         ByKey(lambda u: u.counter if _f(u) else None),
         ByKey(lambda u: u.counter if _b_or_w(u) else None),
@@ -369,7 +327,7 @@ SCHEDULES: dict[str, Schedule] = {
     schedule.name: schedule
     for schedule in (
         Schedule("none", _none),
-        Schedule("1F1B", _one_f_one_b, repeats=True),
+        Schedule("1F1B", _one_f_one_b),
         Schedule("GPipe", _gpipe),
         Schedule("Circular", _circular(False), by_stage=True),
         Schedule("CircularWithReversedBackward", _circular(True), by_stage=True, reverse_backward=True),

@@ -8,8 +8,6 @@ from mpmd_trace.ir.types import TensorType, Type
 from mpmd_trace.passes.common.walks import enclosing_function
 from mpmd_trace.passes.import_.building_blocks import all_calls
 
-__all__ = ["CallGraph"]
-
 
 class CallGraph:
     """The functions of a module that are spread over meshes, and their calls."""

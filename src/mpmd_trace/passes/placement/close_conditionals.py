@@ -19,8 +19,6 @@ from mpmd_trace.ir.types import TensorType
 from mpmd_trace.passes.placement.open_conditionals import BRANCH, SELECTS, Branch, branch_of, conditions_of, selected_by
 from mpmd_trace.passes.placement.zeros import make_zero
 
-__all__ = ["close_conditionals"]
-
 
 def close_conditionals(function: FuncOp, mesh_of: Mapping[Op, int], free: Mapping[Op, object]) -> dict[Op, int]:
     """Make conditionals of marked ops; gives their meshes.

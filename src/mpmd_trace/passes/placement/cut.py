@@ -22,8 +22,6 @@ from collections.abc import Iterable, Sequence
 
 from mpmd_trace.passes.placement.max_flow import UNBOUNDED, FlowNetwork
 
-__all__ = ["cost", "cut"]
-
 #: Pins of edges up to this size are looked at again when the edge has changed.
 _SMALL = 4
 #: Heavy edges have more than the smallest weight times a power of this.

@@ -24,8 +24,6 @@ from mpmd_trace.ir.types import MeshTensorType
 from mpmd_trace.passes.import_.building_blocks import INFERRED_BY, on_mesh, op_as_body
 from mpmd_trace.passes.run_caches import run_cache
 
-__all__ = ["group_ops"]
-
 _INFERRED_BY = ArrayAttr.get([StringAttr.get("infer_mesh_wrap_meshless_ops")])
 
 _bodies: dict[Hashable, Region] = run_cache()

@@ -20,8 +20,6 @@ from mpmd_trace.passes.placement.call_graph import CallGraph
 from mpmd_trace.passes.placement.open_conditionals import BRANCH, SELECTS, branch_of, conditions_of
 from mpmd_trace.passes.placement.rematerializable import CHEAP, byte_size, free_ops
 
-__all__ = ["TOGETHER", "DataflowHypergraph"]
-
 #: Results of the entry point with equal numbers are better on one mesh.
 TOGETHER = "mpmd.together"
 #: What a transfer costs besides its bytes, in bytes: a tie between scalars does not make one bounce.

@@ -6,8 +6,6 @@ Source: E. A. Dinic, "Algorithm for solution of a problem of maximum flow in net
 
 from __future__ import annotations
 
-__all__ = ["UNBOUNDED", "FlowNetwork"]
-
 #: A capacity that no cut contains.
 UNBOUNDED = 1 << 62
 

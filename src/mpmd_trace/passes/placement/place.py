@@ -39,8 +39,6 @@ from mpmd_trace.passes.placement.hypergraph import TOGETHER, DataflowHypergraph
 from mpmd_trace.passes.placement.rematerializable import CHEAP, is_cheap
 from mpmd_trace.passes.placement.single_mesh_loops import warn_of_whole
 
-__all__ = ["Place", "drop_markers"]
-
 _PLACED = "placed"
 _CONTROL_FLOW = ("stablehlo.if", "stablehlo.case", "stablehlo.while")
 

@@ -19,8 +19,6 @@ from mpmd_trace.passes.placement.call_graph import CallGraph
 from mpmd_trace.passes.placement.sums import Leaf, Origins, by_mesh, leaves_of, reduced, summed, total
 from mpmd_trace.passes.placement.zeros import can_be_zero, make_zero
 
-__all__ = ["RegroupSums"]
-
 
 class RegroupSums(Pass):
     """A sum of values of several meshes is a sum of one sum for each mesh.

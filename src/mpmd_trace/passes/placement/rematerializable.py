@@ -14,8 +14,6 @@ from mpmd_trace.passes.import_.mesh_sets import is_meshless
 from mpmd_trace.passes.placement.call_graph import CallGraph
 from mpmd_trace.passes.run_caches import run_cache
 
-__all__ = ["CHEAP", "byte_size", "free_ops", "is_cheap"]
-
 #: Ops that are cheap for each element.
 # fmt: off
 CHEAP = frozenset(

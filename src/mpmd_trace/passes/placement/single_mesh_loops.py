@@ -7,8 +7,6 @@ from collections.abc import Sequence
 from mpmd_trace.ir.diagnostics import Diagnostics
 from mpmd_trace.passes.placement.hypergraph import DataflowHypergraph, Edge
 
-__all__ = ["WHOLE", "warn_of_whole"]
-
 #: How these warnings begin.
 WHOLE = "A loop or conditional without a name stays whole"
 #: Warnings are about at least so many bytes of a step.

@@ -18,8 +18,6 @@ from mpmd_trace.passes.import_.reductions import is_neutral
 from mpmd_trace.passes.placement.rematerializable import CHEAP
 from mpmd_trace.passes.placement.sums import Origins, change_each, reduced
 
-__all__ = ["SplitConcatenations"]
-
 _RESHAPING = {"bitcast_convert", "broadcast_in_dim", "reshape", "reverse", "transpose"}
 _ELEMENTWISE = CHEAP - {f"stablehlo.{name}" for name in _RESHAPING}
 

@@ -16,8 +16,6 @@ from mpmd_trace.passes.placement.rematerializable import byte_size, is_cheap
 from mpmd_trace.passes.placement.sums import Origins, change_each
 from mpmd_trace.passes.reachable import reachable
 
-__all__ = ["SplitLoops"]
-
 #: Values up to this size are computed by each part of a loop that needs them.
 _SMALL_BYTES = 8
 #: A loop that would be more ops than this is not unrolled.

@@ -16,8 +16,6 @@ from mpmd_trace.passes.mesh_order import in_topology_order
 from mpmd_trace.passes.placement.call_graph import CallGraph
 from mpmd_trace.passes.placement.rematerializable import byte_size, free_ops
 
-__all__ = ["Leaf", "Origins", "by_mesh", "change_each", "leaves_of", "reduced", "summed", "total"]
-
 _PRODUCT = "stablehlo.dot_general"
 #: A term passes at most so many linear ops on its way to a sum: each of them is computed for each term behind it.
 _LONGEST_PATH = 8

@@ -6,8 +6,6 @@ from mpmd_trace.diagnostics.location import Location
 from mpmd_trace.ir.core import Op
 from mpmd_trace.ir.types import TensorType
 
-__all__ = ["can_be_zero", "make_zero"]
-
 
 def can_be_zero(type: TensorType) -> bool:
     """Return whether there are constants of the type here."""

@@ -18,8 +18,6 @@ from mpmd_trace.passes.base import FunctionPass, option
 from mpmd_trace.passes.block_order import in_block_order
 from mpmd_trace.passes.common.body_rewrites import prune
 
-__all__ = ["DelayConstants"]
-
 
 @dataclasses.dataclass(frozen=True)
 class DelayConstants(FunctionPass):

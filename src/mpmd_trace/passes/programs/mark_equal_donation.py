@@ -18,8 +18,6 @@ from mpmd_trace.passes.dedup_bodies import first_equal
 from mpmd_trace.passes.export.mark_aliasing_and_donation import DONOR, LateResults, MarkAliasingAndDonation
 from mpmd_trace.passes.export.value_attrs import EMPTY, array_of, value_dicts
 
-__all__ = ["MarkEqualDonation"]
-
 
 @dataclasses.dataclass(frozen=True)
 class MarkEqualDonation(MarkAliasingAndDonation):

@@ -19,8 +19,6 @@ from mpmd_trace.passes.fragment_info import (
 )
 from mpmd_trace.passes.programs.merge_followers import merge_in_place
 
-__all__ = ["MergeBackwardWithForward"]
-
 
 class MergeBackwardWithForward(FunctionPass):
     """A backward fragment directly followed, on its mesh, by the forward of another microbatch is one with it.

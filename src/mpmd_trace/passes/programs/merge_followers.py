@@ -13,8 +13,6 @@ from mpmd_trace.passes.base import FunctionPass
 from mpmd_trace.passes.common.merge import merge_fragments
 from mpmd_trace.passes.fragment_info import call_counter, fragment_transpose_count, set_call_counter, stages_consistent
 
-__all__ = ["MergeFollowers", "merge_in_place"]
-
 
 @dataclasses.dataclass(frozen=True)
 class MergeFollowers(FunctionPass):

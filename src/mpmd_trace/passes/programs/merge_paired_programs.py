@@ -16,8 +16,6 @@ from mpmd_trace.passes.dedup_bodies import first_equal
 from mpmd_trace.passes.fragment_info import call_counter, is_backward, is_forward, set_call_counter, stages_consistent
 from mpmd_trace.passes.programs.merge_followers import merge_in_place
 
-__all__ = ["MergePairedPrograms"]
-
 #: A forward and the backward that follows it.
 Pair = tuple[FragmentOp, FragmentOp]
 #: What they may say besides mesh, stage and origin: anything else is lost when they are merged.

@@ -11,8 +11,6 @@ from mpmd_trace.passes.base import FunctionPass
 from mpmd_trace.passes.common.merge_neighbours import merge_neighbours
 from mpmd_trace.passes.fragment_info import call_counter, has_remat, single_transpose_count, split_type
 
-__all__ = ["MergePartsOfStages"]
-
 
 class MergePartsOfStages(FunctionPass):
     """Neighbours of one stage, phase and microbatch are one fragment, also where neither needs the other.

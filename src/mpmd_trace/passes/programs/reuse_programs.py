@@ -16,10 +16,7 @@ from mpmd_trace.ir.types import MeshTensorType, Type
 from mpmd_trace.passes.base import FunctionPass, option
 from mpmd_trace.passes.dedup_bodies import first_equal
 from mpmd_trace.passes.import_.building_blocks import INFERRED_BY
-from mpmd_trace.passes.programs.contained_bodies import Division, divided, moving_ops
-
-__all__ = ["OPS_OF_A_LAUNCH", "OPS_OF_A_TRANSFER", "ReusePrograms"]
-
+from mpmd_trace.passes.programs.subgraph_match import Division, divided, moving_ops
 
 #: How many ops more it must be for each further launch in a step.  To compile an op takes XLA milliseconds, a launch
 #: some ten microseconds, which nobody waits for when programs are large: a few hundred steps later both cost the same.

@@ -15,8 +15,6 @@ from mpmd_trace.passes.block_order import in_block_order
 from mpmd_trace.passes.dedup_bodies import first_equal, same_ops
 from mpmd_trace.passes.fragment_info import is_of_microbatch
 
-__all__ = ["SharePrograms"]
-
 
 class SharePrograms(FunctionPass):
     """No fragment has the body of another one of its stage, but for operands that are the same value.

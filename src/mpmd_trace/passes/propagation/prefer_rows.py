@@ -15,8 +15,6 @@ from mpmd_trace.passes.fragment_info import is_of_microbatch, transpose_counts
 from mpmd_trace.passes.hoisting.value_numbering import SLICES, are_of_several
 from mpmd_trace.passes.sharding.edges import SHARDING, user_sharding
 
-__all__ = ["PreferRows"]
-
 
 class PreferRows(FunctionPass):
     """The axes over which a batch is sharded are propagated from it first: elsewhere they have priority 1.

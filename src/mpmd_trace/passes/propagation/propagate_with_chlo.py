@@ -7,11 +7,9 @@ from typing import ClassVar
 
 from mpmd_trace.ir.diagnostics import Diagnostics
 from mpmd_trace.ir.ops import FragmentOp, FuncOp, Module
-from mpmd_trace.passes.sharding.bodies_alone import drop_whole_shardings, propagate_in_bodies
 from mpmd_trace.passes.sharding.chlo_rules import with_rules
+from mpmd_trace.passes.sharding.propagate_without_shardings import drop_whole_shardings, propagate_in_bodies
 from mpmd_trace.passes.sharding.shardy_propagation import ShardyPropagation
-
-__all__ = ["PropagateWithChlo"]
 
 #: `whole_up_to` in pipelines of ours, where no one compares what Shardy makes of smaller programs with the reference.
 WHOLE_UP_TO = 1_000

@@ -27,8 +27,6 @@ from mpmd_trace.ir.types import MeshTensorType, TensorType
 from mpmd_trace.passes.base import FunctionPass
 from mpmd_trace.passes.sharding.edges import CONSTRAINT, SHARDING, user_sharding
 
-__all__ = ["UseOwnMeshes"]
-
 _MANUAL = "sdy.manual_computation"
 
 

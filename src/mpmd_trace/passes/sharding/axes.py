@@ -16,20 +16,7 @@ from mpmd_trace.ir.core import Op, Value
 from mpmd_trace.ir.reading import integer, integers, listed
 from mpmd_trace.ir.shardings import sharding_like
 from mpmd_trace.ir.types import TensorType
-from mpmd_trace.passes.sharding.constants_apart import EXPRESSIONS
-
-__all__ = [
-    "Axes",
-    "ShardingOf",
-    "axes_of",
-    "axes_of_value",
-    "convolution_dimensions",
-    "dot_dimensions",
-    "same_axes",
-    "scatter_dimensions",
-    "wanted_sharding",
-    "with_axes",
-]
+from mpmd_trace.passes.sharding.plain_bodies import EXPRESSIONS
 
 #: The sharding of a value in a body.
 ShardingOf = Callable[[Value], TensorShardingAttr | None]

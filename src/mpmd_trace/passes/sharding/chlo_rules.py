@@ -17,8 +17,6 @@ from mpmd_trace.ir.freezing import freeze
 from mpmd_trace.ir.reading import listed, ranked, shape_of
 from mpmd_trace.passes.trivially_canonical import op_names
 
-__all__ = ["add_rules", "with_rules"]
-
 RULE = "sdy.sharding_rule"
 
 

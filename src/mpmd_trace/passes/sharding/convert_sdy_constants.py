@@ -11,8 +11,6 @@ from mpmd_trace.ir.ops import FuncOp, Module
 from mpmd_trace.passes.base import FunctionPass
 from mpmd_trace.passes.greedy import walk_mutable
 
-__all__ = ["ConvertSdyConstants"]
-
 
 class ConvertSdyConstants(FunctionPass):
     """No `sdy.constant` is left: each is a `stablehlo.constant` with all its attributes.

@@ -17,8 +17,6 @@ from mpmd_trace.passes.common.walks import function_ops
 from mpmd_trace.passes.greedy import walk_mutable
 from mpmd_trace.passes.sharding.edges import SHARDING, UNSET, ValueShardings, in_sharding, per_value, user_sharding
 
-__all__ = ["ConvertSdyShardingsToMpmdTypes"]
-
 _KEEP = frozenset({"stablehlo.send", "stablehlo.recv"})
 
 

@@ -16,23 +16,6 @@ from mpmd_trace.ir.core import BlockArg, OpResult, Value
 from mpmd_trace.ir.ops import FragmentOp, FuncOp, tensor_of
 from mpmd_trace.ir.shardings import fully_open
 
-__all__ = [
-    "CONSTRAINT",
-    "SHARDING",
-    "UNSET",
-    "ValueShardings",
-    "body_sharding",
-    "constrained",
-    "in_sharding",
-    "per_value",
-    "rank_of",
-    "set_fragment_sharding",
-    "set_fragment_shardings",
-    "set_result_shardings",
-    "sharding_list",
-    "user_sharding",
-]
-
 SHARDING = "sdy.sharding"
 CONSTRAINT = "sdy.sharding_constraint"
 #: The operands of a fragment of which its `in_shardings` says nothing, whatever it shows: MLIR's text has no word

@@ -19,8 +19,6 @@ from mpmd_trace.passes.sharding.edges import (
     user_sharding,
 )
 
-__all__ = ["EnforceUserShardings", "without_sub_axes"]
-
 
 class EnforceUserShardings(FunctionPass):
     """Fragments and transfers that read arguments or make results use the shardings of the signature.

@@ -24,8 +24,6 @@ from mpmd_trace.passes.sharding.edges import (
     sharding_list,
 )
 
-__all__ = ["ExtractReshardsFromInterMeshTransfers"]
-
 _TAG = ArrayAttr.get([StringAttr.get("extract_reshards")])
 
 

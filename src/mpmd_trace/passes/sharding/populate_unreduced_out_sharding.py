@@ -14,8 +14,6 @@ from mpmd_trace.passes.base import FunctionPass
 from mpmd_trace.passes.common.walks import function_fragments
 from mpmd_trace.passes.sharding.edges import CONSTRAINT, rank_of
 
-__all__ = ["PopulateUnreducedOutSharding"]
-
 
 class PopulateUnreducedOutSharding(FunctionPass):
     """A result that is a constraint with unreduced axes has these axes in `out_shardings`.

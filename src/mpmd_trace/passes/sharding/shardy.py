@@ -15,8 +15,6 @@ from mpmd_trace.passes.mlir_pass import run_on_text
 from mpmd_trace.passes.option_text import split_outside
 from mpmd_trace.passes.sharding.chlo_rules import RULE
 
-__all__ = ["propagation_pipeline", "run_shardy", "run_shardy_with_rules"]
-
 #: The part of Shardy's pipeline that partitioning needs ends with this pass.
 _LAST = "sdy-insert-func-call-reshards"
 _EXPORT = "sdy-export-pipeline{avoid-export-for-partitioning=true}"

@@ -13,10 +13,14 @@ from mpmd_trace.ir.ops import FragmentOp, FuncOp, Module, make_return
 from mpmd_trace.passes.base import Pass
 from mpmd_trace.passes.dedup_bodies import share_equal_bodies
 from mpmd_trace.passes.sharding.agreement import agrees
-from mpmd_trace.passes.sharding.bodies_alone import drop_unused_transfers, has_no_shardings, propagate_in_bodies
 from mpmd_trace.passes.sharding.edges import SHARDING, user_sharding
-from mpmd_trace.passes.sharding.kinds import Kinds, has_meshes_alike, shardings_of
-from mpmd_trace.passes.sharding.reduction import Reduction, numbered, reducible, with_body
+from mpmd_trace.passes.sharding.equivalence_classes import Kinds, has_meshes_alike, shardings_of
+from mpmd_trace.passes.sharding.propagate_without_shardings import (
+    drop_unused_transfers,
+    has_no_shardings,
+    propagate_in_bodies,
+)
+from mpmd_trace.passes.sharding.reduced_program import Reduction, numbered, reducible, with_body
 from mpmd_trace.passes.sharding.shardy import run_shardy, run_shardy_with_rules
 
 __all__ = ["ShardyPropagation"]
@@ -30,7 +34,7 @@ class ShardyPropagation(Pass):
     through fragments, and through transfers between meshes with the same axes.  What has no sharding in the end is
     replicated, of a fragment without any the lists stay away.  Constants are `sdy.constant` afterwards.
 
-    A big program is first reduced to one that has a fragment of each kind once (`reduction.py`), because printing
+    A big program is first reduced to one that has a fragment of each kind once (`reduced_program.py`), because printing
     every microbatch would take long.
 
     Before:

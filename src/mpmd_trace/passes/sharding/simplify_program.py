@@ -10,8 +10,6 @@ from mpmd_trace.passes.base import FunctionPass
 from mpmd_trace.passes.common.region_simplification import SimplifyRegionOp
 from mpmd_trace.passes.greedy import Choices, apply_greedily
 
-__all__ = ["SimplifyProgram"]
-
 
 class SimplifyProgram(FunctionPass):
     """No fragment has repeated, forwarded or unused operands and results; nothing unused is left.

@@ -28,8 +28,6 @@ from mpmd_trace.passes.stablehlo.rules import (
     static,
 )
 
-__all__ = ["ARITHMETIC"]
-
 
 def _zero_if_equal(op: Op, left: Value, right: Value) -> Result:
     type_ = op.result.type

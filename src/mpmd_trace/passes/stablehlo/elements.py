@@ -18,8 +18,6 @@ from mpmd_trace.ir.core import Op, Value, make_op
 from mpmd_trace.ir.types import TensorType, tensor
 from mpmd_trace.jax_compat.mlir import normalize_attribute
 
-__all__ = ["Constant", "constant_of", "integer_of", "make_constant", "splat_text"]
-
 Array = np.ndarray[Any, Any]
 
 _DTYPES: dict[str, Any] = {

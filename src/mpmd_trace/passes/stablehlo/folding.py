@@ -20,8 +20,6 @@ from mpmd_trace.passes.greedy import Pattern, Rewriter
 from mpmd_trace.passes.stablehlo.elements import Array, Constant, constant_of, is_foldable, splat_text, zeros_like
 from mpmd_trace.passes.stablehlo.rules import Result, Rule, of_integers, replace, static
 
-__all__ = ["folding_patterns"]
-
 _Unary = Callable[[float], float]
 
 

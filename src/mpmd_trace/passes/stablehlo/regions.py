@@ -15,8 +15,6 @@ from mpmd_trace.passes.reachable import reachable
 from mpmd_trace.passes.stablehlo.elements import integer_of, splat_text
 from mpmd_trace.passes.stablehlo.rules import BROADCAST, ints, static
 
-__all__ = ["REGIONS"]
-
 
 def _without(values: Sequence[Value], gone: set[int]) -> list[Value]:
     return [v for i, v in enumerate(values) if i not in gone]

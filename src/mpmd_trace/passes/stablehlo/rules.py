@@ -22,24 +22,6 @@ from mpmd_trace.passes.greedy import Rewriter
 if TYPE_CHECKING:
     from mpmd_trace.passes.stablehlo.elements import Array
 
-__all__ = [
-    "BROADCAST",
-    "Declared",
-    "New",
-    "Result",
-    "Rule",
-    "any_value",
-    "constant",
-    "ints",
-    "made_by",
-    "of_integers",
-    "other_than_constant",
-    "replace",
-    "same_type",
-    "splat",
-    "static",
-]
-
 Matcher = Callable[[Value], bool]
 BROADCAST = "stablehlo.broadcast_in_dim"
 

@@ -38,8 +38,6 @@ from mpmd_trace.passes.stablehlo.rules import (
     static,
 )
 
-__all__ = ["SHAPES"]
-
 _RESHAPE = "stablehlo.reshape"
 
 

@@ -25,8 +25,6 @@ from mpmd_trace.report.snapshots import count_ops
 from mpmd_trace.report.sources import written_in
 from mpmd_trace.scheduling.costs import flops
 
-__all__ = ["Recorder"]
-
 #: What a box is; the page knows the numbers.
 FRAGMENT, TRANSFER, NAMED, CALL, OTHER = range(5)
 #: Large constants, of which the page shows the beginning.

@@ -21,8 +21,6 @@ from mpmd_trace.report.explorer.data import Recorder
 from mpmd_trace.report.timeline import FragmentActions, kind_and_microbatch, steps_by_place
 from mpmd_trace.schedules import ScheduleError, ScheduleWarning, get_schedule, schedule_names, simulate
 
-__all__ = ["CHUNK", "LIBRARIES", "explorer_files", "in_files", "measured_rows", "program_facts"]
-
 _SCRIPTS = ("explorer", "picture", "languages", "program", "values", "time", "summary", "schedules")
 _PAGES = ("index.html", "explorer.css", *(f"{name}.js" for name in _SCRIPTS))
 #: What is of d3, in an order in which each finds what it needs, and the highlighter.

@@ -10,8 +10,6 @@ from mpmd_trace.ir.core import BlockArg, Op, OpResult, Region, Value
 from mpmd_trace.ir.semantics import is_pure
 from mpmd_trace.passes.dedup_bodies import look_alike, same_regions
 
-__all__ = ["Division", "divided", "moving_ops"]
-
 #: So often an op of the whole is compared, on average.
 _LOOKS = 4
 

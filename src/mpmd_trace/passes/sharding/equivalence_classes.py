@@ -23,8 +23,6 @@ from mpmd_trace.ir.types import MeshTensorType, TensorType, Type
 from mpmd_trace.passes.dedup_bodies import first_equal
 from mpmd_trace.passes.sharding.edges import SHARDING
 
-__all__ = ["Kinds", "has_meshes_alike", "is_scalar", "shardings_of"]
-
 _MOST_ROUNDS = 8
 
 

@@ -1,14 +1,10 @@
-"""From a schedule, however it is given, to what the scheduling pass understands.
-
-The library's schedules are explicit orders of actions; the pass orders *scheduling units* (fragments with a
-microbatch).  Here each action finds its fragments.
-"""
+"""From a schedule, however it is given, to what the scheduling pass understands."""
 
 from __future__ import annotations
 
 import dataclasses
 import inspect
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator
 from typing import TYPE_CHECKING, Any
 
 from mpmd_trace.diagnostics.messages import MpmdError
@@ -16,17 +12,8 @@ from mpmd_trace.frontend.errors import problem
 from mpmd_trace.ir.ops import Module
 from mpmd_trace.passes.compile_options import CompileOptions
 from mpmd_trace.passes.mesh_order import is_cpu_mesh
-from mpmd_trace.passes.optimize.schedules import (
-    SCHEDULES,
-    Comparator,
-    Constraints,
-    ExplicitOrder,
-    Order,
-    ScheduleError,
-    Sparse,
-    Unit,
-    find_schedule,
-)
+from mpmd_trace.passes.microbatches.action_order import ActionOrder
+from mpmd_trace.passes.optimize.schedules import SCHEDULES, Comparator, Order, find_schedule
 from mpmd_trace.passes.placement.find_stages import comes_back, stage_edges
 from mpmd_trace.schedules import Schedule, find_entry, get_schedule
 from mpmd_trace.schedules import ScheduleError as LibraryError
@@ -36,7 +23,7 @@ from mpmd_trace.scheduling.transfers import values_of_module
 if TYPE_CHECKING:
     from mpmd_trace.config import Config
 
-__all__ = ["PROGRAM_ORDER", "ScheduleChoice", "choose_schedule", "constraints_of", "refusal", "settle"]
+__all__ = ["PROGRAM_ORDER", "ScheduleChoice", "choose_schedule", "refusal", "settle"]
 
 #: The schedule that is made for the stages that a program has.
 _FORWARD = "forward"
@@ -84,7 +71,7 @@ def refusal(config: Config, microbatches: int) -> str | None:
             f"the schedule '{wanted.name}' is for {wanted.microbatches} microbatches, but the program has "
             f"{microbatches}. Give both the same number."
         )
-    if not isinstance(wanted, str) or wanted.lower() == "auto" or find_schedule(wanted) is not None:
+    if not isinstance(wanted, str) or wanted.lower() == "auto":
         return None
     entry = find_entry(wanted)
     if not entry.needs:
@@ -220,7 +207,7 @@ def _explicit(
 ) -> ScheduleChoice:
     splits = example is not None and example.splits_backward
     reverse = example is not None and example.reverse_backward
-    return ScheduleChoice(name, ExplicitOrder(name, constraints_of(make)), splits, stages, reverse)
+    return ScheduleChoice(name, ActionOrder(name, make), splits, stages, reverse)
 
 
 def _example(make: Callable[[int, int, int | None], Schedule]) -> Schedule | None:
@@ -231,87 +218,3 @@ def _example(make: Callable[[int, int, int | None], Schedule]) -> Schedule | Non
         except LibraryError:
             continue
     return None
-
-
-def constraints_of(make: Callable[[int, int, int | None], Schedule]) -> Sparse:
-    """Constraints for the scheduler from `make(meshes, microbatches, chunks)`.
-
-    Actions are matched with fragments by kind, microbatch, and rank of the stage among those of the mesh.
-    """
-    made: dict[tuple[int, int, int | None], Schedule] = {}
-
-    def constraints(units: Sequence[Unit]) -> Constraints:
-        stages = sorted({u.stage for u in units if u.stage is not None})
-        chunks = max(len(stages), 1)
-        microbatches = max(u.counter for u in units) + 1
-        meshes, mesh = units[0].num_meshes, units[0].m
-        key = (meshes, microbatches, chunks if chunks > 1 else None)
-        if key not in made:
-            try:
-                made[key] = make(*key)
-            except LibraryError as error:
-                raise ScheduleError(
-                    f"{error} (the program has {meshes} meshes, {microbatches} microbatches, "
-                    f"{chunks} stages on mesh '{units[0].mesh}')"
-                ) from None
-        schedule = made[key]
-        if schedule.meshes != meshes or schedule.microbatches != microbatches:
-            raise ScheduleError(
-                f"the schedule is for {schedule.meshes} meshes and {schedule.microbatches} microbatches, but "
-                f"the program has {meshes} and {microbatches}"
-            )
-        return Constraints(chains=[_chain(schedule, mesh, units, stages)])
-
-    return constraints
-
-
-#: The units that an action runs.  A backward action takes both parts of a split backward; an input-gradient
-#: action takes the whole backward where the program could not be split.
-_PARTS = {"F": "F", "I": "B", "W": "W", "B": "BW", "O": ""}
-_PARTS_OF_FIRST = {**_PARTS, "I": "", "W": "BW"}
-
-
-def _chain(schedule: Schedule, mesh: int, units: Sequence[Unit], stages: Sequence[int]) -> list[list[Unit]]:
-    """Return the units of the mesh in the order of its actions."""
-    own = schedule.placement.stages_on[mesh]
-    if stages and len(own) != len(stages):
-        raise ScheduleError(
-            f"schedule '{schedule.name}' puts {len(own)} stages on mesh '{units[0].mesh}', but the program "
-            f"has {len(stages)} there ({', '.join(map(str, stages))}); assign as many stages, or choose "
-            "another schedule"
-        )
-    if len(own) > 1 and stages and tuple(stages) != own and stages[-1] < schedule.stages:
-        wanted = ", ".join(map(str, own))
-        placed = ", ".join(map(str, schedule.placement.mesh_of))
-        raise ScheduleError(
-            f"schedule '{schedule.name}' has the stages {wanted} on mesh '{units[0].mesh}', but the program "
-            f"has {', '.join(map(str, stages))} there; assign the names as (mesh, stage) so that the "
-            f"meshes of stages 0 to {schedule.stages - 1} are number {placed}"
-        )
-    rank = {stage: i for i, stage in enumerate(stages)}
-    waiting: dict[tuple[int, str, int], list[Unit]] = {}
-    for unit in units:
-        kind = "F" if unit.transpose == 0 else "W" if unit.drops_transferred else "B"
-        chunk = rank[unit.stage] if unit.stage is not None else 0
-        waiting.setdefault((chunk, kind, unit.counter), []).append(unit)
-    chain: list[list[Unit]] = []
-    parts = [_PARTS] * len(own)
-    for chunk, stage in enumerate(own):
-        # Nobody waits for the backward of a stage without inputs: all of it is weight gradient.
-        if not schedule.graph.feeds[stage] and not any(c == chunk and k == "W" for c, k, _ in waiting):
-            parts[chunk] = _PARTS_OF_FIRST
-    chunk_of = {stage: chunk for chunk, stage in enumerate(own)}
-    for stage, kind, microbatch in schedule.total_order(mesh):
-        chunk = chunk_of[stage]
-        for part in parts[chunk][kind]:
-            waiting_for = waiting.pop((chunk, part, microbatch), None)
-            if waiting_for:
-                chain.append(waiting_for)
-    if waiting:
-        (chunk, kind, microbatch), left = next(iter(waiting.items()))
-        count = "a fragment" if len(waiting) == 1 else f"{len(waiting)} fragments"
-        raise ScheduleError(
-            f"schedule '{schedule.name}' has no action for {count} of mesh "
-            f"'{left[0].mesh}', for example {kind} of microbatch {microbatch}, chunk {chunk}"
-        )
-    return chain

@@ -11,8 +11,6 @@ from mpmd_trace.passes.hoisting.gathered_params import Copy, Timeline
 from mpmd_trace.passes.hoisting.selection import HoistedExpr
 from mpmd_trace.passes.hoisting.value_numbering import Expression
 
-__all__ = ["Held", "Room"]
-
 #: What an offer costs for each byte, the number of its expression, the gap in which the copy goes, if it does not go
 #: altogether, the version of the copy, and the expression.
 _Offer = tuple[float, int, tuple[int, ...], int, Expression]

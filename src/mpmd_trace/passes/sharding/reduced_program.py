@@ -1,7 +1,7 @@
 """A small program that stands for a big one in sharding propagation.
 
 A pipeline runs the same fragments for every microbatch, and propagation treats equal surroundings alike.  So
-it is enough to propagate in a program that has one fragment of each kind (`kinds.py`):
+it is enough to propagate in a program that has one fragment of each kind (`equivalence_classes.py`):
 
     f(p, x1) .. f(p, x256)                                  becomes  f(p, x1)
     a1 = b0(p, y1); a2 = b(p, y2, a1); .. a256 = b(p, y256, a255)
@@ -25,9 +25,7 @@ from mpmd_trace.ir.ops import FragmentOp, FuncOp, Module, TransferOp, make_retur
 from mpmd_trace.passes.sharding.agreement import agrees
 from mpmd_trace.passes.sharding.axes import same_axes
 from mpmd_trace.passes.sharding.edges import SHARDING, user_sharding
-from mpmd_trace.passes.sharding.kinds import Kinds, is_scalar, shardings_of
-
-__all__ = ["NUMBER", "Reduction", "is_plain_fragment", "numbered", "reducible", "with_body"]
+from mpmd_trace.passes.sharding.equivalence_classes import Kinds, is_scalar, shardings_of
 
 #: Temporary attribute that tells which op an op of the small program is.
 NUMBER = "mpmd_trace.number"

@@ -33,18 +33,6 @@ from mpmd_trace.ir.outlined import insert_calls, outlined_callee
 from mpmd_trace.ir.semantics import REDUCTION_OPS
 from mpmd_trace.ir.types import TensorType, Type
 
-__all__ = [
-    "Eraser",
-    "Meaning",
-    "clean",
-    "entry_function",
-    "is_constant",
-    "is_note",
-    "keep_meshes",
-    "leaf_module",
-    "make_function",
-]
-
 V = TypeVar("V")
 
 #: Result i is operand i: the op only says where or how a value is kept.

@@ -24,8 +24,6 @@ from mpmd_trace.ir.postorder import postorder
 from mpmd_trace.ir.semantics import trivially_dead
 from mpmd_trace.passes.trivially_canonical import CHLO_UNARY, PLAIN_OPS, op_names
 
-__all__ = ["EXPRESSIONS", "can_do", "with_constants_apart"]
-
 _CONSTANT = "stablehlo.constant"
 _BROADCAST = "stablehlo.broadcast_in_dim"
 #: Expressions when their operands are (in StableHLO and CHLO): Shardy's elementwise ops, and some others.

@@ -1,7 +1,7 @@
 """Propagation in a program without any sharding: nothing spreads, only the bodies change.
 
 Shardy still rewrites what is inside of fragments (constants are duplicated for propagation and merged again
-afterwards), each body for itself.  What it does to most bodies is known (`constants_apart.py`).  It is enough
+afterwards), each body for itself.  What it does to most bodies is known (`plain_bodies.py`).  It is enough
 to show it every distinct one of the others once, side by side.
 """
 
@@ -15,12 +15,10 @@ from mpmd_trace.ir.core import Block, Op, Region, Value
 from mpmd_trace.ir.diagnostics import Diagnostics
 from mpmd_trace.ir.ops import FragmentOp, FuncOp, Module, TransferOp, make_return
 from mpmd_trace.passes.dedup_bodies import first_equal
-from mpmd_trace.passes.sharding.constants_apart import can_do, with_constants_apart
 from mpmd_trace.passes.sharding.edges import SHARDING
-from mpmd_trace.passes.sharding.reduction import NUMBER, numbered, with_body
+from mpmd_trace.passes.sharding.plain_bodies import can_do, with_constants_apart
+from mpmd_trace.passes.sharding.reduced_program import NUMBER, numbered, with_body
 from mpmd_trace.passes.sharding.shardy import run_shardy
-
-__all__ = ["drop_unused_transfers", "has_no_shardings", "propagate_in_bodies"]
 
 
 def has_no_shardings(module: Module, function: FuncOp) -> bool:

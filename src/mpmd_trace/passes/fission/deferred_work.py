@@ -10,8 +10,6 @@ from mpmd_trace.ir.work import RAGGED_DOT, elements_computed
 from mpmd_trace.passes.fission.demand import BARRIER, LOOP
 from mpmd_trace.passes.fission.trip_count import counter_of
 
-__all__ = ["contracts", "waits_for"]
-
 #: What is not worth a program of its own: adding gradients to their sums, and changes of layout.
 _NO_WORK = frozenset(
     f"stablehlo.{name}"

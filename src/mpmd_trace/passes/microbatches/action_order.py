@@ -1,0 +1,168 @@
+"""Orders of fragments by the lists of actions of a schedule of the library."""
+
+from __future__ import annotations
+
+import dataclasses
+import functools
+from collections.abc import Callable, Sequence
+from typing import Self
+
+from mpmd_trace.passes.optimize.schedules import Constraints, Order, ScheduleError, Unit
+from mpmd_trace.passes.optimize.schedules import Schedule as ReferenceSchedule
+from mpmd_trace.schedules import Schedule, find_entry, get_schedule
+from mpmd_trace.schedules import ScheduleError as LibraryError
+
+#: `make(meshes, microbatches, chunks)`, with None for one chunk.
+Make = Callable[[int, int, int | None], Schedule]
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class RepeatedUnit(Unit):
+    """A unit of what a mesh does several times for one microbatch, forward and backward each time.
+
+    `time`: which of the `times` it is.
+    """
+
+    time: int = 0
+    times: int = 1
+
+
+@dataclasses.dataclass(frozen=True)
+class ActionOrder(Order):
+    """The order of the actions of a schedule, which are matched with units by kind, microbatch and stage.
+
+    reference: the schedule of the reference that has its name.  Such ones order whatever stages a program has; others
+        refuse programs with other stages than theirs.
+    """
+
+    make: Make
+    reference: ReferenceSchedule | None = None
+
+    @classmethod
+    @functools.cache  # so that equal ones are equal
+    def of(cls, schedule: ReferenceSchedule) -> Self:
+        """Return the schedule of the library for one of the reference's."""
+        entry = find_entry(schedule.name)
+
+        def make(meshes: int, microbatches: int, chunks: int | None) -> Schedule:
+            return get_schedule(entry.name, meshes, microbatches, chunks=(chunks or 1) if schedule.by_stage else None)
+
+        return cls(schedule.name, make, schedule)
+
+    @property
+    def repeats(self) -> bool:
+        """Whether it also orders what a mesh does several times for a microbatch."""
+        return self.name.lower() == "1f1b"
+
+    @functools.cached_property
+    def _made(self) -> dict[tuple[int, int, int | None], Schedule]:
+        return {}
+
+    @property
+    def by_stage(self) -> bool:
+        """Whether it tells the stages of a mesh apart."""
+        return self.reference is None or self.reference.by_stage
+
+    def before(self, a: Unit, b: Unit) -> bool:
+        return self.reference is not None and self.reference.before(a, b)
+
+    def constraints(self, units: Sequence[Unit]) -> Constraints | None:
+        if self.reference is not None and units[0].mesh_index is None:  # a host mesh, of which no list tells
+            return self.reference.constraints(units)
+        mesh = units[0].m
+        if isinstance(units[0], RepeatedUnit) and units[0].times > 1:
+            return _repeated_1f1b(units)
+        stages = sorted({u.stage for u in units if u.stage is not None}) if self.by_stage else []
+        return Constraints(chains=[self._chain(self._schedule(units, len(stages)), mesh, units, stages)])
+
+    def _schedule(self, units: Sequence[Unit], stages: int) -> Schedule:
+        """Return the schedule at the size of the program."""
+        chunks = max(stages, 1)
+        meshes, microbatches = units[0].num_meshes, max(u.counter for u in units) + 1
+        key = (meshes, microbatches, chunks if chunks > 1 else None)
+        if key not in self._made:
+            try:
+                self._made[key] = self.make(*key)
+            except LibraryError as error:
+                raise ScheduleError(
+                    f"{error} (the program has {meshes} meshes, {microbatches} microbatches, "
+                    f"{chunks} stages on mesh '{units[0].mesh}')"
+                ) from None
+        schedule = self._made[key]
+        if schedule.meshes != meshes or schedule.microbatches != microbatches:
+            raise ScheduleError(
+                f"the schedule is for {schedule.meshes} meshes and {schedule.microbatches} microbatches, but "
+                f"the program has {meshes} and {microbatches}"
+            )
+        return schedule
+
+    def _chain(self, schedule: Schedule, mesh: int, units: Sequence[Unit], stages: Sequence[int]) -> list[list[Unit]]:
+        """Return the units of the mesh in the order of its actions."""
+        own = schedule.placement.stages_on[mesh]
+        if self.reference is None:
+            _check_stages(schedule, own, units[0].mesh, stages)
+        rank = {stage: i for i, stage in enumerate(stages)}
+        waiting: dict[tuple[int, str, int], list[Unit]] = {}
+        for unit in units:
+            kind = "F" if unit.transpose == 0 else "W" if unit.drops_transferred else "B"
+            waiting.setdefault((rank.get(unit.stage, 0), kind, unit.counter), []).append(unit)  # type: ignore[arg-type]
+        chain: list[list[Unit]] = []
+        parts = [_PARTS] * len(own)
+        for chunk, stage in enumerate(own):
+            # Nobody waits for the backward of a stage without inputs: all of it is weight gradient.
+            if not schedule.graph.feeds[stage] and not any(c == chunk and k == "W" for c, k, _ in waiting):
+                parts[chunk] = _PARTS_OF_FIRST
+        chunk_of = {stage: chunk for chunk, stage in enumerate(own)}
+        for stage, kind, microbatch in schedule.total_order(mesh):
+            chunk = chunk_of[stage]
+            for part in parts[chunk][kind]:
+                waiting_for = waiting.pop((chunk, part, microbatch), None)
+                if waiting_for:
+                    chain.append(waiting_for)
+        if waiting:
+            (chunk, kind, microbatch), left = next(iter(waiting.items()))
+            count = "a fragment" if len(waiting) == 1 else f"{len(waiting)} fragments"
+            raise ScheduleError(
+                f"schedule '{schedule.name}' has no action for {count} of mesh "
+                f"'{left[0].mesh}', for example {kind} of microbatch {microbatch}, chunk {chunk}"
+            )
+        return chain
+
+
+#: The units that an action runs.  A backward action takes both parts of a split backward; an input-gradient
+#: action takes the whole backward where the program could not be split.
+_PARTS = {"F": "F", "I": "B", "W": "W", "B": "BW", "O": ""}
+_PARTS_OF_FIRST = {**_PARTS, "I": "", "W": "BW"}
+
+
+def _check_stages(schedule: Schedule, own: Sequence[int], mesh: str, stages: Sequence[int]) -> None:
+    """Raise `ScheduleError` for a program whose stages on a mesh are not those of the schedule, `own`."""
+    if stages and len(own) != len(stages):
+        raise ScheduleError(
+            f"schedule '{schedule.name}' puts {len(own)} stages on mesh '{mesh}', but the program "
+            f"has {len(stages)} there ({', '.join(map(str, stages))}); assign as many stages, or choose "
+            "another schedule"
+        )
+    if len(own) > 1 and stages and tuple(stages) != tuple(own) and stages[-1] < schedule.stages:
+        wanted = ", ".join(map(str, own))
+        placed = ", ".join(map(str, schedule.placement.mesh_of))
+        raise ScheduleError(
+            f"schedule '{schedule.name}' has the stages {wanted} on mesh '{mesh}', but the program "
+            f"has {', '.join(map(str, stages))} there; assign the names as (mesh, stage) so that the "
+            f"meshes of stages 0 to {schedule.stages - 1} are number {placed}"
+        )
+
+
+def _repeated_1f1b(units: Sequence[Unit]) -> Constraints:
+    """1F1B of as many microbatches as there are meshes at a time, each of them forward and backward several times.
+
+    Forwards have the even slots of mesh 0 and backwards the odd ones: no more activations are kept than if they did
+    it once.
+    """
+    n, m = units[0].num_meshes, units[0].m
+    slots: dict[int, list[Unit]] = {}
+    for u in units:
+        assert isinstance(u, RepeatedUnit)
+        slot = n * (u.counter // n * u.times + u.time) + u.counter % n
+        slots.setdefault(2 * slot + (m if u.transpose == 0 else 2 * n - 1 - m), []).append(u)
+    return Constraints(chains=[[slots[slot] for slot in sorted(slots)]])
