@@ -87,7 +87,7 @@ def test_no_dispatched_schedule_breaks_a_rule_or_the_bound(  # type: ignore[no-u
         assert check(schedule, memory_limit=limits, weight_fraction=fraction) == []
         assert simulate(schedule, costs, weight_fraction=fraction).time(measure) == pytest.approx(run.time)
         assert run.time >= bound - 1e-6
-        one = _changed(one, chain, draw)
+        one = _changed(one, chain, draw, run.slowest)
 
 
 @pytest.mark.parametrize(("limit", "fraction"), [(8, 1.0), (8, 0.5), (16, 1.0), (16, 0.5)])
