@@ -222,6 +222,7 @@ def walker(folder: Path) -> Iterator[Walker]:
         yield Walker(chromium, folder)
 
 
+@pytest.mark.nightly
 @in_browser
 def test_all_views_in_a_browser(walker: Walker) -> None:
     assert walker.open("") < 10  # a second, on a machine that does nothing else

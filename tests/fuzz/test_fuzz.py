@@ -139,6 +139,7 @@ def test_what_engines_run_differently_is_found(monkeypatch: pytest.MonkeyPatch) 
     assert asked == ["python", "cpp"]
 
 
+@pytest.mark.nightly
 def test_crashes_and_hangs_are_told(monkeypatch: pytest.MonkeyPatch) -> None:
     def check(text: str, seconds: float) -> driver.Outcome:
         monkeypatch.setattr(driver, "source", lambda program: text)

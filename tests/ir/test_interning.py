@@ -41,6 +41,15 @@ MAKERS: dict[str, Callable[[int], Interned]] = {
 }
 
 
+@pytest.fixture(scope="module", autouse=True)
+def _only_new_objects() -> Iterator[None]:
+    """Let collections look at what these tests make, not at all that others have left."""
+    gc.collect()
+    gc.freeze()
+    yield
+    gc.unfreeze()
+
+
 @contextmanager
 def eager_switches() -> Iterator[None]:
     """Threads take turns as often as the interpreter lets them."""
