@@ -25,6 +25,9 @@ class PlanOptions:
     link: Annotated[
         list[str] | None, typer.Option(help="Override the link between two meshes: m0:m1=20,12.5 (microseconds, GB/s).")
     ] = None
+    collective_gbytes: Annotated[
+        float | None, typer.Option(help="Bandwidth between the devices of a mesh in GB/s, for collectives.")
+    ] = None
     transfers: Annotated[
         str | None, typer.Option(help="async (overlapped with computation, the default), exposed or blocking")
     ] = None

@@ -47,7 +47,7 @@ def plan_program(
     On a `target` it has to fit into the memory of its devices, unless a limit is given.
     """
     counts = _numbers(asked.microbatches)
-    for name in ("memory_limit", "tflops", "gbytes", "link_gbytes", "rows"):
+    for name in ("memory_limit", "tflops", "gbytes", "link_gbytes", "collective_gbytes", "rows"):
         value = getattr(asked, name)
         if value is not None and not value > 0:
             raise CallError(f"--{name.replace('_', '-')} is {value:g}; it must be above 0")
@@ -55,7 +55,8 @@ def plan_program(
         raise CallError(f"--latency-us is {asked.latency_us:g}; it must be 0 or more")
     if asked.save is not None:
         check_output(asked.save)
-    program = _phases_apart(load_program(file, settings, target))
+    given = load_program(file, settings, target)
+    program = _phases_apart(given)
     links = _links(asked, program.config.topology)
     measure, has_speed = asked.measure, asked.tflops is not None or asked.gbytes is not None
     if links is not None and not measure and not has_speed:
@@ -63,6 +64,8 @@ def plan_program(
             "transfers take seconds, but the work of the program is counted in operations; give the speed of a "
             "device with --tflops and --gbytes, or measure with --measure"
         )
+    if asked.collective_gbytes is not None and not has_speed:
+        raise CallError("--collective-gbytes is for times; give the speed of a device with --tflops and --gbytes, too")
     if measure and has_speed:
         raise CallError("--measure takes times from this machine, --tflops and --gbytes say them; choose one")
     if measure and target is not None:
@@ -111,6 +114,10 @@ def plan_program(
             flops_per_second=None if asked.tflops is None else 1e12 * asked.tflops,
             bytes_per_second=None if asked.gbytes is None else 1e9 * asked.gbytes,
             links=links,
+            collectives=None
+            if asked.collective_gbytes is None
+            else Link(1e-6 * (asked.latency_us or 0.0), 1e9 * asked.collective_gbytes),
+            overlaps=given.config.options.overlap is not None,
         )
         shown.update(task, completed=1)
         task = shown.add_task("simulate", total=None, info="")
@@ -162,7 +169,7 @@ def _phases_apart(program: Program) -> Program:
 
     Likewise gathers are programs of their own, whatever the memory.
     """
-    config = program.config.with_options(gather="step", **dict.fromkeys(OUR_OPTIONS, False))
+    config = program.config.with_options(gather="step", overlap=None, **dict.fromkeys(OUR_OPTIONS, False))
     return dataclasses.replace(program, config=config)
 
 

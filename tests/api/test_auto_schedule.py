@@ -8,6 +8,7 @@ from typing import Any
 import equinox as eqx
 import jax
 import jax.numpy as jnp
+import numpy as np
 import pytest
 from pipelines import assert_same, topology
 from test_schedules_run import Model, data, training
@@ -19,7 +20,7 @@ from mpmd_trace.ir.text import parse
 from mpmd_trace.report.plan_values import values_of_plan
 from mpmd_trace.report.timeline import FragmentActions
 from mpmd_trace.scheduling.auto import AutoSchedule, StageCosts, best_schedule, program_costs, rank_schedules
-from mpmd_trace.scheduling.costs import flops
+from mpmd_trace.scheduling.costs import collective_bytes, flops
 from mpmd_trace.scheduling.transfers import Link, Links, crossings
 
 
@@ -66,6 +67,35 @@ def test_flops_of_loops_branches_and_calls() -> None:
     assert counted(chosen, w, x) == pytest.approx(2 * once, rel=0.01)
     inner = jax.jit(lambda w, x: x @ w)
     assert counted(lambda w, x: inner(w, inner(w, x)), w, x) == 2 * once
+
+
+def test_collectives_that_are_written_out_are_counted() -> None:
+    """What a device sends to others: a half of it stays at home; sums come back."""
+    mesh = jax.sharding.Mesh(np.array(jax.devices()[:2]), ("x",))
+
+    def sent(function: Any) -> float:
+        rows = jax.sharding.PartitionSpec("x")
+        mapped = jax.shard_map(function, mesh=mesh, in_specs=rows, out_specs=rows, check_vma=False)
+        module = parse(jax.jit(mapped).lower(jnp.ones((16, 4))).as_text())
+        return collective_bytes(module.main.regions[0], module)
+
+    part = 4 * 8 * 4
+    assert sent(lambda x: jax.lax.all_to_all(x, "x", 0, 0, tiled=True)) == part / 2
+    assert sent(lambda x: jax.lax.all_gather(x, "x", tiled=True).sum(0, keepdims=True) + x) == part
+    assert sent(lambda x: jax.lax.psum(x, "x")) == part
+    assert sent(lambda x: jax.lax.ppermute(x, "x", [(0, 1), (1, 0)])) == part
+    assert sent(lambda x: jax.lax.scan(lambda c, _: (jax.lax.psum(c, "x"), None), x, None, 3)[0]) == 3 * part
+    assert sent(jnp.sin) == 0
+
+
+def test_the_schedule_that_hides_collectives_is_chosen() -> None:
+    ones = costs(4, 32, (0, 1, 2, 3, 0, 1, 2, 3))
+    halves = dict.fromkeys("FI", (0.5,) * 8)
+    apart = best_schedule(dataclasses.replace(ones, collectives=halves))
+    together = best_schedule(dataclasses.replace(ones, collectives=halves, overlaps=True))
+    assert together.result.makespan < apart.result.makespan
+    assert any(isinstance(step, schedules.Fused) for row in together.schedule.orders for step in row)
+    assert best_schedule(dataclasses.replace(ones, overlaps=True)).schedule == best_schedule(ones).schedule
 
 
 def costs(meshes: int, microbatches: int, mesh_of: tuple[int, ...], **times: tuple[float, ...]) -> StageCosts:

@@ -238,6 +238,7 @@ def test_no_backwards(command) -> None:  # type: ignore[no-untyped-def]
         (("--rows", "0"), "--rows is 0; it must be above 0"),
         (("--latency-us", "-1"), "--latency-us is -1; it must be 0 or more"),
         (("--link-gbytes", "0"), "--link-gbytes is 0"),
+        (("--collective-gbytes", "1"), "--collective-gbytes is for times; give the speed of a device"),
         (("--link-gbytes", "1"), "transfers take seconds, but the work of the program is counted in operations"),
         (("--transfers", "now"), "--transfers is 'now'; it is one of async, exposed, blocking"),
         (("--link", "m0:m1=3"), "--link is 'm0:m1=3'; write two meshes, microseconds and GB/s, as in m0:m1=20"),

@@ -456,3 +456,32 @@ def test_programs_that_cannot_be_divided(uneven_study: Any) -> None:
 
 def _host(lowered: Any) -> Any:
     return dataclasses.replace(lowered.config.assignments["layer_0"], memory_kind="pinned_host")
+
+
+def test_collectives_cost_what_their_bytes_take() -> None:
+    """Each forward ends with a sum over devices; the link of a mesh says how long it takes."""
+    devices = np.array(jax.devices()[:4]).reshape(2, 2)
+    meshes = {f"m{i}": Mesh(devices[i], ("x",)) for i in range(2)}
+
+    def loss(ws: Any, x: jax.Array) -> jax.Array:
+        for i, w in enumerate(ws):
+            x = mpmd_trace.named_computation(lambda w, x: jnp.tanh(x @ w), name=f"f{i}")(w, x)
+        return jnp.sum(x)
+
+    def step(ws: Any, xs: jax.Array) -> Any:
+        return mpmd_trace.value_and_grad(loss, microbatches=4)(ws, xs)
+
+    config = mpmd_trace.make_config(meshes, {"f0": "m0", "f1": "m1"}, pipeline_schedule="1F1B")
+    args = [jnp.ones((8, 8)), jnp.ones((8, 8))], jnp.ones((16, 8))
+    rows = [NamedSharding(mesh, P("x")) for mesh in meshes.values()]
+    found, actions = compiled(mpmd_trace.Program(step, args, config, in_shardings=(rows, None)))
+    link = Link(1e-3, 1e6)
+    speeds: Any = {"flops_per_second": SPEED, "bytes_per_second": WIDTH}
+    free = study(found, actions, **speeds).stages
+    known = study(found, actions, **speeds, collectives=link, overlaps=True).stages
+    assert free.collectives == {} and not free.overlaps and known.overlaps
+    assert known.forward == free.forward
+    sums = found.collectives()["m0"].total
+    assert known.collectives["F"][0] >= 1e3 * link.seconds(4 * 8 * 4, 1) > 0
+    in_all = 4 * sum(known.collectives[kind][0] for kind in "FIW")
+    assert in_all <= 1e3 * link.seconds(sums.bytes, sums.runs) + 1e-6

@@ -5,7 +5,7 @@ from __future__ import annotations
 import contextlib
 import dataclasses
 import math
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any, Literal
 
 from mpmd_trace.ir.assignment import Assignment
@@ -291,6 +291,18 @@ def _divisions(study: Study, stages: int, memory_limit: float | None) -> list[li
     return [[(r.start, r.stop) for r in one.stages] for one in divisions]
 
 
+def _in_proportion(
+    known: Mapping[str, Sequence[float]], groups: Sequence[Sequence[Layer]]
+) -> dict[str, tuple[float, ...]]:
+    """Return the collectives of other stages: no program of them was compiled, so they grow with the work."""
+    result = {}
+    for kind, own in known.items():
+        each = [sum(layer.forward if kind == "F" else layer.backward for layer in group) for group in groups]
+        whole = sum(each) or 1.0
+        result[kind] = tuple(sum(own) * one / whole for one in each)
+    return result
+
+
 def _division(
     study: Study,
     between: LayerValues,
@@ -312,6 +324,7 @@ def _division(
         weight_grad=tuple(b * (1 - s) for b, s in zip(backward, split, strict=True)),
         visits=(),
         sends=sent.sends,
+        collectives=_in_proportion(study.stages.collectives, groups),
     )
     held = activations(between.values, stage_of, [study.stages.microbatches] * len(groups))
     copies = _copies(study, names)

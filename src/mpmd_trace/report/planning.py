@@ -8,6 +8,7 @@ import statistics
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING
 
+from mpmd_trace.backend.collectives import collectives_of
 from mpmd_trace.backend.placement_report import PlacementReport
 from mpmd_trace.backend.timeline import Timeline
 from mpmd_trace.diagnostics.messages import MpmdError
@@ -22,7 +23,7 @@ from mpmd_trace.report.plan_values import Profile, activation_slots, activations
 from mpmd_trace.report.timeline import FragmentActions, run_actions
 from mpmd_trace.scheduling.auto import StageCosts, stage_costs, stage_ranks
 from mpmd_trace.scheduling.balance import work_of_names
-from mpmd_trace.scheduling.transfers import Links, Traffic, crossings
+from mpmd_trace.scheduling.transfers import Link, Links, Traffic, crossings
 
 if TYPE_CHECKING:
     from mpmd_trace.api.compiled import Compiled
@@ -155,13 +156,16 @@ def study(
     flops_per_second: float | None = None,
     bytes_per_second: float | None = None,
     links: Links | None = None,
+    collectives: Link | None = None,
+    overlaps: bool = False,
 ) -> Study:
     """Return the costs of a compiled step.
 
     A program costs what it was measured to take: the median, in ms (`steps` are the seconds of whole steps).
     Without measurements it costs what XLA counts: operations over the device's speed or bytes over its memory's,
     whichever is longer, in ms; or millions of operations when no speed is given.  `links`: what transfers take,
-    which needs times.
+    which needs times.  `collectives`: what it takes a device to send to others of its mesh, which measured times have
+    already; `overlaps`: whether the program may hide them (`make_config(overlap=...)`).
 
     Raises `MpmdError` when the program has no numbered microbatches, or one name only.
     """
@@ -180,7 +184,8 @@ def study(
     cost, unit = program_costs(compiled, measured, flops_per_second, bytes_per_second)
     rank = stage_ranks(imported)
     stages = len(counted.mesh_of)
-    sums = {kind: [0.0] * stages for kind in "FB"}
+    sums, inside = ({kind: [0.0] * stages for kind in "FB"} for _ in range(2))
+    sending = _sending(compiled, None if measured else collectives)
     once = dict.fromkeys(plan.meshes, 0.0)
     runs = run_actions(plan, actions)
     for run, action in runs:
@@ -188,9 +193,13 @@ def study(
         if action.kind == "O" or action.stage not in rank:
             once[run.mesh] += time
         else:
-            sums["F" if action.kind == "F" else "B"][rank[action.stage]] += time
+            kind = "F" if action.kind == "F" else "B"
+            sums[kind][rank[action.stage]] += time
+            inside[kind][rank[action.stage]] += sending[run.program] / SECONDS["ms"]
     visits = [max(len(v), 1) for v in counted.visits]
-    forward, backward = ([t / v for t, v in zip(sums[k], visits, strict=True)] for k in "FB")
+    forward, backward, sent_there, sent_back = (
+        [t / v for t, v in zip(total[k], visits, strict=True)] for total in (sums, inside) for k in "FB"
+    )
     shares = [_share(i, i + w, s) for s, (i, w) in enumerate(_pairs(counted))]
     values = values_of_plan(plan, actions)
     sent = crossings(values, rank, [meshes[m] for m in counted.mesh_of])
@@ -200,6 +209,8 @@ def study(
         input_grad=tuple(b * s for b, s in zip(backward, shares, strict=True)),
         weight_grad=tuple(b * (1 - s) for b, s in zip(backward, shares, strict=True)),
         sends=sent.sends,
+        collectives=_by_letter(sent_there, sent_back, shares) if any((*sent_there, *sent_back)) else {},
+        overlaps=overlaps,
     )
     if links is not None:
         scaled = scaled.linked(links, meshes, SECONDS[unit])
@@ -247,6 +258,23 @@ def study(
         measured_step=1000 * statistics.median(steps) if steps else None,
         sharing=tuple(tuple(meshes.index(o) for o in plan.sharing[m] if o in meshes) for m in meshes),
     )
+
+
+def _by_letter(
+    forward: Sequence[float], backward: Sequence[float], shares: Sequence[float]
+) -> dict[str, tuple[float, ...]]:
+    """Return costs of forwards and backwards as those of F, I and W."""
+    halves = list(zip(backward, shares, strict=True))
+    return {"F": tuple(forward), "I": tuple(b * s for b, s in halves), "W": tuple(b * (1 - s) for b, s in halves)}
+
+
+def _sending(compiled: Compiled | Estimated, link: Link | None) -> list[float]:
+    """Return the seconds that a device sends in one run of each program, over such links; 0 where nobody knows."""
+    executables = compiled.program.runtime.own_executables
+    if link is None or isinstance(compiled, Estimated):
+        return [0.0] * len(executables)
+    totals = [collectives_of(e.compiled).total for e in executables]
+    return [link.seconds(total.bytes, total.runs) for total in totals]
 
 
 def _pairs(costs: StageCosts) -> list[tuple[float, float]]:

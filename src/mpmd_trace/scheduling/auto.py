@@ -8,9 +8,11 @@ from __future__ import annotations
 
 import dataclasses
 import warnings
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from typing import TypeAlias
 
 from mpmd_trace.diagnostics.messages import MpmdError
+from mpmd_trace.ir.core import Region
 from mpmd_trace.ir.ops import FragmentOp, Module
 from mpmd_trace.passes.fragment_info import is_scheduling_unit, split_type
 from mpmd_trace.passes.mesh_order import schedulable_meshes
@@ -29,18 +31,20 @@ from mpmd_trace.schedules import (
     Transfers,
     forward_passes,
     get_schedule,
+    overlapped,
     search,
     simulate,
     training_passes,
 )
-from mpmd_trace.scheduling.costs import flops
-from mpmd_trace.scheduling.transfers import Links, crossings, fragment_action, values_of_module
+from mpmd_trace.scheduling.costs import collective_bytes, flops
+from mpmd_trace.scheduling.transfers import Link, Links, crossings, fragment_action, values_of_module
 
 __all__ = [
     "AutoSchedule",
     "Choice",
     "StageCosts",
     "best_schedule",
+    "collective_times",
     "forward_schedule",
     "program_costs",
     "rank_schedules",
@@ -64,12 +68,13 @@ class AutoSchedule:
 
     `memory_limit`: microbatches whose activations a mesh can hold at once; any number when None.  `links`: what
     transfers take, nothing by default; then `flops_per_second`, the speed of a device, must be given, too, to
-    compare with them.
+    compare with them.  `collectives`: what it takes a device to send to others of its mesh; nothing by default.
     """
 
     memory_limit: float | None = None
     links: Links | None = None
     flops_per_second: float | None = None
+    collectives: Link | None = None
 
     def __post_init__(self) -> None:
         limit = self.memory_limit
@@ -80,7 +85,9 @@ class AutoSchedule:
             raise MpmdError(f"flops_per_second is {speed!r}; it is the speed of a device, above 0")
         if self.links is not None and not isinstance(self.links, Links):
             raise MpmdError(f"links is {self.links!r}; make it with mpmd_trace.scheduling.Links")
-        if self.links is not None and speed is None:
+        if self.collectives is not None and not isinstance(self.collectives, Link):
+            raise MpmdError(f"collectives is {self.collectives!r}; make it with mpmd_trace.scheduling.Link")
+        if (self.links is not None or self.collectives is not None) and speed is None:
             raise MpmdError(
                 "links are in seconds, but the work of the program is counted in operations; say with "
                 "flops_per_second how fast a device is"
@@ -108,6 +115,9 @@ class StageCosts:
     latency: Mapping[tuple[int, int], float] = dataclasses.field(default_factory=dict)
     bandwidth: Mapping[tuple[int, int], float] | None = None
     transfers: Transfers = "async"
+    #: What stages take for collectives, by letter, besides; and whether the program may make blocks that hide them.
+    collectives: Mapping[str, tuple[float, ...]] = dataclasses.field(default_factory=dict)
+    overlaps: bool = False
     #: Which stages need what others compute, as (producer, consumer), where the flow comes back to a mesh.
     edges: tuple[tuple[int, int], ...] = ()
 
@@ -131,6 +141,7 @@ class StageCosts:
             latency=self.latency or 0.0,
             bandwidth=self.bandwidth,
             sends=self.sends,
+            collectives=self.collectives,
         )
 
     def delays(self) -> Costs:
@@ -141,7 +152,7 @@ class StageCosts:
             link = self.mesh_of[p], self.mesh_of[s]
             time = whole.delay(*link) + size * whole.seconds_per_size(*link)
             longest[link] = max(longest.get(link, 0.0), time)
-        return Costs(self.forward, self.input_grad, self.weight_grad, latency=longest or 0.0)
+        return dataclasses.replace(whole, latency=longest or 0.0, bandwidth=None, sends={})
 
     def scaled(self, factor: float) -> StageCosts:
         """In another unit of time."""
@@ -160,6 +171,7 @@ class StageCosts:
             input_grad=tuple(c * factor for c in self.input_grad),
             weight_grad=tuple(c * factor for c in self.weight_grad),
             sends={k: v * factor for k, v in self.sends.items()},
+            collectives={k: tuple(c * factor for c in own) for k, own in self.collectives.items()},
         )
 
     def linked(self, links: Links, meshes: Sequence[str], unit: float) -> StageCosts:
@@ -204,6 +216,38 @@ def stage_costs(module: Module) -> StageCosts | None:
     own_units = _units(module)
     if own_units is None:
         return None
+    units, _, table = own_units
+    mean, visits = _of_stages(module, own_units, flops)
+    topology = module.main.topology
+    assert topology is not None
+    return StageCosts(
+        meshes=len(schedulable_meshes(topology)),
+        microbatches=1 + max(u.counter for u in units.values()),
+        mesh_of=tuple(table[s] for s in sorted(table)),
+        forward=mean["F"],
+        input_grad=mean["I"],
+        weight_grad=mean["W"],
+        visits=tuple(tuple(sorted(v)) for v in visits),
+    )
+
+
+def collective_times(module: Module, link: Link) -> dict[str, tuple[float, ...]]:
+    """Return the seconds of the collectives that the program writes out, of each stage by letter; nothing for none."""
+    own_units = _units(module)
+    if own_units is None:
+        return {}
+
+    def seconds(body: Region, module: Module | None = None) -> float:
+        return link.seconds(sent, 1) if (sent := collective_bytes(body, module)) else 0.0
+
+    mean, _ = _of_stages(module, own_units, seconds)
+    return {kind: mean[kind] for kind in "FIW"} if any(any(own) for own in mean.values()) else {}
+
+
+def _of_stages(
+    module: Module, own_units: _Units, count: Callable[[Region, Module], float]
+) -> tuple[dict[str, tuple[float, ...]], list[set[int]]]:
+    """Return what is counted of a microbatch in each stage, by letter, and the microbatches that visit it."""
     units, number, table = own_units
     rank = {stage: i for i, stage in enumerate(sorted(table))}
     times: dict[str, list[float]] = {kind: [0.0] * len(rank) for kind in "FIWB"}
@@ -215,26 +259,20 @@ def stage_costs(module: Module) -> StageCosts | None:
             if u.transpose == 0
             else {"kKeepTransferred": "I", "kDropTransferred": "W"}.get(split_type(op) or "", "B")
         )
-        times[kind][stage] += flops(op.body, module)
+        times[kind][stage] += count(op.body, module)
         visits[stage].add(u.counter)
     mean = {k: [t / max(len(v), 1) for t, v in zip(row, visits, strict=True)] for k, row in times.items()}
     for stage, whole in enumerate(mean["B"]):
         starts_chain = stage == 0 or not visits[stage] & visits[stage - 1]
         mean["W" if starts_chain else "I"][stage] += whole
-    topology = module.main.topology
-    assert topology is not None
-    return StageCosts(
-        meshes=len(schedulable_meshes(topology)),
-        microbatches=1 + max(u.counter for u in units.values()),
-        mesh_of=tuple(table[s] for s in sorted(table)),
-        forward=tuple(mean["F"]),
-        input_grad=tuple(mean["I"]),
-        weight_grad=tuple(mean["W"]),
-        visits=tuple(tuple(sorted(v)) for v in visits),
-    )
+    return {kind: tuple(row) for kind, row in mean.items()}, visits
 
 
-def _units(module: Module) -> tuple[dict[FragmentOp, Unit], dict[FragmentOp, int], dict[int, int]] | None:
+#: The scheduling units, the number of the stage of each, and the mesh of each such number.
+_Units: TypeAlias = "tuple[dict[FragmentOp, Unit], dict[FragmentOp, int], dict[int, int]]"
+
+
+def _units(module: Module) -> _Units | None:
     """Return the scheduling units, the number of the stage of each, and the mesh of each such number."""
     main = module.lookup("main")
     if main is None or main.topology is None:
@@ -275,7 +313,9 @@ def program_costs(module: Module, auto: AutoSchedule) -> StageCosts | None:
     """
     costs = stage_costs(module)
     topology = module.main.topology if costs is not None else None
-    if costs is None or topology is None or auto.links is None or auto.flops_per_second is None:
+    if costs is None or topology is None or auto.flops_per_second is None:
+        return costs
+    if auto.links is None and auto.collectives is None:
         return costs
     meshes = schedulable_meshes(topology)
     speed = [auto.flops_per_second * topology.meshes[meshes[m]].size for m in costs.mesh_of]
@@ -286,8 +326,9 @@ def program_costs(module: Module, auto: AutoSchedule) -> StageCosts | None:
         input_grad=tuple(c / s for c, s in zip(costs.input_grad, speed, strict=True)),
         weight_grad=tuple(c / s for c, s in zip(costs.weight_grad, speed, strict=True)),
         sends=sent.sends,
+        collectives={} if auto.collectives is None else collective_times(module, auto.collectives),
     )
-    return seconds.linked(auto.links, meshes, 1.0)
+    return seconds.linked(auto.links or Links(), meshes, 1.0)
 
 
 def rank_schedules(costs: StageCosts, memory_limit: float | None = None) -> list[Choice]:
@@ -387,9 +428,19 @@ def _suits(schedule: Schedule, costs: StageCosts) -> bool:
 
 
 def _choice(schedule: Schedule, costs: StageCosts, memory_limit: float | None) -> Choice | None:
-    """Return the schedule, played with these costs; None when it cannot run with transfers of that kind."""
+    """Return the schedule, played with these costs; None when it cannot run with transfers of that kind.
+
+    Where the program overlaps, it has blocks if these make it shorter.
+    """
+    known = costs.costs()
     try:
-        result = simulate(schedule.with_graph(_graph(schedule, costs)), costs.costs(), transfers=costs.transfers)
+        whole = schedule.with_graph(_graph(schedule, costs))
+        if costs.overlaps and costs.collectives:
+            whole = overlapped(whole, known, transfers=costs.transfers)
+            schedule = dataclasses.replace(schedule, orders=whole.orders)
+        # Without overlap the parts of a block are programs of their own, which hide nothing.
+        apart = bool(costs.collectives) and not costs.overlaps
+        result = simulate(whole, known, transfers=costs.transfers, fused="serial" if apart else "block")
     except ScheduleError:
         return None
     fits = memory_limit is None or max(result.peak_activations) <= memory_limit + 1e-9

@@ -182,6 +182,7 @@ def settle(choice: ScheduleChoice, importing: Callable[[str], Module], options: 
     if several:
         costs = dataclasses.replace(costs, edges=tuple(sorted(_edges(imported))))
     whole = options.mpmd_split_bwd_fragments is False
+    costs = dataclasses.replace(costs, overlaps=options.overlap is not None)
     best = best_schedule(costs, choice.auto.memory_limit, whole_backwards=whole).schedule
     known = find_schedule(best.name) if costs.chunks == 1 else None
     if known is not None:
