@@ -58,6 +58,12 @@ parts = [mt.call(loss, call_counter=i)(weights, part) for i, part in enumerate(x
 similar = lambda weights, rows: jax.nn.log_softmax(rows @ rows.T)[::2, 1::2].diagonal().mean()  # of the whole batch
 value, grads = mt.contrastive_value_and_grad(forward, similar, microbatches=4)(weights, x)
 
+# == encoded_value_and_grad
+embed = lambda weights, rows: mt.named_computation(jnp.dot, name="layer0")(rows, weights[0])
+head = lambda weights, encoded, rows: jnp.mean((encoded["image"] @ weights[1] - rows) ** 2)
+both_loops = mt.encoded_value_and_grad(head, {"image": (embed, 2)}, microbatches=4)  # two for the encoder
+value, grads = both_loops(weights, {"image": x}, x)
+
 # == pad_rows
 batch, row_weights = mt.pad_rows(jnp.ones((5, 4)), 4)  # eight rows, three of them with weight 0
 assert batch.shape == (8, 4) and row_weights.sum() == 5

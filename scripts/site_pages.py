@@ -26,7 +26,15 @@ SUBJECTS = {
         *("make_config", "MeshOfInput", "Config", "jit", "filter_jit", "Jitted", "Lowered", "Compiled", "Program")
     ],
     "Naming parts of a program": ["named_computation", "named_tensor", "reduce", "broadcast"],
-    "Microbatches": ["value_and_grad", "contrastive_value_and_grad", "pad_rows", "enumerated_for", "fori_loop", "call"],
+    "Microbatches": [
+        "value_and_grad",
+        "contrastive_value_and_grad",
+        "encoded_value_and_grad",
+        "pad_rows",
+        "enumerated_for",
+        "fori_loop",
+        "call",
+    ],
     "Models and states": ["place", "create", "abstract", "save", "restore"],
     "Several processes": ["initialize", "fetch", "shutdown", "PeerError"],
     "Errors and diagnostics": ["MpmdError", "MpmdWarning"],

@@ -233,6 +233,27 @@ def test_the_contrastive_loss_in_the_docs_is_that_of_the_batch() -> None:
     jax.tree.map(close, space["contrastive_step"](parameters, images, texts), whole(parameters, images, texts))
 
 
+def test_the_encoder_in_the_docs_gives_the_gradient_of_the_batch() -> None:
+    import jax
+    import jax.numpy as jnp
+    import numpy as np
+
+    import mpmd_trace
+
+    space: dict[str, Any] = {
+        "mpmd_trace": mpmd_trace,
+        "encode_images": lambda w, images: jnp.tanh(images @ w),
+        "language_model": lambda parameters, encoded, tokens: jnp.mean((encoded @ parameters["model"] - tokens) ** 2),
+    }
+    exec(blocks("docs/steps.md")[2], space)
+    images, tokens, *weights = (jax.random.normal(k, (8, 4)) for k in jax.random.split(jax.random.key(0), 4))
+    parameters = {"vision": weights[0][:4], "model": weights[1][:4]}
+    whole = lambda p: space["caption_loss"](p, {"images": space["vision"](p, images)}, tokens)  # noqa: E731
+    close = functools.partial(np.testing.assert_allclose, rtol=1e-4, atol=1e-6)
+    found = jax.jit(space["captioning_step"])(parameters, images, tokens)
+    jax.tree.map(close, found, jax.value_and_grad(whole)(parameters))
+
+
 def test_the_gradient_around_the_loop_in_the_docs_is_that_of_the_sum() -> None:
     import jax
     import jax.numpy as jnp
@@ -255,7 +276,7 @@ def test_the_configurations_of_one_mesh_in_the_docs_are_the_same() -> None:
 
     devices = jax.devices()[:4]
     space: dict[str, Any] = {"mpmd_trace": mpmd_trace, "jax": jax, "np": np}
-    exec(blocks("docs/steps.md")[2].replace("jax.devices()", "devices"), {**space, "devices": devices}, space)
+    exec(blocks("docs/steps.md")[3].replace("jax.devices()", "devices"), {**space, "devices": devices}, space)
 
     def fn(x: Any) -> Any:
         for i in range(2):
@@ -271,7 +292,7 @@ def test_the_configuration_of_a_state_in_the_docs() -> None:
 
     tiny = importlib.import_module("tests.programs.tiny").program()
     space = {"mpmd_trace": mpmd_trace, "topology": tiny.config.topology, "names": {"first": "m0"}}
-    exec(blocks("docs/steps.md")[3], space)
+    exec(blocks("docs/steps.md")[4], space)
     config: Any = space["config"]
     assert config.output_mesh_assignment == ((mpmd_trace.MeshOfInput(0), mpmd_trace.MeshOfInput(1)), None)
 
