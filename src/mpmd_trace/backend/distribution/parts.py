@@ -7,7 +7,7 @@ import functools
 from collections.abc import Mapping, Sequence
 
 from mpmd_trace.backend.distribution.order import Action, LocalCopy, Order, Receive, Send
-from mpmd_trace.backend.plan import Free, Instruction, Plan, Transfer
+from mpmd_trace.backend.plan import Free, Instruction, Plan, Run, Transfer
 from mpmd_trace.backend.steps import make_steps
 
 #: What a process does for a value that goes between processes.
@@ -35,9 +35,34 @@ class Part:
         return _is_local(transfer, order) and self.arriving.isdisjoint(transfer.inputs)
 
 
-def part_of(plan: Plan, order: Order, process: int) -> Part:
-    """Return the part of a process in a plan."""
-    return _part(plan, process, order.of(process))
+def part_of(plan: Plan, order: Order, process: int, *, ahead: bool = False) -> Part:
+    """Return the part of a process in a plan.
+
+    With `ahead`, receives are posted before what the order has between them and the program that makes their value,
+    on another process: while this one waits for the inputs of a program, those of the next are on their way.  That is
+    for transports whose receives match by tag and wait for nobody.
+    """
+    part = _part(plan, process, order.of(process))
+    return _posted_ahead(plan, part) if ahead else part
+
+
+def _posted_ahead(plan: Plan, part: Part) -> Part:
+    made = {slot: at for at, one in enumerate(plan.instructions) if isinstance(one, Run) for slot in one.outputs}
+    numbers = iter(part.actions)
+    at = -1
+    #: Each with the place in the plan behind which it is issued, and its number if it is no `Free`.
+    placed: list[tuple[int, Instruction, int | None]] = []
+    for instruction in part.instructions:
+        if isinstance(instruction, Free):
+            placed.append((at, instruction, None))
+            continue
+        at = next(numbers)
+        receives = all(isinstance(action, Receive | LocalCopy) for action in part.actions[at])
+        known = [made.get(slot, at) for slot in instruction.inputs] if receives else []
+        placed.append((max(known, default=at), instruction, at))
+    placed.sort(key=lambda one: one[0])
+    actions = {number: part.actions[number] for _, _, number in placed if number is not None}
+    return dataclasses.replace(part, instructions=tuple(one for _, one, _ in placed), actions=actions)
 
 
 def _part(plan: Plan, process: int, those: Sequence[Action]) -> Part:

@@ -64,7 +64,7 @@ class ProcessRuntime(Runtime):
     ) -> None:
         self.order, self.job, self.program, self.step = order, job, program, 0
         #: What this process issues.
-        self.part = part_of(plan, order, job.process)
+        self.part = part_of(plan, order, job.process, ahead=bool(program) and job.by_devices is None)
         #: The numbers of its instructions in the plan.
         self.numbers = list(self.part.actions)
         #: The values whose buffers programs reuse, and those whose buffers may be reused while they are sent.
