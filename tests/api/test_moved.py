@@ -7,6 +7,7 @@ from typing import Any
 
 import pytest
 
+import mpmd_trace
 from mpmd_trace import config
 from mpmd_trace.passes import compile_options
 from mpmd_trace.scheduling import utilization
@@ -18,6 +19,7 @@ MOVED = [
     ("passes.request", "PartitioningOptions", compile_options.CompileOptions),
     ("passes.request", "OUR_OPTIONS", compile_options.OUR_OPTIONS),
 ]
+AT_THE_TOP = mpmd_trace._MOVED
 
 
 @pytest.mark.parametrize("module,name,now", MOVED)
@@ -33,3 +35,11 @@ def test_other_names_are_not_there(module: str) -> None:
     old = importlib.import_module(f"mpmd_trace.{module}")
     with pytest.raises(AttributeError, match="nothing"):
         _ = old.nothing
+
+
+@pytest.mark.parametrize("name", AT_THE_TOP)
+def test_what_was_at_the_top(name: str) -> None:
+    with pytest.warns(DeprecationWarning, match=f"mpmd_trace.{name} is mpmd_trace.{AT_THE_TOP[name]}.{name}") as warned:
+        old = getattr(mpmd_trace, name)
+    assert old is getattr(getattr(mpmd_trace, AT_THE_TOP[name]), name)
+    assert [one.filename for one in warned] == [__file__]
