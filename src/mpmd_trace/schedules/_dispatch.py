@@ -108,7 +108,7 @@ def dispatch(chain: Chain, bound: float, actions: int = ACTIONS_TO_PLACE) -> lis
 def _settings(chain: Chain, bound: float) -> Iterator[Settings]:
     """Yield the settings to begin with, those that succeed most often first."""
     meshes = range(chain.meshes)
-    cycle = max(chain.work) / chain.count
+    cycle = max(chain.work) / chain.count or 1.0
     full = tuple(chain.most)
     back = [i + w for i, w in zip(chain.input_grad, chain.weight_grad, strict=True)]
     seen = set()
