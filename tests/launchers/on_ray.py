@@ -42,10 +42,10 @@ def main(count, command):
     for number, result in enumerate(results):
         try:
             status = ray.get(result)
-            print(f"process {number} ended with status {status}")
+            print(f"process {number} ended with status {status}\n", end="", flush=True)
         except ray.exceptions.RayError as error:
             status = 1
-            print(f"process {number} failed: {type(error).__name__}")
+            print(f"process {number} failed: {type(error).__name__}\n", end="", flush=True)
         first = first or status
     return first
 

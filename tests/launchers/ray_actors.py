@@ -20,7 +20,8 @@ if __name__ == "__main__":
         command = [python, "tests/launchers/on_ray.py", str(PROCESSES), *arguments]
         env = environment(PYTHONPATH=os.pathsep.join([str(ROOT / "src"), *sys.path[1:]]), RAY_DEDUP_LOGS="0")
         text = re.sub(r"\x1b\[\d*m", "", run(command, env)[1])
-        of_each = re.findall(r"^process \d (ended with status \d+|failed: \w+)$", text, re.MULTILINE)
+        # What actors print may come in the middle of a line.
+        of_each = re.findall(r"process \d (ended with status \d+|failed: \w+?Error)", text)
         statuses = [ENDS.get(one, 99) for one in of_each]
         return statuses + [99] * (PROCESSES - len(statuses)), text
 
