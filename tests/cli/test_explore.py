@@ -239,13 +239,13 @@ def test_what_a_fragment_and_a_run_tell(folder: Path, walker: Walker) -> None:
         assert text in walker.text(), text
     inlined = next(r["pass"] for r in data(folder, "index")["passes"] if r["spec"].startswith("mpmd-call-inline"))
     walker.go(f"view=passes&pass={inlined}")
-    assert "8 split" in walker.text() and "first (0) on m0" in walker.text()
+    assert "8 split" in walker.text() and "first #0 on m0" in walker.text()
     # A residual, from the forward of its microbatch to its backward, in the plan and in other passes.
     backward = next(n for n in view["nodes"] if n.get("a") == [["first", 1]])
     value = next(v for v in view["nodes"][forward]["o"] if v in backward["i"])
     walker.go(f"view=values&value=%25{value}")
     walker.page.wait_for_function("document.body.dataset.told === document.body.dataset.shown")
-    before = f"{inlined} mpmd-call-inline", "made by first (0) on m0"
+    before = f"{inlined} mpmd-call-inline", "made by first #0 on m0"
     for text in ("made by first on m0", "freed after first(1)", *before):
         assert text in walker.text(), text
     plan = data(folder, "plan")

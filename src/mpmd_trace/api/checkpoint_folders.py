@@ -68,7 +68,7 @@ class Replacement:
             raise _unsaved(path, error) from None
 
     def clear(self) -> None:
-        """Take away what is left beside the path.  Raises `OSError`."""
+        """Remove what is left next to the path.  Raises `OSError`."""
         parent = os.path.dirname(self.path)
         name = os.path.basename(self.folder)
         for entry in sorted(os.listdir(parent)):

@@ -32,7 +32,7 @@ __all__ = ["EstimatedProgram"]
 
 @dataclasses.dataclass(frozen=True)
 class _Estimate:
-    """A program that is not compiled, with what an executable tells of itself."""
+    """A program that is not compiled, with estimates of what an executable reports."""
 
     spec: ProgramSpec
     cost: dict[str, float]
@@ -42,7 +42,7 @@ class _Estimate:
 
 
 class EstimatedProgram:
-    """A partitioned program as if it were compiled, as far as that can be told without devices."""
+    """A partitioned program as if it were compiled, as far as that is known without devices."""
 
     def __init__(self, module: Module) -> None:
         self.plan: Plan = make_plan(module)

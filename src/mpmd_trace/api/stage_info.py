@@ -1,4 +1,4 @@
-"""What `jax.stages` tells of a lowered or compiled function, told of ours."""
+"""The attributes that `jax.stages` has for lowered and compiled functions, for ours."""
 
 from __future__ import annotations
 

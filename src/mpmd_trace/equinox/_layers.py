@@ -19,7 +19,7 @@ M = TypeVar("M")
 
 
 class NamedLayer:
-    """What every layer that `name_layers` named is an instance of, beside its own class.
+    """A layer that `name_layers` has named: an instance of this class and of its own.
 
     Its call is a named computation; everything else (fields, methods, properties, hash, leaves) is that of the layer.
     """

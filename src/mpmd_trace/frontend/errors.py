@@ -1,4 +1,4 @@
-"""What is wrong with a user's program or configuration, told to that user."""
+"""Errors and warnings about a user's program or configuration."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What a function of the user's tells of itself."""
+"""Names, places and parameters of the user's functions."""
 
 from __future__ import annotations
 

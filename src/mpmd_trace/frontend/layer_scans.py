@@ -92,7 +92,7 @@ def _judged(eqn: Equation, computed: Sequence[bool]) -> Found:
 
 
 def _only_sums(layout: tracing.ScanLayout) -> bool:
-    """Return whether what the scan carries is handed on or added to, and looked at by nothing else."""
+    """Return whether what the scan carries is only passed on or added to, and nothing else reads it."""
     parts = tracing.opened(layout.body)
     users: dict[Any, list[Equation]] = {}
     for eqn in parts.eqns:

@@ -1,4 +1,4 @@
-"""What passes report: collected, and told together."""
+"""Diagnostics of passes, collected and reported together."""
 
 from __future__ import annotations
 

@@ -21,7 +21,7 @@ _TAG = "mpmd_trace.nnx"
 
 
 class NamedLayer:
-    """What every layer that `name_layers` named is an instance of, beside its own class.
+    """A layer that `name_layers` has named: an instance of this class and of its own.
 
     Its call is a named computation; everything else (attributes, methods, variables and their paths) is that of the
     layer.

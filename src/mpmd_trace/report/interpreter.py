@@ -71,7 +71,7 @@ class Remembered:
         self.steps: dict[Hashable, _Step] = {}
 
     def kept(self, array: Array) -> Array:
-        """Return the array that is equal to this one and kept, as long as there is room."""
+        """Return the kept array that is equal to this one; keep this one if there is none and memory allows."""
         if id(array) in self._kept:
             return array
         digest = hashlib.blake2b(np.ascontiguousarray(array).tobytes(), digest_size=16).digest()

@@ -39,14 +39,14 @@ class Thing(NamedTuple):
 
     @property
     def label(self) -> str:
-        return (", ".join(self.names) or "inferred") + ("" if self.call is None else f" ({self.call})")
+        return (", ".join(self.names) or "inferred") + ("" if self.call is None else f" #{self.call}")
 
     def __str__(self) -> str:
         return f"{self.label} on {self.mesh}" if self.mesh else self.label
 
 
 class Outline(NamedTuple):
-    """The main function of a module and those that it calls, as far as changes are told of."""
+    """What changes are reported for: the main function of a module and those that it calls."""
 
     things: tuple[Thing, ...]
     transfers: collections.Counter[tuple[str, str]]
@@ -74,7 +74,7 @@ def outline(module: Module) -> Outline:
                 Thing(
                     place if function is main else None,
                     "" if isinstance(op, NamedComputationOp) else op.mesh,
-                    tuple(o.name + "'" * o.transpose_count for o in origins),
+                    tuple(o.name + (f"({o.transpose_count})" if o.transpose_count else "") for o in origins),
                     counter.value if isinstance(counter, IntegerAttr) else None,
                     {k: v for k, v in {**op.props, **op.attrs}.items() if k not in _IDENTITY},
                     tuple(r.type for r in op.results),
@@ -103,7 +103,7 @@ class Changes:
     notes: Sequence[str]
 
     def head(self) -> list[str]:
-        """Return what is told in a line each, without lists."""
+        """Return the changes that take one line each, without lists."""
         lines = [f"{more:+} transfers {source} -> {target}" for (source, target), more in self.transfers.items()]
         return [*lines, *(["the same fragments in another order"] if self.reordered else []), *self.notes]
 

@@ -1,4 +1,4 @@
-"""Modules that differ only in the order of the operands of their fragments, told from others."""
+"""Tell modules that differ only in the order of the operands of their fragments from others."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Why parameters are not where they are used, told beside the tables of what meshes hold."""
+"""Why parameters are not where they are used, for the tables of what meshes hold."""
 
 from __future__ import annotations
 

@@ -224,7 +224,7 @@ def _peaks(division: Division, schedule: Schedule, gather: Gather) -> tuple[floa
 
 
 def _room(division: Division, limit: float) -> float | None:
-    """Return how many microbatches of activations fit on the mesh with the least room."""
+    """Return how many microbatches of activations fit on the mesh with the least free memory."""
     rooms = []
     for mesh in range(division.stages.meshes):
         own = [s for s, m in enumerate(division.mesh_of) if m == mesh]

@@ -1,4 +1,4 @@
-"""What goes wrong with a schedule, told to the person who wrote it."""
+"""Errors and warnings about schedules, for the person who wrote them."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ class ScheduleError(ValueError):
 
     @classmethod
     def of(cls, code: str, message: str, *, row: int = -1, hint: str = "") -> ScheduleError:
-        """Return the error that tells of one mistake, and of nothing around it."""
+        """Return the error for one mistake, without context."""
         return cls(f"{message}; {hint}" if hint else message, [Problem(code, message, row, hint=hint)])
 
 

@@ -290,7 +290,7 @@ class _Run:
         return self.done["W"][i] < self.done["I"][i]
 
     def _forward(self, i: int) -> bool:
-        """Makes room with weight-gradients, then runs a forward; False when there is no room."""
+        """Free memory with weight-gradients, then run a forward; return False if there is not enough memory."""
         while self.held[i] + 1 > self.limits[i] + _TINY and self._pending(i):
             self.put("W", i)
         if self.held[i] + 1 > self.limits[i] + _TINY:

@@ -209,7 +209,7 @@ def get_schedule(
 
 
 def _warn_of_degenerate(entry: Entry, schedule: Schedule, costs: Costs | None) -> None:
-    """Warns of a schedule that is no longer what its name promises, with its simulated time beside that of 1F1B."""
+    """Warn of a schedule that is no longer what its name promises, with its simulated time and that of 1F1B."""
     meshes, wanted = schedule.meshes, 0
     if entry.function == "_zero_bubble:zb_h2":
         wanted = h2_warm_up(meshes, 0, dict(entry.fixed).get("transfer_ratio", 0.0))

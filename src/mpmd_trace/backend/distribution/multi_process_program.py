@@ -33,7 +33,7 @@ class MultiProcessProgram:
         self._number = check_consistency(job, plan, placement, options, text)
 
     def failed(self, error: BaseException) -> BaseException:
-        """Return what to raise for an error of compiling, which the others are told of."""
+        """Report an error of compiling to the other processes, and return what to raise."""
         return self._job.peers.failed(error, f"to compile {self._plan.name}")
 
     def runtime(self, executables: Sequence[Executable]) -> Runtime:

@@ -437,7 +437,7 @@ class Peers:
     def close(
         self, disconnect: Callable[[], None] = lambda: None, *, hosts: bool = False, patience: float = 15.0
     ) -> None:
-        """Stay until every process has come to its end, for they may still fetch what this one offers.
+        """Wait until every process has ended, since they may still fetch what this one offers.
 
         Args:
             disconnect: leaves what all share with JAX.

@@ -19,7 +19,7 @@ _log = logging.getLogger(__name__)
 
 
 class SchedulingUnitsVerifier(FunctionPass):
-    """A warning has told about each mesh without one forward and one backward unit per microbatch.
+    """A warning has named each mesh without one forward and one backward unit per microbatch.
 
     The number of microbatches is the largest call counter and one, if there is a zero.  Host meshes are not looked
     at.  Nothing changes.

@@ -136,7 +136,7 @@ def _of_two_branches(op: Op) -> Op:
 
 
 def _spreads(op: Op, origins: Origins) -> bool:
-    """Return whether parts of the conditional may be at home on different meshes, and it can be opened."""
+    """Return whether parts of the conditional may be stored on different meshes, and it can be opened."""
     if op.name not in _KINDS or len(op.regions) < 2 or not op.results or not is_removable(op) or not _has_zeros(op):
         return False
     values = [v for v in free_values(op) if byte_size(v.type) > _SMALL_BYTES]

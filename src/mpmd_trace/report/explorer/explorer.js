@@ -170,11 +170,11 @@ function told(found, at) {
 
 // What became of the fragments of one view in another: as `told` wants it.
 function difference(old, now) {
-  const things = (view) => view.nodes.map((node, i) => ({ i, mesh: node.k === FRAGMENT ? node.m : "", call: node.c, names: (node.a || []).map(([name, count]) => name + "'".repeat(count)) })).filter((thing) => thing.names.length);
+  const things = (view) => view.nodes.map((node, i) => ({ i, mesh: node.k === FRAGMENT ? node.m : "", call: node.c, names: (node.a || []).map(([name, count]) => count ? `${name}(${count})` : name) })).filter((thing) => thing.names.length);
   const table = (all) => d3.group(all.flatMap((one) => [...new Set(one.names)].map((name) => [name, one])), ([name]) => name);
   const a = things(old), b = things(now), was = table(a), is = table(b), list = { merged: [], split: [], moved: [], new: [], gone: [] };
   const same = (x, y) => x.call === undefined || y.call === undefined || x.call === y.call;
-  const label = (one) => `${one.names.length > 4 ? `${one.names.slice(0, 3).join(", ")} and ${one.names.length - 3} more` : one.names.join(", ")}${one.call === undefined ? "" : ` (${one.call})`}${one.mesh ? ` on ${one.mesh}` : ""}`;
+  const label = (one) => `${one.names.length > 4 ? `${one.names.slice(0, 3).join(", ")} and ${one.names.length - 3} more` : one.names.join(", ")}${one.call === undefined ? "" : ` #${one.call}`}${one.mesh ? ` on ${one.mesh}` : ""}`;
   for (const one of b) {
     const from = one.names.flatMap((name) => (was.get(name) || []).map(([, other]) => other).filter((other) => same(other, one))), row = [label(one), one.i];
     if (!from.length) list.new.push(row);

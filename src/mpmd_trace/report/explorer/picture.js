@@ -65,12 +65,21 @@ function picture(id, { names, each = ROW, extent, seen, key, axis, draw, find, s
 // Draws something that does not leave a box.
 function within(pen, x, y, wide, high, draw) { pen.save(); pen.beginPath(); pen.rect(x, y, wide, high); pen.clip(); draw(); pen.restore(); }
 
-// A box with what fits of its text; its text begins where it is seen.
+// What fits of a text into so many pixels: all of it, its beginning, its first word, or nothing.
+function fitting(pen, text, room) {
+  if (pen.measureText(text).width <= room) return text;
+  const most = Math.floor(text.length * room / pen.measureText(text).width) - 1, first = text.split(" ")[0];
+  if (most <= first.length + 2 && pen.measureText(first).width <= room) return first;
+  return most > 2 ? `${text.slice(0, most)}…` : "";
+}
+
+// A box with what fits of its text, which begins where it is seen.
 function box(pen, x0, x1, y, high, paint, text = "", framed = false) {
-  const wide = Math.max(x1 - x0 - 0.7, 0.5);
+  const wide = Math.max(x1 - x0 - 0.7, 0.5), from = Math.max(x0 + 3, 3);
   pen.fillStyle = color(paint); pen.fillRect(x0, y, wide, high);
   if (framed) { pen.strokeStyle = color("ink"); pen.strokeRect(x0 + 0.5, y + 0.5, Math.max(wide - 1, 0.5), high - 1); }
-  if (wide > 14 && text !== "") within(pen, x0, y, wide - 1, high, () => { pen.fillStyle = color("ink"); pen.fillText(text, Math.max(x0 + 3, 3), y + high / 2 + 0.5); });
+  const said = wide > 8 && text !== "" ? fitting(pen, text, x0 + wide - 3 - from) : "";
+  if (said) { pen.fillStyle = color("ink"); pen.fillText(said, from, y + high / 2 + 0.5); }
 }
 
 // Things around one, as a graph: nodes [id, text, kind, link or null], edges [from, to]; laid out from top to bottom.

@@ -87,7 +87,7 @@ function lanes(view, here) {
       for (const one of boxes.values()) {
         if (one.column + 1 < low || one.column > high) continue;
         const node = view.nodes[one.i], marked = one.i === chosen || here.find && node.l.includes(here.find) || wanted !== null && (node.i.includes(wanted) || node.o.includes(wanted));
-        box(pen, x(one.column), x(one.column + 1) - 1, one.row * ROW + (ROW - BOX) / 2, BOX, marked ? "hot" : kind(node), `${node.c === undefined ? "" : `${node.c} `}${node.l}`, one.i === chosen);
+        box(pen, x(one.column), x(one.column + 1) - 1, one.row * ROW + (ROW - BOX) / 2, BOX, marked ? "hot" : kind(node), `${node.c === undefined ? "" : `#${node.c} `}${node.l}`, one.i === chosen);
       }
     },
     find(value, row) { for (const one of boxes.values()) if (one.row === row && one.column === Math.floor(value)) return one.i; },
@@ -100,7 +100,7 @@ function lanes(view, here) {
 // A node in words.
 function named(view, i) {
   const node = view.nodes[i];
-  return `${node.l.length > 60 ? `${node.l.slice(0, 57)}...` : node.l}${node.c === undefined ? "" : ` (${node.c})`}${node.m ? ` on ${node.m}` : ""}`;
+  return `${node.l.length > 60 ? `${node.l.slice(0, 57)}...` : node.l}${node.c === undefined ? "" : ` #${node.c}`}${node.m ? ` on ${node.m}` : ""}`;
 }
 
 // What is before and after a node, with what is sent between them, as a graph.

@@ -183,20 +183,22 @@ async function run(plan, found, here) {
 }
 
 function chart(plan, found, used, chosen) {
-  const each = ROW + 22, most = d3.max(used, (one) => one.peak) || 1;
+  // The rows share the height of the window, of which the axis, the legend and what is said below keep some.
+  const room = innerHeight - $("chart").getBoundingClientRect().top - 150, each = Math.max(ROW + 22, Math.min(160, Math.floor(room / plan.meshes.length)));
+  const band = Math.round(each / 3), tall = each - band - 10, most = d3.max(used, (one) => one.peak) || 1;
   picture("chart", {
     names: plan.meshes, each, extent: found.makespan, key: "span", axis: (t) => ms(t, found.makespan),
     draw(pen, x) {
-      const [low, high] = x.domain(), middle = (row) => row * each + ROW / 2, sent = found.links.filter((e) => e.from !== e.to && e.end >= low && e.start <= high);
+      const [low, high] = x.domain(), middle = (row) => row * each + 4 + tall / 2, sent = found.links.filter((e) => e.from !== e.to && e.end >= low && e.start <= high);
       found.rows.forEach((row, m) => {
         for (const e of row) {
           if (e.end < low || e.start > high) continue;
-          const paint = e.at === chosen ? "hot" : { F: "F", B: "B", I: "I", W: "W", FB: "B" }[e.kind] || "O", short = e.mb < 0 ? "" : String(e.mb);
-          box(pen, x(e.start), x(e.end), m * each + (ROW - BOX) / 2, BOX, paint, x(e.end) - x(e.start) > 60 ? `${short} ${e.label}` : short, found.critical.has(e.at) || e.at === chosen);
+          const paint = e.at === chosen ? "hot" : { F: "F", B: "B", I: "I", W: "W", FB: "B" }[e.kind] || "O", text = e.mb < 0 ? e.label : `#${e.mb} ${e.label}`;
+          box(pen, x(e.start), x(e.end), m * each + 4, tall, paint, text, found.critical.has(e.at) || e.at === chosen);
         }
-        const floor = m * each + ROW + 18, line = [...used[m].line, [found.makespan, used[m].line.length ? used[m].line[used[m].line.length - 1][1] : 0]];
+        const floor = (m + 1) * each - 2, line = [...used[m].line, [found.makespan, used[m].line.length ? used[m].line[used[m].line.length - 1][1] : 0]];
         pen.globalAlpha = 0.35; pen.fillStyle = color("mark"); pen.beginPath();
-        d3.area(([t]) => x(t), floor, ([, n]) => floor - 16 * n / most).curve(d3.curveStepAfter).context(pen)(line);
+        d3.area(([t]) => x(t), floor, ([, n]) => floor - band * n / most).curve(d3.curveStepAfter).context(pen)(line);
         pen.fill(); pen.globalAlpha = 1;
       });
       pen.strokeStyle = color("T"); pen.globalAlpha = 0.5;
