@@ -214,7 +214,7 @@ def walk(walker: Walker, shot: Callable[[str], None] = lambda name: None) -> Non
     told = walker.text()
     assert "along the critical path" in told and "waits for meshes" in told
     walker.does(lambda: page.select_option("#mode", "planned"))
-    assert "a transfer none" in walker.text("#view") and "sending" not in walker.text()
+    assert "a transfer takes no time" in walker.text("#view") and "sending" not in walker.text()
     shot("timeline-planned")
     walker.does(lambda: page.select_option("#mode", "simulated"))
     told = walker.text()

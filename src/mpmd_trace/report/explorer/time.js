@@ -123,15 +123,15 @@ async function time(here) {
   const sliders = measured || (plans && steps.length) ? [] : plans ? ["speed"] : ["speed", "latency", "link"];
   const stepNow = (now) => measured ? stepOf(plan, steps[which]) : plans ? planned(plan, now) : simulated(plan, now);
   const told = {
-    measured: "Measured: when each program and transfer ran on this machine, a thread for each mesh and link waiting for each of them; meshes that share processors slow each other.",
-    planned: `Planned: a program takes ${steps.length ? "the time that it was measured to take (the lower quartile)" : "its FLOPs over the speed"}, a transfer none; each mesh has processors of its own and runs in the order of the plan, each program as soon as its inputs are there.`,
-    simulated: `Simulated: a program takes its FLOPs over the speed${steps.length ? " (at first that which was measured)" : ""}, a transfer its latency and its bytes over the bandwidth of a link; each mesh runs in the order of the plan, each program as soon as its inputs are there.`,
+    measured: "Measured: when each program and transfer ran on this machine. Meshes that share processors slow each other down.",
+    planned: `Planned: a program takes ${steps.length ? "its measured time (the lower quartile)" : "its FLOPs divided by the speed"}, and a transfer takes no time. Each mesh has its own processors and runs its programs in the order of the plan, each as soon as its inputs are there.`,
+    simulated: `Simulated: a program takes its FLOPs divided by the speed${steps.length ? " (initially the measured one)" : ""}, and a transfer takes its latency plus its bytes divided by the bandwidth of the link. Each mesh runs its programs in the order of the plan, each as soon as its inputs are there.`,
   };
   const page = `<div class="bar">${choice("mode", "what is drawn", [["planned", "planned"], ["simulated", "simulated"], ...steps.map((_, k) => [`measured${k}`, `measured, step ${k + 1}`])], measured ? `measured${which}` : plans ? "planned" : "simulated")}
     ${sliders.map((id) => ({ speed: range(id, id, -3, 6, 0.05, speedOf(plan, here)), latency: range(id, id, 0, 200, 1, here.latency ?? 5), link: range(id, id, -1, 3, 0.25, here.link ?? 1) })[id]).join("")}
     ${ZOOM}</div><div id="chart" data-says="the step in time, by mesh"></div>
     <p class="legend">${legend(["F", "B", "I", "W", "O", "T", "mark"])} framed: the critical path</p>
-    <p class="ty">${told[measured ? "measured" : plans ? "planned" : "simulated"]} Below each mesh the memory of one of its devices, without scratch memory.</p>`;
+    <p class="ty">${told[measured ? "measured" : plans ? "planned" : "simulated"]} Below each mesh is the memory of one of its devices, without scratch memory.</p>`;
   let found = null;
   const draw = (now) => {
     found = stepNow(now);
@@ -158,8 +158,8 @@ async function oneStep(plan, found, steps, measured, here) {
   const part = (time) => `${(100 * time / (found.makespan || 1)).toFixed(1)} %`, used = memory(plan, found);
   const rows = spent(plan, found).map((sum, m) => `<tr><td>${escape(plan.meshes[m])}</td>${["work", "others", "sending", "rest", "done"].map((name) => `<td class="n">${part(sum[name])}</td>`).join("")}<td class="n">${bytes(used[m].peak)}</td></tr>`);
   let text = `<h2>One step: ${ms(found.makespan)}</h2><p>From the first start to the last end, along the critical path:</p><table>${made(plan, found).map(([name, time]) => `<tr><td>${escape(name)}</td><td class="n">${ms(time)}</td><td class="n">${part(time)}</td></tr>`).join("")}</table>`;
-  if (steps.length) text += `<p>Measured: ${steps.map((step) => ms(lasts(step))).join(", ")}. Planned, each program as fast as measured and transfers free: ${ms(planned(plan, here).makespan)}. Simulated at ${rate(1e9 * 10 ** speedOf(plan, here))}: ${ms(simulated(plan, here).makespan)}; what was measured beyond that is launching, and meshes that share processors.</p>`;
-  text += `<h3>How meshes spend it</h3><table class="small"><thead><tr><th>mesh</th><th class="n">works</th><th class="n" title="idle: what it needs is still being computed elsewhere">waits for meshes</th><th class="n" title="idle: what it needs is on its way">for transfers</th><th class="n" title="idle: its inputs are there">other idle</th><th class="n" title="idle: it has nothing more to do">is done</th><th class="n" title="memory of a device">peak</th></tr></thead><tbody>${rows.join("")}</tbody></table>`;
+  if (steps.length) text += `<p>Measured: ${steps.map((step) => ms(lasts(step))).join(", ")}. Planned, each program as fast as measured and transfers free: ${ms(planned(plan, here).makespan)}. Simulated at ${rate(1e9 * 10 ** speedOf(plan, here))}: ${ms(simulated(plan, here).makespan)}; the rest of the measured time is launching, and meshes that share processors.</p>`;
+  text += `<h3>How meshes spend it</h3><table class="small"><thead><tr><th>mesh</th><th class="n">works</th><th class="n" title="idle: what it needs is still being computed elsewhere">waits for meshes</th><th class="n" title="idle: what it needs is on its way">waits for transfers</th><th class="n" title="idle: its inputs are there">other idle</th><th class="n" title="idle: it has nothing more to do">done early</th><th class="n" title="memory of a device">peak</th></tr></thead><tbody>${rows.join("")}</tbody></table>`;
   return text + await run(plan, found, here);
 }
 
