@@ -131,6 +131,9 @@ where = schedules.Placement(2, (0, 1, 0))  # the last stage is on the first mesh
 inference = schedules.forward_passes(where, 4, skip)
 training = schedules.training_passes(where, 4, skip)
 
+# == schedules.overlapped
+hiding = schedules.overlapped(schedule, costs)  # a forward and a backward in one block, where that is shorter
+
 # == schedules.contiguous_stages
 doubled = schedules.contiguous_stages(schedule, 2)  # two stages in place of each, on the same mesh
 

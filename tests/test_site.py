@@ -97,5 +97,13 @@ def test_the_site_builds_without_a_warning(tmp_path: Path) -> None:
     assert "WARNING" not in done.stderr
     start = (tmp_path / "index.html").read_text()
     assert "value_and_grad" in start and "fonts.googleapis" not in start
+    api = (tmp_path / "reference" / "api.html").read_text()
+    assert "make_config" in api and "_default" not in api
+    # The search works from disk: index and what runs it are files of the site.
+    assert '"../assets/iframe-worker.js"' in api and "unpkg.com" not in api
+    assert (tmp_path / "assets" / "iframe-worker.js").exists()
+    index = (tmp_path / "search" / "search_index.js").read_text()
+    for word in ("performance", "safetensors", "Hugging Face", "bfloat16", "OOM", "NCCL"):
+        assert word in index, word
     assert 'href="processes.html"' in start and 'src="pipeline.svg"' in start and (tmp_path / "pipeline.svg").is_file()
     assert 'id="mpmd_trace.api.config.make_config"' in (tmp_path / "reference" / "api.html").read_text()
