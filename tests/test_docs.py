@@ -483,7 +483,7 @@ BLOCKS = {
     "schedules": 1,
     "serving": 4,
     "stacked": 1,
-    "steps": 4,
+    "steps": 6,
     "tpus": 1,
     "tutorial": 6,
 }
