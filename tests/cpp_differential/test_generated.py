@@ -102,6 +102,7 @@ def test_generated_traces(
     assert found is None, found
 
 
+@pytest.mark.filterwarnings("ignore:.* it degenerates:UserWarning")  # programs have few microbatches
 @examples(25)
 @given(program=programs(), options=st.sets(st.sampled_from(IGNORED), min_size=1), order=st.randoms())
 def test_what_the_reference_ignores_keeps_the_meaning(program: Program, options: set[str], order: Any) -> None:

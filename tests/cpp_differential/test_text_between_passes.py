@@ -7,6 +7,7 @@ import difflib
 from collections.abc import Iterable, Iterator
 from typing import ClassVar
 
+import pytest
 from generated_programs import IGNORED, Program
 from hypothesis import given
 from hypothesis import strategies as st
@@ -58,6 +59,7 @@ def run(module: Module, one: Pass) -> str:
     return module.to_generic()
 
 
+@pytest.mark.filterwarnings("ignore:.* it degenerates:UserWarning")  # programs have few microbatches
 @examples(25)
 @given(
     program=programs(),
