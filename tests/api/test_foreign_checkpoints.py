@@ -392,3 +392,24 @@ def test_layers_that_processes_wrote_in_pieces_are_restored_under_other_names(
         names={"w": "blocks.w"},
     )
     np.testing.assert_array_equal(stacked["w"], w)
+
+
+@pytest.mark.parametrize("in_pieces", [True, False])
+def test_folders_of_save_side_by_side(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, in_pieces: bool) -> None:
+    """They are items: arrays in pieces, and those without elements, are read with the name of the folder in front."""
+    w = np.arange(6 * WIDTH, dtype=np.float32).reshape(6, WIDTH)
+    if in_pieces:
+        monkeypatch.setattr("mpmd_trace.api.saved_arrays.current", object)
+    for item, factor in (("weights", 1), ("average", 3)):
+        x = factor * w
+        pieces = mt.Pieces((0, 2, 6), [jnp.asarray(x[:2]), jnp.asarray(x[2:])], 0)
+        mt.save(tmp_path / item, {"w": pieces, "nothing": jnp.zeros((0, 3)), "b": jnp.asarray(x[0])})
+    monkeypatch.undo()
+    like = {"v": jnp.zeros((6, WIDTH)), "u": jnp.zeros((6, WIDTH)), "e": jnp.zeros((0, 3)), "b": jnp.zeros(WIDTH)}
+    names = {"v": "weights.w", "u": "average.w", "e": "average.nothing", "b": "average.b"}
+    with pytest.warns(mt.MpmdWarning, match=r"also has weights\.b, weights\.nothing|also has weights\.nothing"):
+        got = mt.restore(tmp_path, like, names=names)
+    np.testing.assert_array_equal(got["v"], w)
+    np.testing.assert_array_equal(got["u"], 3 * w)
+    np.testing.assert_array_equal(got["b"], 3 * w[0])
+    assert got["e"].shape == (0, 3)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import ast
 import contextlib
+import dataclasses
 import math
 import os
 import pathlib
@@ -56,13 +57,15 @@ class OrbaxTree(Mapping[str, Any]):
         types: list[tuple[str, Any]] = []
         for item, folder in self._folders.items():
             tree = self._trees[item] = _tree(folder)
-            entries = by_name((name, _without_data(one)) for name, one in self._named(tree, item) if _is_type(one))
-            self._entries |= entries
+            # `save` knows no items, so their names come in front of what its names say.
+            entries = by_name((name, _without_data(one)) for name, one in self._named(tree, "") if _is_type(one))
+            self._entries |= {_in_item(item, name): one for name, one in entries.items()}
             for path, saved in saved_arrays(entries).items():
-                name = _in_dots(path, self._known)
+                name = _in_item(item, _in_dots(path, self._known))
                 types.append((name, _without_data(saved)))
                 if saved.entries != (path,):
-                    self._in_parts[name] = saved
+                    parts = tuple(_in_item(item, entry) for entry in saved.entries)
+                    self._in_parts[name] = dataclasses.replace(saved, entries=parts)
         self._types = by_name(types)
 
     def __getitem__(self, name: str) -> Any:
@@ -117,7 +120,12 @@ class OrbaxTree(Mapping[str, Any]):
         """Return the types of a tree with their names."""
         flat = jax.tree_util.tree_leaves_with_path(tree, is_leaf=_is_type)
         names = [_in_dots(dotted(path), self._known) for path, _ in flat]
-        return [(f"{item}.{n}" if item and n else item or n, one) for n, (_, one) in zip(names, flat, strict=True)]
+        return [(_in_item(item, name), one) for name, (_, one) in zip(names, flat, strict=True)]
+
+
+def _in_item(item: str, name: str) -> str:
+    """Return the name with that of its item in front."""
+    return f"{item}.{name}" if item and name else item or name
 
 
 def _is_placed(spec: Any) -> bool:
