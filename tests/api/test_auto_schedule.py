@@ -16,12 +16,17 @@ from test_schedules_run import Model, data, training
 import mpmd_trace
 from mpmd_trace import MpmdError, named_computation, schedules
 from mpmd_trace.backend.planner import make_plan
+from mpmd_trace.ir.attributes import parse_attribute
 from mpmd_trace.ir.text import parse
 from mpmd_trace.report.plan_values import values_of_plan
 from mpmd_trace.report.timeline import FragmentActions
 from mpmd_trace.scheduling.auto import AutoSchedule, StageCosts, best_schedule, program_costs, rank_schedules
 from mpmd_trace.scheduling.costs import collective_bytes, flops
 from mpmd_trace.scheduling.transfers import Link, Links, crossings
+
+
+#: How newer versions of JAX write over which axes of a mesh a group of devices goes.
+AXES, END = '#stablehlo.replica_group_mesh_axes<mesh = @mesh, axes = [#stablehlo.axis_ref<name = "', '">'
 
 
 def counted(fn: Any, *args: Any) -> float:
@@ -86,6 +91,36 @@ def test_collectives_that_are_written_out_are_counted() -> None:
     assert sent(lambda x: jax.lax.ppermute(x, "x", [(0, 1), (1, 0)])) == part
     assert sent(lambda x: jax.lax.scan(lambda c, _: (jax.lax.psum(c, "x"), None), x, None, 3)[0]) == 3 * part
     assert sent(jnp.sin) == 0
+
+
+@pytest.mark.parametrize(
+    ("groups", "members"),
+    [
+        ("dense<[[0, 2], [1, 3]]> : tensor<2x2xi64>", 2),
+        ("dense<[[0], [1], [2], [3]]> : tensor<4x1xi64>", 1),
+        ("dense<[[0, 1, 2, 3]]> : tensor<1x4xi64>", 4),
+        (f"{AXES}x{END}]>", 2),
+        (f"{AXES}x{END}, #stablehlo.axis_ref<name = \"y{END}]>", 8),
+        (f'{AXES}y", sub_axis_info = #stablehlo.sub_axis_info<pre_size = 1, size = 2>>]>', 2),
+        (f"{AXES}z{END}]>", 1),
+    ],
+)
+def test_collectives_send_to_the_others_of_their_group(groups: str, members: int) -> None:
+    """As groups of devices, and as the axes of a mesh over which a group goes, as newer versions of JAX write them."""
+    module = parse("""module @jit_f {
+  sdy.mesh @mesh = <["x"=2, "y"=4, "z"=1]>
+  func.func public @main(%arg0: tensor<4x8xf32>) -> tensor<4x8xf32> {
+    %0 = "stablehlo.all_reduce"(%arg0) <{replica_groups = dense<0> : tensor<1x1xi64>}> ({
+    ^bb0(%arg1: tensor<f32>, %arg2: tensor<f32>):
+      %1 = stablehlo.add %arg1, %arg2 : tensor<f32>
+      stablehlo.return %1 : tensor<f32>
+    }) : (tensor<4x8xf32>) -> tensor<4x8xf32>
+    return %0 : tensor<4x8xf32>
+  }
+}""")
+    [reduces] = [op for op in module.main.body if op.name == "stablehlo.all_reduce"]
+    reduces.props["replica_groups"] = parse_attribute(groups)  # older versions do not parse all of them
+    assert collective_bytes(module.main.regions[0], module) == 2 * 4 * 8 * 4 * (1 - 1 / members)
 
 
 def test_the_schedule_that_hides_collectives_is_chosen() -> None:

@@ -9,6 +9,7 @@ from __future__ import annotations
 import math
 import re
 from collections.abc import Callable, Iterable
+from dataclasses import dataclass
 
 from mpmd_trace.ir.bodies import remembered
 from mpmd_trace.ir.core import Op, Region, Value
@@ -16,7 +17,7 @@ from mpmd_trace.ir.ops import FuncOp, Module
 from mpmd_trace.ir.outlined import outlined_callee, outlined_work
 from mpmd_trace.ir.reading import listed, shape_of
 from mpmd_trace.ir.sharding_attributes import TensorShardingPerValueAttr
-from mpmd_trace.ir.shardings import bit_width
+from mpmd_trace.ir.shardings import bit_width, mesh_symbols
 from mpmd_trace.ir.types import TensorType
 from mpmd_trace.ir.work import RAGGED_DOT, products_of_ragged_dot
 
@@ -36,8 +37,11 @@ _FREE = frozenset(
 _COMBINING = frozenset(
     f"stablehlo.{name}" for name in ("all_reduce", "map", "reduce", "reduce_scatter", "scatter", "select_and_scatter")
 )
-#: How many devices a group of a collective has.
+#: How many devices a group of a collective has, where the groups are listed.
 _MEMBERS = re.compile(r"tensor<\d+x(\d+)xi64>")
+#: The mesh and the axes over which a group goes, as the newest JAX writes it; of an axis also the size of its part.
+_GROUP_AXES = re.compile(r"replica_group_mesh_axes<mesh = @(\"?)([^\s,\"]+)\1, axes = \[(.*)\]>")
+_AXIS = re.compile(r'axis_ref<name = "([^"]*)"(?:[^>]*?\bsize = (\d+)[^>]*>)?')
 _KERNEL = re.compile(r"x\[([^\]]*)\]->")
 
 #: Own work, and how often each function is called from here.
@@ -60,7 +64,8 @@ def collective_bytes(body: Region, module: Module | None = None) -> float:
 
     Those are the ones inside of `shard_map`.  What XLA adds for shardings is not known before it compiles the body.
     """
-    return _counted(body, module, _sent)
+    meshes = {} if module is None else mesh_symbols(module)
+    return _counted(body, module, _Sent(tuple((name, meshes[name].axes) for name in sorted(meshes))))
 
 
 def _counted(body: Region, module: Module | None, count: _Leaf) -> float:
@@ -84,8 +89,7 @@ def _resolve(counted: _Count, functions: dict[str, FuncOp], known: dict[str, flo
 
 def _region(region: Region, count: _Leaf) -> _Count:
     if region.frozen:
-        key = "flops" if count is _work else "collective bytes"
-        return remembered(region, key, lambda: _sum((op for block in region.blocks for op in block), count))
+        return remembered(region, count, lambda: _sum((op for block in region.blocks for op in block), count))
     return _sum((op for block in region.blocks for op in block), count)
 
 
@@ -142,22 +146,42 @@ def _work(op: Op) -> float | None:
     return None if op.regions else float(_elements(op.results))
 
 
-def _sent(op: Op) -> float | None:
-    """Return the bytes that a device sends in an op: all but its own part, and twice as much where sums come back."""
-    values = {
-        "stablehlo.all_gather": op.results,
-        "stablehlo.all_to_all": op.results,
-        "stablehlo.all_reduce": (*op.operands, *op.operands),
-        "stablehlo.collective_permute": op.results,
-        "stablehlo.reduce_scatter": op.operands,
-    }.get(op.name)
-    if values is None:
-        return None if op.regions else 0.0
-    groups = op.props.get("replica_groups")
-    members = None if groups is None else _MEMBERS.search(groups.text)
-    sizes = (v.type for v in values)
-    size = sum(t.num_elements * bit_width(t.element) / 8 for t in sizes if isinstance(t, TensorType) and t.is_ranked)
-    return size if members is None else size * (1 - 1 / int(members[1]))
+@dataclass(frozen=True)
+class _Sent:
+    """Tells the bytes that a device sends in an op: all but its own part, and twice as much where sums come back.
+
+    `meshes` are those of the module, with their axes, by name.
+    """
+
+    meshes: tuple[tuple[str, tuple[tuple[str, int], ...]], ...]
+
+    def __call__(self, op: Op) -> float | None:
+        values = {
+            "stablehlo.all_gather": op.results,
+            "stablehlo.all_to_all": op.results,
+            "stablehlo.all_reduce": (*op.operands, *op.operands),
+            "stablehlo.collective_permute": op.results,
+            "stablehlo.reduce_scatter": op.operands,
+        }.get(op.name)
+        if values is None:
+            return None if op.regions else 0.0
+        sizes = (v.type for v in values)
+        size = sum(t.num_elements * bit_width(t.element) / 8 for t in sizes if isinstance(t, TensorType) and t.is_ranked)
+        groups = op.props.get("replica_groups")
+        members = None if groups is None else self._members(groups.text)
+        return size * (1 - 1 / members) if members else size
+
+    def _members(self, groups: str) -> int | None:
+        """Return how many devices a group has; None where that cannot be told."""
+        listed = _MEMBERS.search(groups)
+        if listed is not None:
+            return int(listed[1])
+        over = _GROUP_AXES.search(groups)
+        axes = None if over is None else dict(self.meshes).get(over[2])
+        if over is None or axes is None:
+            return None
+        sizes = dict(axes)
+        return math.prod(int(part) if part else sizes[name] for name, part in _AXIS.findall(over[3]))
 
 
 def _devices(op: Op) -> float:
