@@ -24,7 +24,6 @@ from mpmd_trace.scheduling.auto import AutoSchedule, StageCosts, best_schedule, 
 from mpmd_trace.scheduling.costs import collective_bytes, flops
 from mpmd_trace.scheduling.transfers import Link, Links, crossings
 
-
 #: How newer versions of JAX write over which axes of a mesh a group of devices goes.
 AXES, END = '#stablehlo.replica_group_mesh_axes<mesh = @mesh, axes = [#stablehlo.axis_ref<name = "', '">'
 
@@ -100,7 +99,7 @@ def test_collectives_that_are_written_out_are_counted() -> None:
         ("dense<[[0], [1], [2], [3]]> : tensor<4x1xi64>", 1),
         ("dense<[[0, 1, 2, 3]]> : tensor<1x4xi64>", 4),
         (f"{AXES}x{END}]>", 2),
-        (f"{AXES}x{END}, #stablehlo.axis_ref<name = \"y{END}]>", 8),
+        (f'{AXES}x{END}, #stablehlo.axis_ref<name = "y{END}]>', 8),
         (f'{AXES}y", sub_axis_info = #stablehlo.sub_axis_info<pre_size = 1, size = 2>>]>', 2),
         (f"{AXES}z{END}]>", 1),
     ],

@@ -14,6 +14,7 @@ from pipelines import assert_same, topology
 import mpmd_trace
 from mpmd_trace import MpmdError
 from mpmd_trace.report.timeline import FragmentActions
+from mpmd_trace.scheduling import AutoSchedule, Link
 
 ROWS, WIDTH = 4, 8
 
@@ -82,6 +83,32 @@ def test_auto_needs_devices_whose_links_are_known() -> None:
         config = mpmd_trace.make_config(topology(), {"f0": "m0", "f1": "m1"}, pipeline_schedule="1F1B", overlap=overlap)
         texts.append(str(mpmd_trace.jit(step, config).lower(ws, xs).as_text()))
     assert texts[0] == texts[1]
+
+
+def test_auto_schedules_count_on_pairs_only_where_they_are_made() -> None:
+    meshes, spec = topology(), jax.sharding.PartitionSpec
+
+    def layer(mesh: jax.sharding.Mesh) -> Any:
+        [axis] = mesh.axis_names
+        return jax.shard_map(
+            lambda w, x: jnp.tanh(jax.lax.psum(x @ w, axis)),
+            mesh=mesh,
+            in_specs=(spec(axis), spec(None, axis)),
+            out_specs=spec(),
+        )
+
+    def loss(ws: Sequence[jax.Array], x: jax.Array) -> jax.Array:
+        for i, w in enumerate(ws):
+            x = mpmd_trace.named_computation(layer(meshes[f"m{i}"]), name=f"f{i}")(w, x)
+        return jnp.mean(x**2)
+
+    step = mpmd_trace.value_and_grad(loss, microbatches=8)
+    auto = AutoSchedule(flops_per_second=1e9, collectives=Link(1e-6, 1e9))
+    chosen = {}
+    for overlap in (None, "auto", "pairs"):
+        config = mpmd_trace.make_config(meshes, {"f0": "m0", "f1": "m1"}, pipeline_schedule=auto, overlap=overlap)
+        chosen[overlap] = mpmd_trace.jit(step, config).lower(*arguments(2, 8)).schedule.name
+    assert chosen[None] == chosen["auto"] != chosen["pairs"]
 
 
 def test_errors() -> None:

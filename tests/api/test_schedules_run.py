@@ -235,9 +235,10 @@ def test_forward_passes(name: str, mesh_of: tuple[int, ...], rows: list[str] | N
     assert_same(result, jax.jit(step)(*args))
 
 
-def test_a_schedule_of_forward_passes_refuses_training() -> None:
-    with pytest.raises(MpmdError, match="'forward' is for programs without backward passes, and this one has some"):
-        lowered("forward", {f"blocks_{s}": f"m{s}" for s in range(2)}, 2)
+@pytest.mark.parametrize("name", FORWARD_ONLY)
+def test_a_schedule_of_forward_passes_refuses_training(name: str) -> None:
+    with pytest.raises(MpmdError, match=f"'{name}' is for programs without backward passes, and this one has some"):
+        _ = lowered(name, {f"blocks_{s}": f"m{s}" for s in range(2)}, 2).partitioned
 
 
 def test_a_schedule_of_ones_own() -> None:

@@ -42,7 +42,6 @@ REFUSALS = (
     r"drop fail-on-backward-deps|is not before it in the pipeline; microbatches cannot overlap there",
     # It is for inference only.
     r"the schedule '[\w-]+' is for programs without backward passes",
-    r"schedule 'parallel-pipelines-with-wrap-around' has no action for",
     r"ParallelPipelinesWithWrapAround is for forward-only programs",
 )
 

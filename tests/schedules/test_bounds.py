@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import random
 
 import pytest
@@ -39,6 +40,18 @@ def test_little_memory_makes_a_step_longer_than_its_work(limit: float, least: fl
     work = 3.0 * 16
     assert found.lower_bound >= work * (1 + least)
     assert found.lower_bound <= found.value(found.best)
+
+
+def test_unlimited_memory_is_as_much_as_all_microbatches_take() -> None:
+    costs = Costs(forward=(1.0, 2.0), input_grad=2.0, latency=0.4)
+    numbers = {"meshes": 2, "microbatches": 4, "exact": False, "effort": 500}
+    unlimited, all_of_them = search(costs, math.inf, **numbers), search(costs, 4, **numbers)
+    assert unlimited.lower_bound == all_of_them.lower_bound
+    assert unlimited.best.result.makespan == all_of_them.best.result.makespan
+    made = [get_schedule("zb-auto", 2, 4, costs=costs, memory_limit=limit) for limit in (math.inf, 4)]
+    assert made[0] == made[1]
+    v = get_schedule("v-min", 2, 4)
+    assert memory_floor(v, Costs(), [math.inf] * 2, 1.0, "span") == memory_floor(v, Costs(), [4.0] * 2, 1.0, "span")
 
 
 def test_stages_in_a_v_hold_half_as_much_each() -> None:

@@ -8,6 +8,7 @@ from collections.abc import Iterator
 import pytest
 
 from mpmd_trace.schedules import Costs, get_schedule, search, simulate, zb_auto
+from mpmd_trace.schedules import _dispatch as dispatching
 from mpmd_trace.schedules import _greedy as greedy
 
 ALL_CHOICES = greedy.ALL_CHOICES
@@ -34,6 +35,24 @@ def test_the_greedy_family_stops_at_a_perfect_schedule(monkeypatch: pytest.Monke
     runs.clear()
     assert simulate(zb_auto(4, 16, memory_limit=4)).bubble_span > 0
     assert runs == list(ALL_CHOICES)
+
+
+def test_zb_auto_places_as_many_actions_as_it_is_told(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Where no schedule meets the bound; a thousand attempts would take half a minute at this size."""
+    attempts = 0
+    made = dispatching._Run.made
+
+    def counted(run: dispatching._Run, bound: float) -> dispatching.Dispatched:
+        nonlocal attempts
+        attempts += 1
+        return made(run, bound)
+
+    monkeypatch.setattr(dispatching._Run, "made", counted)
+    costs = Costs(forward=(10.0, 11.0, 12.0, 10.0), input_grad=10.2, weight_grad=(7.0, 10.0, 7.0, 10.0), latency=0.4)
+    for effort in (None, 5_000):
+        attempts = 0
+        zb_auto(4, 16, costs, 4, **({} if effort is None else {"effort": effort}))
+        assert 0 < attempts * 3 * 4 * 16 <= (effort or 50_000)
 
 
 def test_equal_schedules_of_the_greedy_family_are_played_once(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -37,7 +37,7 @@ from mpmd_trace.jax_compat.forks import check_not_forked
 from mpmd_trace.jax_compat.tracing import trace_settings
 from mpmd_trace.passes.manager import Hook
 from mpmd_trace.scheduling.balance import balanced, by_counts
-from mpmd_trace.scheduling.choose_schedule import ScheduleChoice, choose_schedule, refusal, settle
+from mpmd_trace.scheduling.choose_schedule import ScheduleChoice, choose_schedule, refusal
 
 __all__ = ["Compiled", "Jitted", "Lowered", "jit"]
 
@@ -281,7 +281,7 @@ class Jitted:
         if schedule.auto is None:
             return lowered
         try:
-            return dataclasses.replace(lowered, schedule=settle(schedule, lowered.imported, config.options))
+            return dataclasses.replace(lowered, schedule=lowered.settled())
         except MpmdError as error:
             raise at_users_place(error, config.where) from None
 

@@ -42,7 +42,7 @@ from mpmd_trace.passes.microbatches.rule_orders import UserRules
 from mpmd_trace.passes.partition import Partitioned, partition_as
 from mpmd_trace.passes.placement.single_mesh_loops import WHOLE
 from mpmd_trace.passes.request import PartitionRequest
-from mpmd_trace.scheduling.choose_schedule import PROGRAM_ORDER, ScheduleChoice
+from mpmd_trace.scheduling.choose_schedule import PROGRAM_ORDER, ScheduleChoice, settle
 from mpmd_trace.scheduling.fragments import Fragments, fragments_of
 from mpmd_trace.scheduling.user_rules import (
     MERGE,
@@ -201,7 +201,7 @@ class PartitionedProgram(StageInfo):
             tried = partition_as(self.traced.module, request, user_rules=rules, phases="optimize")
             return not any(one.message.startswith(INEXACT) for one in tried.diagnostics)
 
-        return way_out(self.config, self.imported, is_followed)
+        return way_out(self.config, self.imported, is_followed, overlaps=self._overlaps)
 
     def _check_schedule(self, module: Module) -> None:
         """Warn of a schedule that was asked for and has nothing to order, and tell where meshes wait without one."""
@@ -243,6 +243,15 @@ class PartitionedProgram(StageInfo):
         schedule = self.schedule if stages is None else dataclasses.replace(self.schedule, stages=stages)
         request = dataclasses.replace(self.asked, schedule=schedule).request(self.config.options.placement)
         return self._import(request.with_options(mpmd_split_bwd_fragments=True))
+
+    def settled(self) -> ScheduleChoice:
+        """Return the schedule that "auto" stands for, or "forward".  Raises `MpmdError`."""
+        return settle(self.schedule, self.imported, self.config.options, overlaps=self._overlaps)
+
+    @property
+    def _overlaps(self) -> bool:
+        """Whether a forward and a backward of two microbatches become one program, which that of C++ cannot."""
+        return self.engine != "cpp" and self.request.overlaps
 
     def _rules(self, module: Module) -> UserRules:
         return rules_of_program(self.config, self.schedule, module)

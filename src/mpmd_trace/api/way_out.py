@@ -20,12 +20,16 @@ _TRIED = 3
 
 
 def way_out(
-    config: Config, importing: Callable[[str], Module], is_followed: Callable[[Config, ScheduleChoice], bool]
+    config: Config,
+    importing: Callable[[str], Module],
+    is_followed: Callable[[Config, ScheduleChoice], bool],
+    *,
+    overlaps: bool,
 ) -> str:
     """Return a sentence with the schedule that the program follows.
 
     `importing` gives the program after the import phase, its stages numbered as said; `is_followed` says whether it
-    allows a schedule.
+    allows a schedule, `overlaps` whether it makes one program of a forward and a backward of two microbatches.
     """
     for name in _candidates(config, importing):
         other = dataclasses.replace(config, pipeline_schedule=name)
@@ -34,7 +38,7 @@ def way_out(
                 warnings.simplefilter("ignore", ScheduleWarning)
                 choice = choose_schedule(other)
                 if choice.auto is not None:
-                    choice = settle(choice, importing, other.options)
+                    choice = settle(choice, importing, other.options, overlaps=overlaps)
                 followed = is_followed(other, choice)
             if followed:
                 chosen = f" (it chooses '{choice.name}')" if name == "auto" else ""

@@ -415,10 +415,9 @@ def _with_rules(request: PartitionRequest, rules: UserRules) -> list[Pass]:
 
 def _overlaps(request: PartitionRequest) -> list[Pass]:
     """Merge a forward and a backward of two microbatches, if that is wanted."""
-    wanted, step = request.options.overlap, request.step
-    if wanted is None or step is None or (wanted == "auto" and step.work is None):
+    if not request.overlaps or request.step is None:
         return []
-    return [OverlapMicrobatches(always=wanted == "pairs", work=step.work)]
+    return [OverlapMicrobatches(always=request.options.overlap == "pairs", work=request.step.work)]
 
 
 def _hoists(request: PartitionRequest) -> list[Pass]:

@@ -118,6 +118,12 @@ class PartitionRequest:
         """Whether ops of CHLO and large functions of keys stay what they are."""
         return self.step is not None and self.step.keeps_chlo
 
+    @property
+    def overlaps(self) -> bool:
+        """Whether a forward and a backward of two microbatches become one program: where that may be worth it."""
+        wanted = self.options.overlap
+        return wanted is not None and self.step is not None and (wanted != "auto" or self.step.work is not None)
+
     def with_options(self, **changes: Any) -> Self:
         """Return the request with other options."""
         return dataclasses.replace(self, options=dataclasses.replace(self.options, **changes))

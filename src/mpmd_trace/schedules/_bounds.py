@@ -28,6 +28,7 @@ def memory_floor(
     number = {(lane.stage, lane.kind): n for n, lane in enumerate(flow.lanes)}
     starts = flow.heads(1)
     count, best = schedule.microbatches, 0.0
+    limits = [min(float(limit), float(count)) for limit in limits]
     for mesh, mates in enumerate(flow.mates):
         stages = sorted({flow.lanes[n].stage for n in mates})
         if not stages:

@@ -46,7 +46,9 @@ class Chain:
         self.weight_grad = [times[s, "W"] for s in stages]
         self.down = [between[s, s + 1] for s in stages[:-1]]
         self.up = [between[s + 1, s] for s in stages[:-1]]
-        self.limits, self.fraction, self.span = list(limits), weight_fraction, measure == "span"
+        # Nothing holds more than all microbatches, however much there is room for.
+        self.limits = [min(float(limit), float(self.count)) for limit in limits]
+        self.fraction, self.span = weight_fraction, measure == "span"
         parts = zip(self.forward, self.input_grad, self.weight_grad, strict=True)
         self.work = [self.count * sum(three) for three in parts]
         self.heads = [0.0] * self.meshes
@@ -55,7 +57,7 @@ class Chain:
         self.paths = self.forward.copy()
         for s in reversed(stages[:-1]):
             self.paths[s] += self.down[s] + self.paths[s + 1] + self.input_grad[s + 1] + self.up[s]
-        self.most = [max(1, min(self.count, math.floor(limit + _TINY))) for limit in self.limits]
+        self.most = [max(1, math.floor(limit + _TINY)) for limit in self.limits]
         self._needed = [self._idle_at_the_end(s) + self._until_all_end(s) for s in stages]
 
     def _idle_at_the_end(self, s: int) -> float:

@@ -27,8 +27,8 @@ AUTO_WEIGHT_FRACTION = 0.5
 and 0.5 gives the same costs for them.
 """
 
-AUTO_EFFORT = 500_000
-"""How many actions `zb_auto` places by dispatching: a few seconds."""
+AUTO_EFFORT = 50_000
+"""How many actions `zb_auto` places by dispatching: less than a second."""
 
 _TINY = 1e-9
 
@@ -57,16 +57,18 @@ def zb_auto(
     costs: Costs | None = None,
     memory_limit: float | Sequence[float] | None = None,
     weight_fraction: float = AUTO_WEIGHT_FRACTION,
+    effort: int = AUTO_EFFORT,
 ) -> Schedule:
     """Return the best of the eight heuristics, or of dispatching, for these costs and this limit, one stage per mesh.
 
     `memory_limit` is in microbatches of activations, one number or one per mesh; 2P by default,
-    enough for no bubble. `weight_fraction` is w of `simulate`.
+    enough for no bubble. `weight_fraction` is w of `simulate`, `effort` about how many actions are
+    placed by dispatching to improve on the heuristics.
     """
     costs = Costs() if costs is None else costs
     limits = limits_of(meshes, memory_limit, 2.0 * meshes)
     best: tuple[tuple[float, float], Schedule] | None = None
-    dispatched = dispatched_schedule(meshes, microbatches, costs, limits, weight_fraction, "span", AUTO_EFFORT)
+    dispatched = dispatched_schedule(meshes, microbatches, costs, limits, weight_fraction, "span", effort)
     for schedule in itertools.chain(greedy_family(meshes, microbatches, costs, limits, weight_fraction), dispatched):
         result = simulate(schedule, costs, weight_fraction=weight_fraction)
         # Rounding keeps noise in the last digits from choosing between equals.

@@ -12,7 +12,7 @@ from mpmd_trace.frontend.errors import problem
 from mpmd_trace.ir.ops import Module
 from mpmd_trace.passes.compile_options import CompileOptions
 from mpmd_trace.passes.mesh_order import is_cpu_mesh
-from mpmd_trace.passes.microbatches.action_order import ActionOrder
+from mpmd_trace.passes.microbatches.action_order import ActionOrder, for_inference
 from mpmd_trace.passes.optimize.schedules import SCHEDULES, Comparator, Order, find_schedule
 from mpmd_trace.passes.placement.find_stages import comes_back, stage_edges
 from mpmd_trace.schedules import Schedule, find_entry, get_schedule
@@ -155,10 +155,13 @@ def _check_comparator(comparator: Callable[..., Any], config: Config) -> None:
         raise MpmdError([problem(message, config.where)]) from None
 
 
-def settle(choice: ScheduleChoice, importing: Callable[[str], Module], options: CompileOptions) -> ScheduleChoice:
+def settle(
+    choice: ScheduleChoice, importing: Callable[[str], Module], options: CompileOptions, *, overlaps: bool
+) -> ScheduleChoice:
     """The schedule that "auto" stands for, or "forward", for a program and the options.
 
-    `importing` gives the program after the import phase, with its stages numbered as said.  Without microbatches
+    `importing` gives the program after the import phase, with its stages numbered as said; `overlaps` says whether a
+    forward and a backward of two microbatches become one program (`PartitionRequest.overlaps`).  Without microbatches
     every schedule is the same one, GPipe; without backward passes there is one, "forward", made for the stages that the
     program has, which is GPipe again where each mesh has one.  Raises `MpmdError` for "forward" and a program with
     backward passes.
@@ -174,15 +177,12 @@ def settle(choice: ScheduleChoice, importing: Callable[[str], Module], options: 
         made = forward_schedule(costs)
         return _explicit(made.name, lambda p, m, v: made, "loop", made)
     if choice.name == _FORWARD:
-        raise MpmdError(
-            f"the schedule '{_FORWARD}' is for programs without backward passes, and this one has some; \"1F1B\" or "
-            '"auto" are for both'
-        )
+        raise MpmdError(for_inference(_FORWARD))
     several = len(costs.mesh_of) > costs.meshes
     if several:
         costs = dataclasses.replace(costs, edges=tuple(sorted(_edges(imported))))
     whole = options.mpmd_split_bwd_fragments is False
-    costs = dataclasses.replace(costs, overlaps=options.overlap is not None)
+    costs = dataclasses.replace(costs, overlaps=overlaps)
     best = best_schedule(costs, choice.auto.memory_limit, whole_backwards=whole).schedule
     known = find_schedule(best.name) if costs.chunks == 1 else None
     if known is not None:

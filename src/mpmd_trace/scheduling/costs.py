@@ -165,8 +165,8 @@ class _Sent:
         }.get(op.name)
         if values is None:
             return None if op.regions else 0.0
-        sizes = (v.type for v in values)
-        size = sum(t.num_elements * bit_width(t.element) / 8 for t in sizes if isinstance(t, TensorType) and t.is_ranked)
+        tensors = [v.type for v in values if isinstance(v.type, TensorType) and v.type.is_ranked]
+        size = sum(t.num_elements * bit_width(t.element) / 8 for t in tensors)
         groups = op.props.get("replica_groups")
         members = None if groups is None else self._members(groups.text)
         return size * (1 - 1 / members) if members else size

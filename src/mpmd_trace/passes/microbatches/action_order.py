@@ -98,6 +98,8 @@ class ActionOrder(Order):
 
     def _chain(self, schedule: Schedule, mesh: int, units: Sequence[Unit], stages: Sequence[int]) -> list[list[Unit]]:
         """Return the units of the mesh in the order of its actions."""
+        if self.reference is None and schedule.forward_only and any(unit.transpose for unit in units):
+            raise ScheduleError(for_inference(schedule.name))
         own = schedule.placement.stages_on[mesh]
         if self.reference is None:
             _check_stages(schedule, own, units[0].mesh, stages)
@@ -127,6 +129,14 @@ class ActionOrder(Order):
                 f"'{left[0].mesh}', for example {kind} of microbatch {microbatch}, chunk {chunk}"
             )
         return chain
+
+
+def for_inference(name: str) -> str:
+    """Return why a schedule of forward passes alone cannot order a training step."""
+    return (
+        f'the schedule \'{name}\' is for programs without backward passes, and this one has some; "1F1B" or "auto" '
+        "are for both"
+    )
 
 
 #: The units that an action runs.  A backward action takes both parts of a split backward; an input-gradient
