@@ -196,6 +196,48 @@ def test_rows_that_the_devices_of_an_axis_do_not_divide(way: str, microbatches: 
         )
 
 
+@pytest.mark.parametrize(
+    ("shape", "reshaped"),
+    [((1,), ()), ((), (1,)), ((12, 4), (4, 3, 4)), ((0, 4), (0, 3, 4))],  # a batch is none of these
+)
+def test_arguments_that_are_reshaped_for_all_microbatches(shape: tuple[int, ...], reshaped: tuple[int, ...]) -> None:
+    mesh = Mesh(np.array(jax.devices()[:4]), ("data",))
+    cfg = mpmd_trace.make_config({"m0": mesh}, {"f0": "m0"})
+
+    def step(w: Any, c: Any, x: Any) -> Any:
+        heads = jnp.reshape(c, reshaped)
+
+        def mean(w: Any, x: Any) -> Any:
+            return mpmd_trace.named_computation(lambda w, x, h: jnp.mean(w * x) + jnp.sum(h), name="f0")(w, x, heads)
+
+        return mpmd_trace.value_and_grad(mean, microbatches=2)(w, x)
+
+    c = jax.device_put(jnp.ones(shape), NamedSharding(mesh, P("data") if len(shape) > 1 else P()))
+    args = jnp.ones(4), c, jnp.ones((8, 4))
+    with warnings.catch_warnings():
+        warnings.simplefilter("error", MpmdWarning)
+        value, _ = mpmd_trace.jit(step, cfg)(*args)
+    np.testing.assert_allclose(jax.device_get(value), jax.jit(step)(*args)[0], rtol=1e-6)
+
+
+def test_arrays_of_a_batch_are_named_in_one_warning() -> None:
+    mesh = Mesh(np.array(jax.devices()[:4]), ("data",))
+
+    def step(w: Any, batch: Any) -> Any:
+        def mean(w: Any, batch: Any) -> Any:
+            return mpmd_trace.named_computation(lambda w, a, b: jnp.mean(w * a * b[:, None]), name="f0")(w, **batch)
+
+        return mpmd_trace.value_and_grad(mean, microbatches=4)(w, batch)
+
+    rows = NamedSharding(mesh, P("data"))
+    batch = jax.device_put({"a": jnp.ones((8, 4)), "b": jnp.ones(8)}, rows)
+    with warnings.catch_warnings(record=True) as said:
+        warnings.simplefilter("always")
+        mpmd_trace.jit(step, mpmd_trace.make_config({"m0": mesh}, {"f0": "m0"})).lower(jnp.ones(4), batch)
+    [text] = [str(w.message) for w in said if isinstance(w.message, MpmdWarning)]
+    assert text.startswith("a microbatch of batch['a'], batch['b'] has 2 rows, which do not divide among the 4 devices")
+
+
 def test_a_launched_script_without_initialize(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("MPMD_TRACE_LAUNCHED", "1")
     monkeypatch.setenv("JAX_NUM_PROCESSES", "4")

@@ -17,7 +17,7 @@ __all__ = ["uneven_rows"]
 
 def uneven_rows(
     closed: tracing.Closed, leaves: Sequence[Leaf], shardings: Sequence[NamedSharding | None]
-) -> Iterator[str]:
+) -> list[str]:
     """Find batches cut into microbatches of so many rows that the devices along their first axis do not divide them.
 
     XLA then gathers the rows, and each of these devices computes all of them.
@@ -28,28 +28,40 @@ def uneven_rows(
         shardings: of each argument, as far as it is known.
 
     Returns:
-        What to say of each such argument.
+        What to say: one text for the arrays with the same rows, microbatches and devices.
     """
     jaxpr = tracing.opened(closed)
-    looped = {
-        v
-        for eqn in jaxpr.eqns
-        if (tag := tag_of(eqn)) is not None and tag.kind == "loop"
-        for v in eqn.invars
-        if not tracing.is_literal(v)
-    }
+    sliced = {v for eqn in jaxpr.eqns for v in _sliced(eqn)}
     places = {v: i for i, v in enumerate(jaxpr.invars)}
+    names: dict[tuple[int, int, int, Any], dict[str, None]] = {}
     for eqn in jaxpr.eqns:
-        if eqn.primitive.name != "reshape" or eqn.outvars[0] not in looped:
+        if eqn.primitive.name != "reshape" or eqn.outvars[0] not in sliced or tracing.is_literal(eqn.invars[0]):
             continue
-        place = None if tracing.is_literal(eqn.invars[0]) else places.get(eqn.invars[0])
+        place = places.get(eqn.invars[0])
         sharding = None if place is None else shardings[place]
         whole, cut = eqn.invars[0].aval.shape, eqn.outvars[0].aval.shape
-        if place is None or sharding is None or cut[2:] != whole[1:]:
+        is_cut = len(cut) == len(whole) + 1 > 1 and cut[0] * cut[1] == whole[0] > 0 and cut[2:] == whole[1:]
+        if place is None or sharding is None or not is_cut:
             continue
         devices = whole[0] // sharding.shard_shape(whole)[0]
         if cut[1] % devices:
-            yield _text(leaves[place].name, whole[0], cut[0], devices, sharding.spec[0])
+            names.setdefault((whole[0], cut[0], devices, sharding.spec[0]), {})[leaves[place].name] = None
+    return [_text(", ".join(arrays), *what) for what, arrays in names.items()]
+
+
+def _sliced(eqn: tracing.Equation) -> Iterator[Any]:
+    """Find what a loop over microbatches takes a slice of for each: not what all of them get whole."""
+    tag = tag_of(eqn)
+    if tag is None or tag.kind != "loop":
+        return
+    inside = tracing.opened(eqn.params["jaxpr"])
+    outside = dict(zip(inside.invars, eqn.invars, strict=True))
+    for scan in inside.eqns:
+        if scan.primitive.name == "scan":
+            loop = tracing.scan_layout(scan)
+            for v in scan.invars[loop.constants + loop.carries :]:
+                if not tracing.is_literal(v) and v in outside and not tracing.is_literal(outside[v]):
+                    yield outside[v]
 
 
 def _text(name: str, rows: int, count: int, devices: int, axes: Any) -> str:
