@@ -91,10 +91,34 @@ def test_narrow_gradients_are_summed_in_the_dtype_that_is_asked_for() -> None:
         ({"embed": lambda p, a, b: jnp.mean(a, 0)}, "returns an array of shape [4] for 2 rows"),
         ({"embed": 3}, "embed is a function, not 3"),
         ({"microbatches": 3}, "the batch cannot be cut into 3 microbatches"),
+        ({"a": A[:4]}, "the arrays of the batch have different numbers of rows: a has 4, b has 8. A microbatch has"),
         ({"microbatches": 0}, "microbatches is a Python int from 1 on, not 0"),
     ],
 )
 def test_wrong_calls(change: dict[str, Any], text: str) -> None:
-    given = {"embed": embed, "loss": clip, "microbatches": 4, **change}
+    given = {"embed": embed, "loss": clip, "microbatches": 4, "a": A, **change}
+    a = given.pop("a")
     with pytest.raises(MpmdError, match=re.escape(text)):
-        mt.contrastive_value_and_grad(**given)(PARAMETERS, A, B)
+        mt.contrastive_value_and_grad(**given)(PARAMETERS, a, B)
+
+
+def test_labels_and_keys_among_the_embeddings() -> None:
+    labels, keys = jnp.arange(8) % 3, jax.random.split(jax.random.key(1), 8)
+
+    def labelled(p: Any, a: jax.Array, labels: jax.Array, keys: jax.Array) -> Any:
+        return layer("a0")(p["a0"], a), labels, labels > 0, keys, a[:, :0]
+
+    def supervised(p: Any, rows: Any) -> jax.Array:
+        a, labels, mask, keys, _ = rows
+        noise = jax.vmap(lambda k: jax.random.normal(k, (4,)))(keys)
+        alike = jnp.where(labels[:, None] == labels, 1.0, -1.0) * mask
+        return jnp.mean(alike * (a @ (a + noise).T)) * p["scale"]
+
+    def step(p: Any, *batch: Any) -> Any:
+        return mt.contrastive_value_and_grad(labelled, supervised, microbatches=4)(p, *batch)
+
+    p = {n: PARAMETERS[n] for n in ("a0", "scale")}
+    want = jax.value_and_grad(lambda p: supervised(p, labelled(p, A, labels, keys)))(p)
+    same(step(p, A, labels, keys), want)
+    meshes = {"m0": Mesh(np.array(jax.devices()[:1]), ("x",))}
+    same(jax.device_get(mt.jit(step, mt.make_config(meshes, {"a0": "m0"}))(p, A, labels, keys)), jax.device_get(want))

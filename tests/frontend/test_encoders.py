@@ -64,14 +64,14 @@ def test_each_encoder_has_its_microbatches(schedule: str, numbers: tuple[int, in
     config = mt.make_config(dict.fromkeys(names.values(), mesh), names, pipeline_schedule=schedule)
     args = data()
     lowered = mt.jit(step(*numbers), config).lower(*args)
-    found = mt.fetch(lowered.compile()(*args))
-    jax.tree.map(lambda a, b: np.testing.assert_allclose(a, b, rtol=1e-5, atol=1e-6), found, jax.jit(wanted)(*args))
+    got = mt.fetch(lowered.compile()(*args))
+    jax.tree.map(lambda a, b: np.testing.assert_allclose(a, b, rtol=1e-5, atol=1e-6), got, jax.jit(wanted)(*args))
 
 
 def test_outside_of_a_pipeline_it_is_the_gradient() -> None:
     args = data()
-    found = jax.jit(step(2, 4, 2))(*args)
-    jax.tree.map(lambda a, b: np.testing.assert_allclose(a, b, rtol=1e-5, atol=1e-6), found, wanted(*args))
+    got = jax.jit(step(2, 4, 2))(*args)
+    jax.tree.map(lambda a, b: np.testing.assert_allclose(a, b, rtol=1e-5, atol=1e-6), got, wanted(*args))
 
 
 def test_mistakes() -> None:
@@ -87,3 +87,27 @@ def test_mistakes() -> None:
     bad = {"image": (lambda p, x: x[:1], 2)}
     with pytest.raises(mt.MpmdError, match=r"the encoder 'image' .* it has to have a row for each"):
         mt.encoded_value_and_grad(loss, bad, microbatches=2)(params, {"image": inputs["image"]}, x)
+    with pytest.raises(mt.MpmdError, match=r"\['image', 'text'\], and what they read is given for \[3, 'image'\]"):
+        step(1, 1, 1)(params, {"image": inputs["image"], 3: x}, x)
+    with pytest.raises(mt.MpmdError, match=r"different numbers of rows: encoded\['image'\] has 8, x has 4"):
+        step(2, 2, 4)(params, inputs, x[:4])
+    one = {"image": (encode("image"), 2)}
+    for wrong, what in ((lambda p, e, x: (jnp.sum(x), 3), "tuple"), (lambda p, e, x: x, r"shape \[4, 4\]")):
+        with pytest.raises(mt.MpmdError, match=rf"the loss \(.*\) returns a scalar, the mean .* got {what}"):
+            mt.encoded_value_and_grad(wrong, one, microbatches=2)(params, {"image": inputs["image"]}, x)
+
+
+def test_masks_and_empty_axes_among_what_encoders_return() -> None:
+    params, inputs, x = data()
+
+    def masked(p: Any, x: jax.Array) -> Any:
+        return encode("image")(p, x), x[:, 0] > 0, jnp.arange(x.shape[0]), x[:, :0], None
+
+    def of_masked(p: Any, encoded: Any, x: jax.Array) -> jax.Array:
+        rows, mask, *_ = encoded["image"]
+        return jnp.mean((jnp.where(mask[:, None], rows, 0) + x @ p["lower"]) ** 2)
+
+    run = mt.encoded_value_and_grad(of_masked, {"image": (masked, 2)}, microbatches=4)
+    want = jax.value_and_grad(lambda p: of_masked(p, {"image": masked(p, inputs["image"])}, x))(params)
+    got = run(params, {"image": inputs["image"]}, x)
+    jax.tree.map(lambda a, b: np.testing.assert_allclose(a, b, rtol=1e-5, atol=1e-6), got, want)

@@ -15,7 +15,15 @@ import jax.numpy as jnp
 
 from mpmd_trace.frontend.errors import mistake
 from mpmd_trace.frontend.functions import name_of
-from mpmd_trace.frontend.gradients import cut_batch, number_of_microbatches, zeros_like_sum
+from mpmd_trace.frontend.gradients import (
+    cut_batch,
+    differentiable,
+    in_parts,
+    joined,
+    number_of_microbatches,
+    with_others,
+    zeros_like_sum,
+)
 from mpmd_trace.frontend.loops import enumerated_for
 
 __all__ = ["contrastive_value_and_grad"]
@@ -38,7 +46,7 @@ def contrastive_value_and_grad(
 
     Args:
         embed: a function of the parameters and some rows of the batch; returns a pytree of arrays with as many rows,
-            such as the embeddings of two towers.
+            such as the embeddings of two towers; labels and masks may be among them.
         loss: a function of the parameters (for a temperature, say) and of what `embed` returns for the whole batch;
             returns a scalar, with `has_aux` `(scalar, aux)`.
         microbatches: the number of parts; it must divide the length of the first axes of the batch.
@@ -74,13 +82,18 @@ def contrastive_value_and_grad(
             return nothing, result
 
         _, parts = enumerated_for(first, None, slices)
-        embeddings = jax.tree.map(lambda x: jnp.reshape(x, (-1, *x.shape[2:])), parts)
-        value, (direct, cotangents) = jax.value_and_grad(loss, (0, 1), has_aux=has_aux)(params, embeddings)
-        split = jax.tree.map(lambda x: jnp.reshape(x, (count, rows, *x.shape[1:])), cotangents)
+        embeddings = joined(parts)
+
+        def of_embeddings(p: Any, own: Any) -> Any:
+            return loss(p, with_others(own, embeddings))
+
+        gradient = jax.value_and_grad(of_embeddings, (0, 1), has_aux=has_aux)
+        value, (direct, cotangents) = gradient(params, differentiable(embeddings))
+        split = jax.tree.map(lambda x: in_parts(x, count), cotangents)
 
         def second(i: Any, sums: Any, part: Any) -> Any:
             given, cotangent = part
-            gradients = jax.vjp(lambda p: embed(p, *given), params)[1](cotangent)[0]
+            gradients = jax.vjp(lambda p: differentiable(embed(p, *given)), params)[1](cotangent)[0]
             return jax.tree.map(lambda s, g: s + g.astype(s.dtype), sums, gradients)
 
         zeros = jax.tree.map(lambda x: zeros_like_sum(x, sum_dtype), params)

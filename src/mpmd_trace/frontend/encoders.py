@@ -14,7 +14,15 @@ import jax.numpy as jnp
 
 from mpmd_trace.frontend.errors import mistake
 from mpmd_trace.frontend.functions import name_of
-from mpmd_trace.frontend.gradients import cut_batch, number_of_microbatches, zeros_like_sum
+from mpmd_trace.frontend.gradients import (
+    cut_batch,
+    differentiable,
+    in_parts,
+    joined,
+    number_of_microbatches,
+    with_others,
+    zeros_like_sum,
+)
 from mpmd_trace.frontend.loops import enumerated_for
 
 __all__ = ["encoded_value_and_grad"]
@@ -62,21 +70,29 @@ def encoded_value_and_grad(
 
     def called(params: Any, inputs: Mapping[str, Any], *batch: Any) -> tuple[Any, Any]:
         if not isinstance(inputs, Mapping) or set(inputs) != set(encoders):
-            given = sorted(inputs) if isinstance(inputs, Mapping) else type(inputs).__name__
-            raise mistake(f"the encoders are {sorted(encoders)}, and what they read is given for {given}.")
+            given = sorted(inputs, key=str) if isinstance(inputs, Mapping) else type(inputs).__name__
+            raise mistake(f"the encoders are {sorted(encoders, key=str)}, and what they read is given for {given}.")
         encoded = {name: _rows_of(name, one, params, inputs[name]) for name, one in encoders.items()}
         slices = cut_batch((params, encoded, *batch), range(1, len(batch) + 2), count, loss)
 
+        of_row = jax.eval_shape(loss, params, *jax.tree.map(lambda x: x[0], slices))
+        if not isinstance(of_row, jax.ShapeDtypeStruct) or of_row.shape:
+            actual = (
+                f"shape {list(of_row.shape)}" if isinstance(of_row, jax.ShapeDtypeStruct) else type(of_row).__name__
+            )
+            raise mistake(f"the loss ({name_of(loss)}) returns a scalar, the mean over its rows; got {actual}.")
+
         def body(i: Any, sums: Any, part: Any) -> Any:
-            value, (direct, cotangents) = jax.value_and_grad(loss, (0, 1))(params, *part)
+            encoded, *rows = part
+            gradient = jax.value_and_grad(lambda p, own: loss(p, with_others(own, encoded), *rows), (0, 1))
+            value, (direct, cotangents) = gradient(params, differentiable(encoded))
             value_sum, gradients = sums
             gradients = jax.tree.map(lambda s, g: s + g.astype(s.dtype), gradients, direct)
             return (value_sum + value, gradients), cotangents
 
-        of_row = jax.eval_shape(lambda p, part: loss(p, *part), params, jax.tree.map(lambda x: x[0], slices))
         zeros = jax.tree.map(lambda x: zeros_like_sum(x, sum_dtype), params)
         (value, sums), parts = enumerated_for(body, (jnp.zeros((), of_row.dtype), zeros), slices)
-        cotangents = jax.tree.map(lambda x: jnp.reshape(x, (-1, *x.shape[2:])) / count, parts)
+        cotangents = jax.tree.map(lambda x: x / count, joined(parts))
         sums = jax.tree.map(lambda s: s / count, sums)
         for name, one in encoders.items():
             sums = _add_gradients(one, params, inputs[name], cotangents[name], sums)
@@ -102,17 +118,18 @@ def _rows_of(name: str, encoder: Encoder, params: Any, rows: Any) -> Any:
         return nothing, result
 
     _, parts = enumerated_for(body, None, slices)
-    return jax.tree.map(lambda x: jnp.reshape(x, (-1, *x.shape[2:])), parts)
+    return joined(parts)
 
 
 def _add_gradients(encoder: Encoder, params: Any, rows: Any, cotangents: Any, sums: Any) -> Any:
     """Return the sums with the gradients of an encoder, which runs again."""
     encode, count = encoder
-    slices = cut_batch((params, rows, cotangents), [1, 2], count, encode)
+    [given] = cut_batch((params, rows), [1], count, encode)
+    slices = given, jax.tree.map(lambda x: in_parts(x, count), cotangents)
 
     def body(i: Any, sums: Any, part: Any) -> Any:
         given, cotangent = part
-        [gradients] = jax.vjp(lambda p: encode(p, given), params)[1](cotangent)
+        [gradients] = jax.vjp(lambda p: differentiable(encode(p, given)), params)[1](cotangent)
         return jax.tree.map(lambda s, g: s + g.astype(s.dtype), sums, gradients)
 
     return enumerated_for(body, sums, slices)

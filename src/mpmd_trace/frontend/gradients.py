@@ -28,9 +28,13 @@ __all__ = [
     "Aux",
     "Reduce",
     "cut_batch",
+    "differentiable",
+    "in_parts",
+    "joined",
     "microbatches_refused_by",
     "number_of_microbatches",
     "value_and_grad",
+    "with_others",
     "zeros_like_sum",
 ]
 
@@ -225,6 +229,7 @@ def number_of_microbatches(microbatches: object) -> int:
 def cut_batch(args: Sequence[Any], positions: Sequence[int], count: int, fn: Callable[..., Any]) -> tuple[Any, ...]:
     """Return the arguments at `positions` with their first axes in `count` parts, along a new first axis."""
     wrong = []
+    rows: dict[int, str] = {}
     names = positional_names(parameters_of(fn) or [])
     for position in positions:
         name = names[position] if position < len(names) else f"argument {position}"
@@ -234,6 +239,8 @@ def cut_batch(args: Sequence[Any], positions: Sequence[int], count: int, fn: Cal
                 other = "a scalar" if is_array(leaf) else f"{leaf!r}, which is not an array"
                 actual = f"{list(shape)}" if shape else other
                 wrong.append(f"{name}{jax.tree_util.keystr(path)} is {actual}")
+            else:
+                rows.setdefault(shape[0], f"{name}{jax.tree_util.keystr(path)}")
     if not jax.tree.leaves([args[i] for i in positions]):
         wrong.append("there is no array in it")
     if wrong:
@@ -243,14 +250,36 @@ def cut_batch(args: Sequence[Any], positions: Sequence[int], count: int, fn: Cal
             '(mpmd_trace.pad_rows, reduce="weighted"); what is no batch is left out of batch_argnums, or given by '
             "keyword."
         )
-    return tuple(jax.tree.map(lambda x: _in_parts(x, count), args[i]) for i in positions)
+    if len(rows) > 1:
+        raise mistake(
+            "the arrays of the batch have different numbers of rows: "
+            f"{', '.join(f'{array} has {number}' for number, array in rows.items())}. A microbatch has as many rows "
+            "of each of them, so several for each row of the batch are given along another axis; what is no batch is "
+            "left out of batch_argnums, or given by keyword."
+        )
+    return tuple(jax.tree.map(lambda x: in_parts(x, count), args[i]) for i in positions)
 
 
-def _in_parts(x: Any, count: int) -> Any:
+def in_parts(x: Any, count: int) -> Any:
     """Return an array with its first axis in `count` parts; the type says that each part is sharded as the whole is."""
     spec = spec_of(jax.typeof(x))
     sharding = {} if spec is None else {"out_sharding": jax.P(None, *spec)}
     return jnp.reshape(x, (count, x.shape[0] // count, *x.shape[1:]), **sharding)
+
+
+def joined(parts: Any) -> Any:
+    """Return arrays in parts along a first axis, joined along their second one."""
+    return jax.tree.map(lambda x: jnp.reshape(x, (x.shape[0] * x.shape[1], *x.shape[2:])), parts)
+
+
+def differentiable(tree: Any) -> Any:
+    """Return a tree with None for the arrays that have no derivatives, such as labels, masks and keys."""
+    return jax.tree.map(lambda x: x if jnp.issubdtype(jax.typeof(x).dtype, jnp.inexact) else None, tree)
+
+
+def with_others(own: Any, tree: Any) -> Any:
+    """Return what `differentiable` leaves of a tree, with the other arrays of that tree."""
+    return jax.tree.map(lambda x, other: other if x is None else x, own, tree, is_leaf=lambda x: x is None)
 
 
 def zeros_like_sum(x: Any, dtype: Any) -> Any:
@@ -317,7 +346,7 @@ def _reduced(parts: Any, how: str, weight: Any) -> Any:
                     'an auxiliary result is a scalar, which aux="concatenate" cannot join along its first axis; '
                     '"stack" can.'
                 )
-            return jnp.reshape(parts, (-1, *parts.shape[2:]))
+            return joined(parts)
     return parts
 
 

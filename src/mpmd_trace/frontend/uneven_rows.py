@@ -15,9 +15,7 @@ from mpmd_trace.jax_compat import tracing
 __all__ = ["uneven_rows"]
 
 
-def uneven_rows(
-    closed: tracing.Closed, leaves: Sequence[Leaf], shardings: Sequence[NamedSharding | None]
-) -> list[str]:
+def uneven_rows(closed: tracing.Closed, leaves: Sequence[Leaf], shardings: Sequence[NamedSharding | None]) -> list[str]:
     """Find batches cut into microbatches of so many rows that the devices along their first axis do not divide them.
 
     XLA then gathers the rows, and each of these devices computes all of them.
