@@ -433,7 +433,13 @@ def test_a_schedule_of_the_reference_against_the_data_flow(schedule: str | None)
         jitted.lower(weights(), batch(3))
     text = str(caught[0].message)
     assert "of microbatch 1 on 'm0' before" in text and len(caught) == 1
-    assert text.endswith("No schedule of the library does better here than none: leave pipeline_schedule out")
+    assert text.endswith("is followed exactly here: leave pipeline_schedule out")
+    (tried,) = re.findall(r"None of the schedules tried \((.*)\) is", text)
+    names = re.findall(r"'([^']+)'", tried)
+    assert len(names) > 2 and "auto" in names
+    for name in names:
+        with pytest.warns(mpmd_trace.MpmdWarning, match="cannot be followed exactly"):
+            mpmd_trace.jit(step, config(pipeline_schedule=name)).lower(weights(), batch(4))
 
 
 @pytest.mark.parametrize(

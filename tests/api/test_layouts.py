@@ -84,6 +84,19 @@ def test_more_numbers_than_meshes_are_rounds(schedule: str, meshes: list[str]) -
     assert config.name_to_stage_assignment["blocks[3:4]"] == 2
 
 
+@pytest.mark.parametrize("counts", [[np.int64(2), np.int32(3)], np.array([2, 3]), jnp.array([2, 3]), (2, 3)])
+def test_numbers_may_be_those_of_arrays(counts: Any) -> None:
+    config = mt.make_config(topology(2), counts, pipeline_schedule="1F1B")
+    assert config.layers_per_stage == (2, 3)
+    assert all(type(n) is int for n in config.layers_per_stage)
+
+
+def test_a_mesh_that_was_given_no_layers_is_not_told_of(caplog: pytest.LogCaptureFixture) -> None:
+    config = mt.make_config(topology(3), [3, 0, 1])
+    mt.jit(unrolled, config).lower(weights(2), jnp.ones((2, WIDTH))).compile()
+    assert "nothing to do" not in caplog.text
+
+
 @pytest.mark.parametrize(
     ("counts", "message"),
     [
@@ -91,6 +104,10 @@ def test_more_numbers_than_meshes_are_rounds(schedule: str, meshes: list[str]) -
         ([2, -1], "they are 0 or more, and one is above 0"),
         ([0, 0], "they are 0 or more, and one is above 0"),
         ([1.5, 2], "As a list it has whole numbers"),
+        (np.array([1.5, 2]), "As a list it has whole numbers"),
+        ([True, 2], "As a list it has whole numbers"),
+        (np.ones((2, 2), int), "name_to_mesh_assignment has the key"),
+        (b"ab", "name_to_mesh_assignment maps names to values"),
         ([2, 0, 1, 1], "leaves stage 1 empty. Only with one stage per mesh may one be empty"),
     ],
 )

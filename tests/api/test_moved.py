@@ -43,3 +43,16 @@ def test_what_was_at_the_top(name: str) -> None:
         old = getattr(mpmd_trace, name)
     assert old is getattr(getattr(mpmd_trace, AT_THE_TOP[name]), name)
     assert [one.filename for one in warned] == [__file__]
+
+
+def test_an_import_of_a_name_warns_once() -> None:
+    with pytest.warns(DeprecationWarning, match=r"mpmd_trace\.trace is mpmd_trace\.compiler\.trace") as warned:
+        from mpmd_trace import trace  # noqa: F401
+    assert len(warned) == 1
+
+
+def test_constraints_of_partition_are_predicates_now() -> None:
+    with pytest.raises(
+        mpmd_trace.MpmdError, match=r"takes no constraints any more: .* as predicate, .* as fragment_sch"
+    ):
+        mpmd_trace.compiler.partition("", "f", [], {}, [], [], constraints=lambda units: None)

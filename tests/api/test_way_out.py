@@ -15,6 +15,7 @@ from pipelines import assert_same, topology
 
 import mpmd_trace
 from mpmd_trace import MpmdError, MpmdWarning, named_computation, schedules
+from mpmd_trace.api.way_out import way_out
 
 
 def layer(name: str) -> Any:
@@ -83,6 +84,45 @@ def test_messages_name_a_schedule_that_is_followed(case: str, schedule: str) -> 
     assert re.findall(r"it chooses '([^']+)'", text) == [lowered.schedule.name]
     if schedule == "1F1B":
         check()
+
+
+def test_a_schedule_is_named_where_none_can_be_ranked() -> None:
+    """An encoder has microbatches of its own, which do not run through all stages."""
+    w = {name: 0.5 * jax.random.normal(jax.random.key(i), (4, 4)) for i, name in enumerate(("encoder", "decoder"))}
+    x = jax.random.normal(jax.random.key(2), (8, 4))
+
+    def encode(w: Any, x: jax.Array) -> jax.Array:
+        return layer("encoder")(w["encoder"], x)
+
+    def loss(w: Any, encoded: Any) -> jax.Array:
+        return jnp.mean(layer("decoder")(w["decoder"], encoded["i"]) ** 2)
+
+    def lower(schedule: str) -> Any:
+        step = mpmd_trace.encoded_value_and_grad(loss, {"i": (encode, 2)}, microbatches=4)
+        assignment = {"encoder": "m0", "decoder": "m1"}
+        config = mpmd_trace.make_config(topology(2, size=1), assignment, pipeline_schedule=schedule)
+        lowered = mpmd_trace.jit(step, config).lower(w, {"i": x})
+        _ = lowered.partitioned
+        return lowered
+
+    with pytest.raises(MpmdError, match="puts 2 stages on mesh 'm0'") as error:
+        lower("interleaved-1f1b")
+    (name,) = re.findall(r'pipeline_schedule="([^"]+)" is followed exactly here', str(error.value))
+    assert_same(lower(name).compile()(w, {"i": x}), jax.value_and_grad(lambda w: loss(w, {"i": encode(w, x)}))(w))
+
+
+@pytest.mark.parametrize("followed", ["zb-h1", None])
+def test_a_program_that_cannot_be_imported_for_costs_keeps_its_warning(followed: str | None) -> None:
+    config = mpmd_trace.make_config(topology(2, size=1), {}, pipeline_schedule="1F1B")
+
+    def importing(stages: str) -> Any:
+        raise MpmdError("no stages")
+
+    text = way_out(config, importing, lambda config, choice: choice.name == followed, overlaps=False)
+    if followed is None:
+        assert text.startswith("None of the schedules tried ('auto', 'zb-h1', 'GPipe') is followed exactly here")
+    else:
+        assert text == f'pipeline_schedule="{followed}" is followed exactly here'
 
 
 def test_meshes_come_behind_what_they_need() -> None:

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import collections
 import dataclasses
+import numbers
+import operator
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from types import MappingProxyType
 from typing import Any, Generic, Literal, TypeVar, cast
@@ -228,33 +230,39 @@ def _with_parts(names: Mapping[str, Any], problems: list[Problem]) -> dict[str, 
 
 def _layer_counts(given: Any, meshes: Mapping[str, Any], problems: list[Problem]) -> tuple[int, ...] | None:
     """Return the numbers of layers that are given in the place of names; None where names are."""
-    if isinstance(given, Mapping | str) or not isinstance(given, Sequence) or not given:
+    if isinstance(given, np.ndarray | jax.Array) and given.ndim == 1:
+        given = given.tolist()
+    if isinstance(given, Mapping | str | bytes | bytearray) or not isinstance(given, Sequence) or not given:
         return None
-    if not all(isinstance(n, int) and not isinstance(n, bool) for n in given):
-        if any(isinstance(n, int | float) for n in given):
+    try:
+        counts = [operator.index(n) for n in given]
+    except TypeError:
+        counts = []
+    if not counts or any(isinstance(n, bool) for n in given):
+        if any(isinstance(n, numbers.Real) for n in given):
             problems.append(
                 f"name_to_mesh_assignment is {given!r}. As a list it has whole numbers: how many layers each stage has."
             )
             return ()
         return None
     own = [name for name in meshes if not is_cpu_mesh(name)]
-    rounds, rest = divmod(len(given), len(own) or 1)
+    rounds, rest = divmod(len(counts), len(own) or 1)
     if rest or not rounds:
         problems.append(
-            f"name_to_mesh_assignment {list(given)} has numbers of layers for {len(given)} stages, and there are "
+            f"name_to_mesh_assignment {counts} has numbers of layers for {len(counts)} stages, and there are "
             f"{len(own)} meshes ({', '.join(own)}). Give one number for each mesh, or for each in "
             "several rounds over all of them."
         )
-    if min(given) < 0 or not sum(given):
+    if min(counts) < 0 or not sum(counts):
         problems.append(
-            f"name_to_mesh_assignment {list(given)} has numbers of layers; they are 0 or more, and one is above 0."
+            f"name_to_mesh_assignment {counts} has numbers of layers; they are 0 or more, and one is above 0."
         )
-    elif rounds > 1 and 0 in given:
+    elif rounds > 1 and 0 in counts:
         problems.append(
-            f"name_to_mesh_assignment {list(given)} leaves stage {list(given).index(0)} empty. Only with one stage per "
+            f"name_to_mesh_assignment {counts} leaves stage {counts.index(0)} empty. Only with one stage per "
             "mesh may one be empty: schedules with several have the same number on each mesh."
         )
-    return tuple(given)
+    return tuple(counts)
 
 
 def _mapping(given: Any, what: str, problems: list[Problem]) -> dict[str, Any]:

@@ -17,6 +17,8 @@ __all__ = ["way_out"]
 
 #: So many schedules of the library are tried besides "auto", each of which takes as long as compiling the program.
 _TRIED = 3
+#: Those that are tried where none can be ranked, as of programs in which not every microbatch runs through all stages.
+_UNRANKED = ("1F1B", "zb-h1", "GPipe")
 
 
 def way_out(
@@ -31,7 +33,9 @@ def way_out(
     `importing` gives the program after the import phase, its stages numbered as said; `is_followed` says whether it
     allows a schedule, `overlaps` whether it makes one program of a forward and a backward of two microbatches.
     """
+    tried: list[str] = []
     for name in _candidates(config, importing):
+        tried.append(repr(name))
         other = dataclasses.replace(config, pipeline_schedule=name)
         try:
             with warnings.catch_warnings():
@@ -45,7 +49,7 @@ def way_out(
                 return f'pipeline_schedule="{name}" is followed exactly here{chosen}'
         except MpmdError:
             continue
-    return "No schedule of the library does better here than none: leave pipeline_schedule out"
+    return f"None of the schedules tried ({', '.join(tried)}) is followed exactly here: leave pipeline_schedule out"
 
 
 def _candidates(config: Config, importing: Callable[[str], Module]) -> Iterator[str]:
@@ -53,7 +57,11 @@ def _candidates(config: Config, importing: Callable[[str], Module]) -> Iterator[
     asked = config.pipeline_schedule
     if not isinstance(asked, AutoSchedule) and asked != "auto":
         yield "auto"
-    costs = program_costs(importing("loop"), AutoSchedule())
-    ranked = [] if costs is None or costs.forward_only else rank_schedules(costs)
+    try:
+        costs = program_costs(importing("loop"), AutoSchedule())
+        ranked = [] if costs is None or costs.forward_only else rank_schedules(costs)
+    except MpmdError:  # the program may be followed all the same
+        ranked = []
     names = dict.fromkeys(c.schedule.name for c in sorted(ranked, key=lambda c: c.in_order))
-    yield from [name for name in names if name != asked][:_TRIED]
+    same = asked.lower() if isinstance(asked, str) else getattr(asked, "name", None)
+    yield from [name for name in names or _UNRANKED if name.lower() != same][:_TRIED]

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import importlib
+import sys
 import warnings
 from collections.abc import Callable, Mapping
 from typing import Any
@@ -19,7 +20,9 @@ def moved(old: str, new: str, names: Mapping[str, str] | None = None, stacklevel
         if now is None or name.startswith("__"):
             raise AttributeError(f"module {old!r} has no attribute {name!r}", name=name)
         result = getattr(importlib.import_module(new), now)
-        warnings.warn(f"{old}.{name} is {new}.{now}", DeprecationWarning, stacklevel=stacklevel)
+        # An import of names from a module asks first whether it has them.
+        if sys._getframe(stacklevel - 1).f_globals.get("__name__") != "importlib._bootstrap":
+            warnings.warn(f"{old}.{name} is {new}.{now}", DeprecationWarning, stacklevel=stacklevel)
         return result
 
     return getattr_

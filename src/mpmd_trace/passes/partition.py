@@ -124,6 +124,7 @@ def partition(
     heterogeneous_meshes: bool = False,
     placement: Literal["reference", "cut"] = "reference",
     hooks: Sequence[Hook] = (),
+    constraints: object = None,
 ) -> Partitioned:
     """Partition the program `@main` of a module over meshes.
 
@@ -145,10 +146,17 @@ def partition(
             that of the mesh and an underscore.
         placement: where unnamed code goes: "reference", as the reference says, or "cut", where the fewest bytes move.
         hooks: called after each pass.
+        constraints: no longer taken; give a `predicate`, or `fragment_schedule_rules`.
 
     Raises:
         MpmdError: with every problem found.
     """
+    if constraints is not None:
+        raise MpmdError(
+            "partition takes no constraints any more: give the order of the units of a mesh as predicate, a function "
+            "of two of them that says whether the first runs before the second, or that of fragments as "
+            "fragment_schedule_rules"
+        )
     check_phases(phases)
     request = PartitionRequest.of(
         func_name,
