@@ -56,7 +56,7 @@ def wanted(params: Any, inputs: Any, x: Any) -> Any:
     return jax.tree.map(lambda w, g: w - 0.1 * g, params, grads), value
 
 
-@pytest.mark.parametrize("schedule", ["1F1B", "zb-h1", "GPipe"])
+@pytest.mark.parametrize("schedule", ["1F1B", "zb-h1", "GPipe", "auto"])
 @pytest.mark.parametrize("numbers", [(1, 2, 4), (2, 4, 8)])
 def test_each_encoder_has_its_microbatches(schedule: str, numbers: tuple[int, int, int]) -> None:
     mesh = Mesh(np.array(jax.devices()[:1]), ("x",))

@@ -39,7 +39,8 @@ def encoded_value_and_grad(
     encoder runs its own number of microbatches, each loop in the order of the schedule, on meshes of its own if its
     names are assigned to them; what they return is then cut again for the microbatches of the loss. After these each
     encoder runs again, each microbatch forward and backward, so that it keeps no activations meanwhile. A random
-    function must give the same both times: pass keys as rows.
+    function must give the same both times: pass keys as rows. Names of encoders are assigned to meshes without stage
+    numbers, also where those of the model have some.
 
     Args:
         loss: a function of the parameters, of a dictionary of encoded rows, and of rows of the batch; returns a scalar,

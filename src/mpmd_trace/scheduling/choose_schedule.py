@@ -17,7 +17,14 @@ from mpmd_trace.passes.optimize.schedules import SCHEDULES, Comparator, Order, f
 from mpmd_trace.passes.placement.find_stages import comes_back, stage_edges
 from mpmd_trace.schedules import Schedule, find_entry, get_schedule
 from mpmd_trace.schedules import ScheduleError as LibraryError
-from mpmd_trace.scheduling.auto import AutoSchedule, best_schedule, forward_schedule, program_costs, stage_ranks
+from mpmd_trace.scheduling.auto import (
+    AutoSchedule,
+    StageCosts,
+    best_schedule,
+    forward_schedule,
+    program_costs,
+    stage_ranks,
+)
 from mpmd_trace.scheduling.transfers import values_of_module
 
 if TYPE_CHECKING:
@@ -183,11 +190,23 @@ def settle(
         costs = dataclasses.replace(costs, edges=tuple(sorted(_edges(imported))))
     whole = options.mpmd_split_bwd_fragments is False
     costs = dataclasses.replace(costs, overlaps=overlaps)
+    if _has_encoders(costs) and (choice.auto.memory_limit or costs.meshes) >= costs.meshes:
+        return ScheduleChoice("1F1B", SCHEDULES["1F1B"])
     best = best_schedule(costs, choice.auto.memory_limit, whole_backwards=whole).schedule
     known = find_schedule(best.name) if costs.chunks == 1 else None
     if known is not None:
         return ScheduleChoice(known.name, known)
     return _explicit(best.name, lambda p, m, v: best, "loop" if several else "no", best)
+
+
+def _has_encoders(costs: StageCosts) -> bool:
+    """Return whether some stages, one on each mesh, run the first microbatches alone, as encoders before a model do.
+
+    Each loop then has a number of microbatches of its own, so its schedule has to be one for all numbers.
+    """
+    first = [own == tuple(range(len(own))) for own in costs.visits]
+    is_uneven = len({len(own) for own in costs.visits if own}) > 1
+    return is_uneven and all(first) and costs.mesh_of == tuple(range(costs.meshes))
 
 
 def _edges(imported: Module) -> set[tuple[int, int]]:
