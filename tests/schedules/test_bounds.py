@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from mpmd_trace.schedules import Costs, Placement, check, get_schedule, search, simulate, solve_exact
+from mpmd_trace.schedules import Costs, Placement, check, get_schedule, overlapped, search, simulate, solve_exact
 from mpmd_trace.schedules._bounds import memory_floor
 from mpmd_trace.schedules._chain import Chain
 from mpmd_trace.schedules._dispatch import _changed, _Run, _settings, actions_of, dispatch
@@ -52,6 +52,37 @@ def test_unlimited_memory_is_as_much_as_all_microbatches_take() -> None:
     assert made[0] == made[1]
     v = get_schedule("v-min", 2, 4)
     assert memory_floor(v, Costs(), [math.inf] * 2, 1.0, "span") == memory_floor(v, Costs(), [4.0] * 2, 1.0, "span")
+
+
+@settings(max_examples=20, deadline=None)
+@given(
+    times=st.tuples(TIMES, TIMES, TIMES),
+    backward=st.sampled_from([None, 2.0, 5.0]),
+    collectives=st.dictionaries(st.sampled_from("FIW"), st.sampled_from([0.5, 1.0, 3.0]), min_size=1),
+    latency=st.sampled_from([0.0, 0.5]),
+    of=st.sampled_from(["1f1b", "zb-h1", "dualpipe", "dualpipe-v", "interleaved-1f1b"]),
+    measure=st.sampled_from(["span", "makespan"]),
+)
+def test_no_blocks_are_faster_than_the_bound(times, backward, collectives, latency, of, measure) -> None:  # type: ignore[no-untyped-def]
+    """Whichever schedule the bound is made from: those whose stages are on the same meshes are bounded by it."""
+    costs = Costs(*times, backward=backward, collectives=collectives, latency=latency)
+    bounded = search(costs, names=[of], meshes=2, microbatches=4, chunks=(1, 2), measure=measure, exact=False)
+    frame = bounded.best.schedule
+    for name in ("1f1b", "eager-1f1b", "zb-h1", "zb-h2", "dualpipe", "dualpipe-v", "zb-v", "looped-bfs", of):
+        schedule = get_schedule(name, 2, 4, guard=False)
+        if (schedule.placement, schedule.only, schedule.graph) == (frame.placement, frame.only, frame.graph):
+            blocks = simulate(overlapped(schedule, costs), costs)
+            assert blocks.time(measure) >= bounded.lower_bound - 1e-9
+
+
+def test_the_search_tries_blocks_that_hide_collectives() -> None:
+    costs = Costs(collectives={"F": 1.0, "I": 1.0})
+    result = search(costs, meshes=2, microbatches=8, exact=False, effort=2000)
+    assert any(len(step.parts) > 1 for row in result.best.schedule.orders for step in row)
+    blocks = [simulate(overlapped(c.schedule, costs), costs).makespan for c in result.candidates]
+    assert result.lower_bound <= result.best.result.makespan <= min(blocks)
+    # Nothing but the start and the end of a step shows the collectives.
+    assert result.lower_bound >= simulate(get_schedule("1f1b", 2, 8)).ideal
 
 
 def test_stages_in_a_v_hold_half_as_much_each() -> None:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, TypeAlias
 
@@ -147,11 +147,11 @@ class Timer:
             else per_stage(costs.backward, schedule, "backward")
         )
         #: The part of them in which devices only send; nothing where there are no collectives.
-        self._sent: dict[str, list[float]] = {}
+        self.sent: dict[str, list[float]] = {}
         if costs.collectives:
-            self._sent = {k: per_stage(costs.collectives.get(k, 0.0), schedule, f"collectives of {k}") for k in "FIW"}
-            self._sent["B"] = [i + w for i, w in zip(self._sent["I"], self._sent["W"], strict=True)]
-            for kind, sent in self._sent.items():
+            self.sent = {k: per_stage(costs.collectives.get(k, 0.0), schedule, f"collectives of {k}") for k in "FIW"}
+            self.sent["B"] = [i + w for i, w in zip(self.sent["I"], self.sent["W"], strict=True)]
+            for kind, sent in self.sent.items():
                 self.table[kind] = [c + s for c, s in zip(self.table[kind], sent, strict=True)]
         if isinstance(costs.optimizer, tuple):
             self.table["O"] = per_stage(costs.optimizer, schedule, "optimizer")
@@ -183,12 +183,16 @@ class Timer:
 
     def hidden(self, step: Step) -> float:
         """Return how much time a block saves: its forwards and backwards hide the collectives of each other."""
-        if isinstance(step, Action) or not self._sent:
+        return 0.0 if isinstance(step, Action) else self.most_hidden(step.parts)
+
+    def most_hidden(self, actions: Iterable[Action]) -> float:
+        """Return how much time blocks of these actions of a mesh save at most, whichever they are made of."""
+        if not self.sent:
             return 0.0
         computed, sent = [0.0, 0.0], [0.0, 0.0]
-        for part in step.parts:
-            if part.kind in self._sent and part not in self._actions:
-                time, own = self.table[part.kind][part.stage], self._sent[part.kind][part.stage]
+        for part in actions:
+            if part.kind in self.sent and part not in self._actions:
+                time, own = self.table[part.kind][part.stage], self.sent[part.kind][part.stage]
                 computed[part.kind == "F"] += time - own
                 sent[part.kind == "F"] += own
         return min(sent[0], computed[1]) + min(sent[1], computed[0])

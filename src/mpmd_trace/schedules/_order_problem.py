@@ -19,12 +19,13 @@ from mpmd_trace.schedules._schedule import Schedule
 
 @dataclass(frozen=True)
 class Lane:
-    """One kind of action of one stage, with how long it takes."""
+    """One kind of action of one stage, with how long it takes, and how much of that its devices only send."""
 
     stage: int
     kind: Kind
     mesh: int
     time: float
+    sent: float = 0.0
 
 
 @dataclass
@@ -44,10 +45,15 @@ class Flow:
 
     def __init__(self, frame: Schedule, costs: Costs, split: bool) -> None:
         self.microbatches = frame.microbatches
-        times = Timer(frame, costs).table
+        timer = Timer(frame, costs)
+        times, none = timer.table, [0.0] * frame.stages
         kinds: tuple[Kind, ...] = ("F", "I", "W") if split else ("F", "B")
         feeds, mesh_of = frame.graph.feeds, frame.placement.mesh_of
-        self.lanes = [Lane(s, kind, mesh, times[kind][s]) for s, mesh in enumerate(mesh_of) for kind in kinds]
+        self.lanes = [
+            Lane(s, kind, mesh, times[kind][s], timer.sent.get(kind, none)[s])
+            for s, mesh in enumerate(mesh_of)
+            for kind in kinds
+        ]
         number = {(lane.stage, lane.kind): n for n, lane in enumerate(self.lanes)}
         size = per_stage(costs.size, frame, "size")
 
@@ -130,12 +136,22 @@ class Flow:
         return left
 
     def floor(self, span: bool) -> float:
-        """Return the work of a mesh bounds the span; the makespan counts its first start, too."""
+        """Return a time that follows from the work of each mesh, with blocks that hide as much as there is to hide.
+
+        The work bounds the span; the makespan counts the first start of the mesh, too. No block takes less than its
+        forward or its backward alone, so it begins no earlier.
+        """
         heads = self.heads(1)
         best = 0.0
         for mates in self.mates:
             if mates:
-                work = sum(self.lanes[k].time for k in mates) * self.microbatches
+                lanes = [self.lanes[k] for k in mates]
+                computed, sent = [0.0, 0.0], [0.0, 0.0]
+                for lane in lanes:
+                    computed[lane.kind == "F"] += lane.time - lane.sent
+                    sent[lane.kind == "F"] += lane.sent
+                hidden = min(sent[0], computed[1]) + min(sent[1], computed[0])
+                work = (sum(lane.time for lane in lanes) - hidden) * self.microbatches
                 best = max(best, work + (0.0 if span else min(heads[k][0] for k in mates)))
         return best
 

@@ -7,12 +7,13 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from mpmd_trace.schedules._bounds import memory_floor
-from mpmd_trace.schedules._costs import Costs
+from mpmd_trace.schedules._costs import Costs, Timer
 from mpmd_trace.schedules._dispatch import ACTIONS_TO_PLACE
 from mpmd_trace.schedules._errors import ScheduleError, ScheduleWarning
 from mpmd_trace.schedules._exact import Exact, binaries, solve_exact
 from mpmd_trace.schedules._greedy import dispatched_schedule, greedy_family, limits_of
 from mpmd_trace.schedules._order_problem import Flow
+from mpmd_trace.schedules._overlap import overlapped
 from mpmd_trace.schedules._registry import ENTRIES, find_entry, get_schedule, whole
 from mpmd_trace.schedules._result import Measure, Simulation
 from mpmd_trace.schedules._schedule import Placement, Schedule
@@ -93,6 +94,7 @@ def search(
     `EXACT_UP_TO` binary variables and covers one chunk per mesh, for `time_limit` seconds at most.
     `names` are those of the library to try, all by default. `effort` is about how many actions are
     placed to improve schedules of one chunk per mesh; fewer are if a schedule is as fast as the bound.
+    Where there are collectives, schedules are also tried with blocks that hide them (`overlapped`).
     """
     costs = Costs() if costs is None else costs
     meshes, microbatches = whole("number of meshes", meshes), whole("number of microbatches", microbatches)
@@ -103,6 +105,12 @@ def search(
     candidates: list[Candidate] = []
 
     def consider(schedule: Schedule, v: int) -> None:
+        add(schedule, v)
+        blocks = overlapped(schedule, costs) if costs.collectives else schedule
+        if blocks is not schedule:
+            add(blocks, v)
+
+    def add(schedule: Schedule, v: int) -> None:
         result = simulate(schedule, costs, weight_fraction=weight_fraction)
         fits = limits is None or all(
             p <= limit + 1e-9 for p, limit in zip(result.peak_activations, limits, strict=True)
@@ -228,12 +236,14 @@ def _splits(candidate: Candidate, placement: Placement) -> bool:
 def _covers(proof: Exact, best: Candidate, costs: Costs) -> bool:
     """Return whether the bound of the exact search, with split backwards, holds for the best, too.
 
-    It does unless whole backwards, or fused blocks, take less time than their parts.
+    It does unless whole backwards, or fused blocks, take less time than their parts, as those do that hide collectives.
     """
     schedule = best.schedule
+    if costs.collectives:
+        return False
     if schedule is proof.schedule:
         return True
-    cheaper = costs.backward is not None or costs.fused is not None or bool(costs.collectives)
+    cheaper = costs.backward is not None or costs.fused is not None
     return schedule.only is None and schedule.graph.is_chain and not cheaper
 
 
@@ -242,20 +252,24 @@ def _bound(
 ) -> float:
     """Return a time that follows from the work and the memory of each mesh.
 
-    A mesh cannot finish before its first input arrives and all its work is done, and see `memory_floor`.
+    A mesh cannot finish before its first input arrives and all its work is done, and see `memory_floor`. Of the work,
+    blocks may hide collectives: as much as there is computation on the way that they do not belong to.
 
     After its last input-gradient a mesh may still have weight-gradients to run, so the way back to
     mesh 0 counts only as far as those do not cover it.
     """
     schedule = best.schedule
     if schedule.only is not None or schedule.graph.entry is not None or costs.actions:
-        return min(best.result.ideal, max(best.result.busy))
+        timer = Timer(schedule, costs)
+        rows = [[part for step in row for part in step.parts] for row in schedule.orders]
+        hiding = max(sum(map(timer.part, row)) - timer.most_hidden(row) for row in rows)
+        return min(best.result.ideal, max(best.result.busy), hiding)
     floors = [Flow(schedule, costs, split=True).floor(measure == "span")]
     if costs.backward is None and costs.fused is None and not costs.collectives:
         limits = [float(schedule.microbatches)] * schedule.meshes if limits is None else limits
         floors[0] = max(floors[0], memory_floor(schedule, costs, limits, weight_fraction, measure))
     if costs.backward is not None:
         floors.append(Flow(schedule, costs, split=False).floor(measure == "span"))
-    if costs.fused is not None or costs.collectives:
+    if costs.fused is not None:
         floors.append(max(best.result.busy))
     return min(floors)
