@@ -20,8 +20,9 @@ from mpmd_trace.ir.attributes import parse_attribute
 from mpmd_trace.ir.text import parse
 from mpmd_trace.report.plan_values import values_of_plan
 from mpmd_trace.report.timeline import FragmentActions
-from mpmd_trace.scheduling.auto import AutoSchedule, StageCosts, best_schedule, program_costs, rank_schedules
+from mpmd_trace.scheduling.auto import AutoSchedule, best_schedule, program_costs, rank_schedules
 from mpmd_trace.scheduling.costs import collective_bytes, flops
+from mpmd_trace.scheduling.stage_costs import StageCosts
 from mpmd_trace.scheduling.transfers import Link, Links, crossings
 
 #: How newer versions of JAX write over which axes of a mesh a group of devices goes.
@@ -130,6 +131,14 @@ def test_the_schedule_that_hides_collectives_is_chosen() -> None:
     assert together.result.makespan < apart.result.makespan
     assert any(isinstance(step, schedules.Fused) for row in together.schedule.orders for step in row)
     assert best_schedule(dataclasses.replace(ones, overlaps=True)).schedule == best_schedule(ones).schedule
+
+
+def test_no_schedule_has_blocks_where_the_program_makes_none() -> None:
+    sending = dataclasses.replace(costs(2, 8, (0, 1)), collectives=dict.fromkeys("FI", (1.0,) * 2))
+    for overlaps in (False, True):
+        ranked = rank_schedules(dataclasses.replace(sending, overlaps=overlaps))
+        steps = [step for choice in ranked for row in choice.schedule.orders for step in row]
+        assert any(isinstance(step, schedules.Fused) for step in steps) == overlaps
 
 
 def costs(meshes: int, microbatches: int, mesh_of: tuple[int, ...], **times: tuple[float, ...]) -> StageCosts:

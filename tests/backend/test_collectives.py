@@ -28,15 +28,15 @@ def summed(x: jax.Array) -> jax.Array:
 
 
 def test_a_collective_counts_with_its_arrays_and_bytes() -> None:
-    found = collectives_of(compiled(summed))
-    assert found["all-reduce"] == Collective(runs=1, arrays=1, bytes=4 * 4 * 4)
-    assert found.total == found["all-reduce"]
-    assert str(found) == "1 all-reduce"
+    counts = collectives_of(compiled(summed))
+    assert counts["all-reduce"] == Collective(runs=1, arrays=1, bytes=4 * 4 * 4)
+    assert counts.total == counts["all-reduce"]
+    assert str(counts) == "1 all-reduce"
 
 
 def test_gathers_count_what_arrives() -> None:
-    found = collectives_of(compiled(lambda x: x * jax.lax.all_gather(jnp.sin(x), "data").sum()))
-    assert found["all-gather"] == Collective(1, 1, 8 * 4 * 4)
+    counts = collectives_of(compiled(lambda x: x * jax.lax.all_gather(jnp.sin(x), "data").sum()))
+    assert counts["all-gather"] == Collective(1, 1, 8 * 4 * 4)
 
 
 def test_collectives_in_loops_count_as_often_as_the_loop_runs() -> None:
@@ -55,8 +55,8 @@ def test_of_branches_the_one_with_most_counts() -> None:
 
 
 def test_programs_without_collectives_have_none() -> None:
-    found = collectives_of(compiled(jnp.sin))
-    assert (found.total, str(found)) == (Collective(), "none")
+    counts = collectives_of(compiled(jnp.sin))
+    assert (counts.total, str(counts)) == (Collective(), "none")
 
 
 class Text:
@@ -117,8 +117,8 @@ def test_a_collective_in_steps_counts_once(hides: bool) -> None:
     """As XLA fuses the steps of a gather with products on TPUs."""
     middle = "%b = bf16[4,8] fusion(%a, %w), kind=kOutput, calls=%steps.1"
     ends = ["%a = bf16[32,8] fusion(%x), kind=kCustom, calls=%step.2", "%c = bf16[32,8] fusion(%a), calls=%step.2"]
-    found = collectives_of(Text(ends[0], *([middle] if hides else []), ends[1]))
-    assert found["all-gather"] == Collective(1, 1, 32 * 8 * 2, 32 * 8 * 2 if hides else 0)
+    counts = collectives_of(Text(ends[0], *([middle] if hides else []), ends[1]))
+    assert counts["all-gather"] == Collective(1, 1, 32 * 8 * 2, 32 * 8 * 2 if hides else 0)
     assert Collective().hidden_share == 0.0
 
 
@@ -140,5 +140,5 @@ def test_a_pipeline_counts_the_runs_of_its_programs(microbatches: int) -> None:
 
     batch = jax.ShapeDtypeStruct((microbatches, 4, 4), jnp.float32)
     place = jax.sharding.NamedSharding(topology["m0"], P(None, "data"))
-    found = mpmd_trace.jit(step, config, in_shardings=place).lower(batch).compile().collectives()
-    assert {mesh: str(one) for mesh, one in found.items()} == {"m0": "none", "m1": f"{microbatches} all-reduce"}
+    counts = mpmd_trace.jit(step, config, in_shardings=place).lower(batch).compile().collectives()
+    assert {mesh: str(one) for mesh, one in counts.items()} == {"m0": "none", "m1": f"{microbatches} all-reduce"}

@@ -31,7 +31,7 @@ from mpmd_trace.report.plan_values import at_fraction
 from mpmd_trace.report.planning import Layer, Study, program_costs, study
 from mpmd_trace.report.timeline import FragmentActions
 from mpmd_trace.schedules import Action, Cut, load_csv
-from mpmd_trace.scheduling.auto import StageCosts
+from mpmd_trace.scheduling.stage_costs import StageCosts
 from mpmd_trace.scheduling.transfers import Link, Links, Traffic, Value, crossings
 from mpmd_trace_cli.plan_text import as_data, as_text
 

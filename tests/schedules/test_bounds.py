@@ -36,10 +36,10 @@ def test_no_optimum_is_below_the_bound(times, limits, latency, fraction, measure
 
 @pytest.mark.parametrize(("limit", "least"), [(2, 0.2), (3, 0.05), (8, 0.0)])
 def test_little_memory_makes_a_step_longer_than_its_work(limit: float, least: float) -> None:
-    found = search(memory_limit=limit, meshes=4, microbatches=16, measure="span", exact=False, effort=2000)
+    result = search(memory_limit=limit, meshes=4, microbatches=16, measure="span", exact=False, effort=2000)
     work = 3.0 * 16
-    assert found.lower_bound >= work * (1 + least)
-    assert found.lower_bound <= found.value(found.best)
+    assert result.lower_bound >= work * (1 + least)
+    assert result.lower_bound <= result.value(result.best)
 
 
 def test_unlimited_memory_is_as_much_as_all_microbatches_take() -> None:
@@ -97,11 +97,11 @@ def test_gaps_that_are_left_open_help_with_unequal_stages() -> None:
     costs = Costs(
         forward=(1.0, 1.2, 0.8, 1.1), input_grad=(1.1, 0.9, 1.0, 1.2), weight_grad=(0.6, 0.9, 0.7, 0.8), latency=0.05
     )
-    found = search(
+    result = search(
         costs, (8, 6, 8, 5), meshes=4, microbatches=32, measure="span", weight_fraction=0.5, exact=False, effort=10_000
     )
-    assert found.best.fits
-    assert found.gap < 0.03
+    assert result.best.fits
+    assert result.gap < 0.03
 
 
 @settings(max_examples=25, deadline=None)
@@ -138,15 +138,15 @@ def test_no_dispatched_schedule_breaks_a_rule_or_the_bound(  # type: ignore[no-u
 def test_dispatching_reaches_the_bound(limit: float, fraction: float) -> None:
     # As in the zero-bubble paper: one unit of time in 100 is more than any published schedule wastes here.
     costs = Costs(10.419, 10.207, 7.715, latency=0.408)
-    found = search(
+    result = search(
         costs, limit, meshes=8, microbatches=32, measure="span", weight_fraction=fraction, exact=False, effort=100_000
     )
-    assert found.gap < 0.01 and found.best.fits
+    assert result.gap < 0.01 and result.best.fits
 
 
 def test_less_memory_than_meshes_keeps_all_of_them_busy() -> None:
-    found = search(memory_limit=3, meshes=4, microbatches=16, measure="span", exact=False, effort=20_000)
-    assert found.gap < 0.12
+    result = search(memory_limit=3, meshes=4, microbatches=16, measure="span", exact=False, effort=20_000)
+    assert result.gap < 0.12
 
 
 def test_dispatching_is_deterministic() -> None:

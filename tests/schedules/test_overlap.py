@@ -35,11 +35,11 @@ def test_no_more_is_hidden_than_the_other_part_computes() -> None:
 def test_pairs_where_meshes_have_time_to_wait(name: str, pairs: bool) -> None:
     """Under 1F1B a backward would wait for the forward beside it, so that the steady state is twice as long."""
     schedule = get_schedule(name, 4, 32)
-    found = overlapped(schedule, SENDING)
-    assert (found is not schedule) == pairs
-    assert simulate(found, SENDING).makespan <= simulate(schedule, SENDING).makespan
-    assert not check(found)
-    assert sorted(map(str, (p for row in found.orders for s in row for p in s.parts))) == sorted(
+    result = overlapped(schedule, SENDING)
+    assert (result is not schedule) == pairs
+    assert simulate(result, SENDING).makespan <= simulate(schedule, SENDING).makespan
+    assert not check(result)
+    assert sorted(map(str, (p for row in result.orders for s in row for p in s.parts))) == sorted(
         map(str, (p for row in schedule.orders for s in row for p in s.parts))
     )
     assert overlapped(schedule, Costs()) is schedule

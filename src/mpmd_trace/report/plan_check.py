@@ -14,8 +14,9 @@ from mpmd_trace.passes.partition import partition_as
 from mpmd_trace.report.plan_options import Option, option_of, ranked
 from mpmd_trace.report.planning import Study
 from mpmd_trace.schedules import Action, Step
-from mpmd_trace.scheduling.auto import replayed, stage_ranks
+from mpmd_trace.scheduling.auto import replayed
 from mpmd_trace.scheduling.choose_schedule import choose_schedule
+from mpmd_trace.scheduling.stage_costs import stage_ranks
 from mpmd_trace.scheduling.transfers import fragment_action
 
 #: Options that are checked before the best one of them is taken as it is.

@@ -15,7 +15,8 @@ from mpmd_trace.report.plan_copies import WORDS, Copies, cost_of
 from mpmd_trace.report.plan_values import Profile, activations, at_fraction
 from mpmd_trace.report.planning import SECONDS, Layer, Study
 from mpmd_trace.schedules import Cut, Placement, Schedule, ScheduleError, partition_layers
-from mpmd_trace.scheduling.auto import Choice, StageCosts, rank_schedules
+from mpmd_trace.scheduling.auto import Choice, rank_schedules
+from mpmd_trace.scheduling.stage_costs import StageCosts
 from mpmd_trace.scheduling.transfers import Links, crossings
 
 __all__ = ["Option", "layer_cuts", "option_of", "options_of", "ranked"]

@@ -21,8 +21,8 @@ from mpmd_trace.report.layers import LayerValues, values_of_layers
 from mpmd_trace.report.plan_copies import Copies, copies_of_stages
 from mpmd_trace.report.plan_values import Profile, activation_slots, activations, other_bytes, values_of_plan
 from mpmd_trace.report.timeline import FragmentActions, run_actions
-from mpmd_trace.scheduling.auto import StageCosts, stage_costs, stage_ranks
 from mpmd_trace.scheduling.balance import work_of_names
+from mpmd_trace.scheduling.stage_costs import StageCosts, stage_costs, stage_ranks
 from mpmd_trace.scheduling.transfers import Link, Links, Traffic, crossings
 
 if TYPE_CHECKING:

@@ -17,14 +17,8 @@ from mpmd_trace.passes.optimize.schedules import SCHEDULES, Comparator, Order, f
 from mpmd_trace.passes.placement.find_stages import comes_back, stage_edges
 from mpmd_trace.schedules import Schedule, find_entry, get_schedule
 from mpmd_trace.schedules import ScheduleError as LibraryError
-from mpmd_trace.scheduling.auto import (
-    AutoSchedule,
-    StageCosts,
-    best_schedule,
-    forward_schedule,
-    program_costs,
-    stage_ranks,
-)
+from mpmd_trace.scheduling.auto import AutoSchedule, best_schedule, forward_schedule, program_costs
+from mpmd_trace.scheduling.stage_costs import StageCosts, stage_ranks
 from mpmd_trace.scheduling.transfers import values_of_module
 
 if TYPE_CHECKING:

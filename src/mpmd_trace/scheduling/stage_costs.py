@@ -1,0 +1,213 @@
+"""What a microbatch costs in each stage of a program: what its fragments compute and send, counted after import."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Callable, Mapping, Sequence
+from typing import TypeAlias
+
+from mpmd_trace.ir.core import Region
+from mpmd_trace.ir.ops import FragmentOp, Module
+from mpmd_trace.passes.fragment_info import is_scheduling_unit, split_type
+from mpmd_trace.passes.mesh_order import schedulable_meshes
+from mpmd_trace.passes.optimize.pipeline_scheduler import scheduling_units
+from mpmd_trace.passes.optimize.schedules import Unit
+from mpmd_trace.schedules import Costs, Transfers
+from mpmd_trace.scheduling.costs import collective_bytes, flops
+from mpmd_trace.scheduling.transfers import Link, Links, fragment_action
+
+__all__ = ["StageCosts", "collective_times", "stage_costs", "stage_ranks"]
+
+
+@dataclasses.dataclass(frozen=True)
+class StageCosts:
+    """What a microbatch costs in each stage, and on which mesh the stage is; any unit of time.
+
+    `visits` are the microbatches that run through each stage, all of them by default.  A backward that cannot
+    be split is all `weight_grad` in a stage that needs no input gradient, else all `input_grad`.  `sends`,
+    `latency` (by pair of meshes), `bandwidth` and `transfers` are as in `schedules.Costs` and
+    `schedules.simulate`.
+    """
+
+    meshes: int
+    microbatches: int
+    mesh_of: tuple[int, ...]
+    forward: tuple[float, ...]
+    input_grad: tuple[float, ...]
+    weight_grad: tuple[float, ...]
+    visits: tuple[tuple[int, ...], ...] = ()
+    sends: Mapping[tuple[int, int], float] = dataclasses.field(default_factory=dict)
+    latency: Mapping[tuple[int, int], float] = dataclasses.field(default_factory=dict)
+    bandwidth: Mapping[tuple[int, int], float] | None = None
+    transfers: Transfers = "async"
+    #: What stages take for collectives, by letter, besides; and whether the program may make blocks that hide them.
+    collectives: Mapping[str, tuple[float, ...]] = dataclasses.field(default_factory=dict)
+    overlaps: bool = False
+    #: Which stages need what others compute, as (producer, consumer), where the flow comes back to a mesh.
+    edges: tuple[tuple[int, int], ...] = ()
+
+    @property
+    def forward_only(self) -> bool:
+        """Whether there are no backwards."""
+        return not any(self.input_grad) and not any(self.weight_grad)
+
+    @property
+    def chunks(self) -> int:
+        """Stages per mesh, where every mesh has as many; else 0."""
+        counts = {self.mesh_of.count(m) for m in range(self.meshes)}
+        return counts.pop() if len(counts) == 1 else 0
+
+    def costs(self) -> Costs:
+        """For the simulator."""
+        return Costs(
+            self.forward,
+            self.input_grad,
+            self.weight_grad,
+            latency=self.latency or 0.0,
+            bandwidth=self.bandwidth,
+            sends=self.sends,
+            collectives=self.collectives,
+        )
+
+    def delays(self) -> Costs:
+        """For searches that know latencies and whole actions only: with wires and collectives in these.
+
+        Which blocks hide collectives is for the simulation of what they give.
+        """
+        whole = self.costs()
+        longest: dict[tuple[int, int], float] = dict(self.latency)
+        for (p, s), size in self.sends.items():
+            link = self.mesh_of[p], self.mesh_of[s]
+            time = whole.delay(*link) + size * whole.seconds_per_size(*link)
+            longest[link] = max(longest.get(link, 0.0), time)
+        times = {"F": self.forward, "I": self.input_grad, "W": self.weight_grad}
+        for kind, sent in self.collectives.items():
+            times[kind] = tuple(map(sum, zip(times[kind], sent, strict=True)))
+        return Costs(times["F"], times["I"], times["W"], latency=longest or 0.0)
+
+    def scaled(self, factor: float) -> StageCosts:
+        """In another unit of time."""
+        return dataclasses.replace(
+            self.resized(factor),
+            sends=self.sends,
+            latency={k: v * factor for k, v in self.latency.items()},
+            bandwidth=None if self.bandwidth is None else {k: v / factor for k, v in self.bandwidth.items()},
+        )
+
+    def resized(self, factor: float) -> StageCosts:
+        """With microbatches of another size, where everything but latency is in proportion."""
+        return dataclasses.replace(
+            self,
+            forward=tuple(c * factor for c in self.forward),
+            input_grad=tuple(c * factor for c in self.input_grad),
+            weight_grad=tuple(c * factor for c in self.weight_grad),
+            sends={k: v * factor for k, v in self.sends.items()},
+            collectives={k: tuple(c * factor for c in own) for k, own in self.collectives.items()},
+        )
+
+    def linked(self, links: Links, meshes: Sequence[str], unit: float) -> StageCosts:
+        """With the transfer times of the links between these meshes; times are in units of so many seconds."""
+        pairs = [(a, b) for a in range(self.meshes) for b in range(self.meshes) if a != b]
+        known = {(a, b): links.between(meshes[a], meshes[b]) for a, b in pairs}
+        width = {k: v.bandwidth * unit for k, v in known.items() if v.bandwidth is not None}
+        return dataclasses.replace(
+            self,
+            latency={k: v.latency / unit for k, v in known.items() if v.latency},
+            bandwidth=width or None,
+            transfers=links.transfers,
+        )
+
+
+def stage_costs(module: Module) -> StageCosts | None:
+    """Return the costs of a module after the import phase, best with split backwards; None without microbatches."""
+    own_units = _units(module)
+    if own_units is None:
+        return None
+    units, _, table = own_units
+    mean, visits = _of_stages(module, own_units, flops)
+    topology = module.main.topology
+    assert topology is not None
+    return StageCosts(
+        meshes=len(schedulable_meshes(topology)),
+        microbatches=1 + max(u.counter for u in units.values()),
+        mesh_of=tuple(table[s] for s in sorted(table)),
+        forward=mean["F"],
+        input_grad=mean["I"],
+        weight_grad=mean["W"],
+        visits=tuple(tuple(sorted(v)) for v in visits),
+    )
+
+
+def collective_times(module: Module, link: Link) -> dict[str, tuple[float, ...]]:
+    """Return the seconds of the collectives that the program writes out, of each stage by letter; nothing for none."""
+    own_units = _units(module)
+    if own_units is None:
+        return {}
+
+    def seconds(body: Region, module: Module | None = None) -> float:
+        return link.seconds(sent, 1) if (sent := collective_bytes(body, module)) else 0.0
+
+    mean, _ = _of_stages(module, own_units, seconds)
+    return {kind: mean[kind] for kind in "FIW"} if any(any(own) for own in mean.values()) else {}
+
+
+def _of_stages(
+    module: Module, own_units: _Units, count: Callable[[Region, Module], float]
+) -> tuple[dict[str, tuple[float, ...]], list[set[int]]]:
+    """Return what is counted of a microbatch in each stage, by letter, and the microbatches that visit it."""
+    units, number, table = own_units
+    rank = {stage: i for i, stage in enumerate(sorted(table))}
+    times: dict[str, list[float]] = {kind: [0.0] * len(rank) for kind in "FIWB"}
+    visits: list[set[int]] = [set() for _ in rank]
+    for op, u in units.items():
+        stage = rank[number[op]]
+        kind = (
+            "F"
+            if u.transpose == 0
+            else {"kKeepTransferred": "I", "kDropTransferred": "W"}.get(split_type(op) or "", "B")
+        )
+        times[kind][stage] += count(op.body, module)
+        visits[stage].add(u.counter)
+    mean = {k: [t / max(len(v), 1) for t, v in zip(row, visits, strict=True)] for k, row in times.items()}
+    for stage, whole in enumerate(mean["B"]):
+        starts_chain = stage == 0 or not visits[stage] & visits[stage - 1]
+        mean["W" if starts_chain else "I"][stage] += whole
+    return {kind: tuple(row) for kind, row in mean.items()}, visits
+
+
+#: The scheduling units, the number of the stage of each, and the mesh of each such number.
+_Units: TypeAlias = "tuple[dict[FragmentOp, Unit], dict[FragmentOp, int], dict[int, int]]"
+
+
+def _units(module: Module) -> _Units | None:
+    """Return the scheduling units, the number of the stage of each, and the mesh of each such number."""
+    main = module.lookup("main")
+    if main is None or main.topology is None:
+        return None
+    ops = [op for op in main.body if isinstance(op, FragmentOp) and is_scheduling_unit(op)]
+    units = scheduling_units(main, ops)
+    if not units or any(u.mesh_index is None for u in units.values()):
+        return None  # nothing, or on a host mesh
+    staged = all(u.stage is not None for u in units.values())
+    meshes = range(len(schedulable_meshes(main.topology)))
+    table: dict[int, int] = {} if staged else {m: m for m in meshes}
+    number = {op: u.stage if staged and u.stage is not None else u.m for op, u in units.items()}
+    for op, u in units.items():
+        table.setdefault(number[op], u.m)
+    return units, number, table
+
+
+def stage_ranks(module: Module) -> dict[int, int]:
+    """Return the place in the pipeline of each stage number that `transfers.fragment_action` gives."""
+    own_units = _units(module)
+    topology = module.main.topology
+    if own_units is None or topology is None:
+        return {}
+    units, number, table = own_units
+    rank = {stage: i for i, stage in enumerate(sorted(table))}
+    index = {name: i for i, name in enumerate(topology.meshes)}
+    if all(u.stage is not None for u in units.values()):
+        return rank
+    ranks = {index[m]: rank[i] for i, m in enumerate(schedulable_meshes(topology)) if i in rank}
+    ranks.update({fragment_action(op, index[op.mesh]).stage: rank[number[op]] for op in units})
+    return ranks
