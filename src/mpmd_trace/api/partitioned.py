@@ -42,6 +42,7 @@ from mpmd_trace.passes.microbatches.rule_orders import UserRules
 from mpmd_trace.passes.partition import Partitioned, partition_as
 from mpmd_trace.passes.placement.single_mesh_loops import WHOLE
 from mpmd_trace.passes.request import PartitionRequest
+from mpmd_trace.passes.variants import VerifyStagesOfLoops
 from mpmd_trace.scheduling.choose_schedule import PROGRAM_ORDER, ScheduleChoice, settle
 from mpmd_trace.scheduling.fragments import Fragments, fragments_of
 from mpmd_trace.scheduling.user_rules import (
@@ -225,7 +226,7 @@ class PartitionedProgram(StageInfo):
             message = f"{first.message}. {self._way_out()}"
             return MpmdError([dataclasses.replace(first, message=message), *rest], pass_name=error.pass_name)
         place = self.traced.rewritten.recomputed
-        if place is None or error.pass_name != VerifyStageMerging.name:
+        if place is None or error.pass_name not in (VerifyStageMerging.name, VerifyStagesOfLoops.name):
             return error
         text = (
             "jax.checkpoint around several stages recomputes them here, for the backward of a loop or call whose "
