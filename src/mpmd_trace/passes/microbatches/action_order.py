@@ -5,15 +5,16 @@ from __future__ import annotations
 import dataclasses
 import functools
 from collections.abc import Callable, Sequence
-from typing import Self
+from typing import TYPE_CHECKING, Self, TypeAlias
 
 from mpmd_trace.passes.optimize.schedules import Constraints, Order, ScheduleError, Unit
 from mpmd_trace.passes.optimize.schedules import Schedule as ReferenceSchedule
-from mpmd_trace.schedules import Schedule, find_entry, get_schedule
-from mpmd_trace.schedules import ScheduleError as LibraryError
+
+if TYPE_CHECKING:
+    from mpmd_trace.schedules import Schedule
 
 #: `make(meshes, microbatches, chunks)`, with None for one chunk.
-Make = Callable[[int, int, int | None], Schedule]
+Make: TypeAlias = "Callable[[int, int, int | None], Schedule]"
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -42,10 +43,16 @@ class ActionOrder(Order):
     @functools.cache  # so that equal ones are equal
     def of(cls, schedule: ReferenceSchedule) -> Self:
         """Return the schedule of the library for one of the reference's."""
-        entry = find_entry(schedule.name)
 
         def make(meshes: int, microbatches: int, chunks: int | None) -> Schedule:
-            return get_schedule(entry.name, meshes, microbatches, chunks=(chunks or 1) if schedule.by_stage else None)
+            from mpmd_trace.schedules import find_entry, get_schedule  # commands that list passes start without it
+
+            return get_schedule(
+                find_entry(schedule.name).name,
+                meshes,
+                microbatches,
+                chunks=(chunks or 1) if schedule.by_stage else None,
+            )
 
         return cls(schedule.name, make, schedule)
 
@@ -67,7 +74,7 @@ class ActionOrder(Order):
         return self.reference is not None and self.reference.before(a, b)
 
     def constraints(self, units: Sequence[Unit]) -> Constraints | None:
-        if self.reference is not None and units[0].mesh_index is None:  # a host mesh, of which no list tells
+        if self.reference is not None and not self._tells_of(units):
             return self.reference.constraints(units)
         mesh = units[0].m
         if isinstance(units[0], RepeatedUnit) and units[0].times > 1:
@@ -75,8 +82,17 @@ class ActionOrder(Order):
         stages = sorted({u.stage for u in units if u.stage is not None}) if self.by_stage else []
         return Constraints(chains=[self._chain(self._schedule(units, len(stages)), mesh, units, stages)])
 
+    def _tells_of(self, units: Sequence[Unit]) -> bool:
+        """Return whether the library's list does: not of a host mesh, nor, for inference, of backward passes."""
+        from mpmd_trace.schedules import find_entry  # as above
+
+        is_training = any(unit.transpose for unit in units)
+        return units[0].mesh_index is not None and not (is_training and find_entry(self.name).forward_only)
+
     def _schedule(self, units: Sequence[Unit], stages: int) -> Schedule:
         """Return the schedule at the size of the program."""
+        from mpmd_trace.schedules import ScheduleError as LibraryError  # as above
+
         chunks = max(stages, 1)
         meshes, microbatches = units[0].num_meshes, max(u.counter for u in units) + 1
         key = (meshes, microbatches, chunks if chunks > 1 else None)
