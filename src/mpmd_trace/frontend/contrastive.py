@@ -1,8 +1,7 @@
 """Gradients of losses that compare the rows of a batch: embeddings in microbatches, one loss over all of them.
 
 The gradients are those of the whole batch, for the memory of one microbatch's activations: embeddings are computed
-twice, first without what their backward needs (Gao et al., "Scaling Deep Contrastive Learning Batch Size under Memory
-Limited Setup", 2021, known as GradCache).
+twice, first without what their backward needs (`encoding.py`).
 """
 
 from __future__ import annotations
@@ -11,20 +10,18 @@ from collections.abc import Callable
 from typing import Any
 
 import jax
-import jax.numpy as jnp
 
+from mpmd_trace.frontend.encoding import add_gradients, encoded_rows
 from mpmd_trace.frontend.errors import mistake
 from mpmd_trace.frontend.functions import name_of
 from mpmd_trace.frontend.gradients import (
+    added,
     cut_batch,
     differentiable,
-    in_parts,
-    joined,
     number_of_microbatches,
     with_others,
     zeros_like_sum,
 )
-from mpmd_trace.frontend.loops import enumerated_for
 
 __all__ = ["contrastive_value_and_grad"]
 
@@ -68,36 +65,16 @@ def contrastive_value_and_grad(
 
     def called(params: Any, *batch: Any) -> Any:
         slices = cut_batch((params, *batch), range(1, len(batch) + 1), count, embed)
-        rows = jax.tree.leaves(slices)[0].shape[1]
-
-        def first(i: Any, nothing: None, part: Any) -> Any:
-            result = embed(params, *part)
-            for path, leaf in jax.tree_util.tree_leaves_with_path(result):
-                if jnp.shape(leaf)[:1] != (rows,):
-                    raise mistake(
-                        f"{name_of(embed)} returns an array of shape {list(jnp.shape(leaf))} for {rows} rows "
-                        f"(result{jax.tree_util.keystr(path)}); embeddings have a row for each. What belongs to the "
-                        "batch as a whole is for the loss to compute."
-                    )
-            return nothing, result
-
-        _, parts = enumerated_for(first, None, slices)
-        embeddings = joined(parts)
+        wanted = "embeddings have a row for each. What belongs to the batch as a whole is for the loss to compute."
+        embeddings = encoded_rows(embed, params, slices, name_of(embed), wanted)
 
         def of_embeddings(p: Any, own: Any) -> Any:
             return loss(p, with_others(own, embeddings))
 
         gradient = jax.value_and_grad(of_embeddings, (0, 1), has_aux=has_aux)
         value, (direct, cotangents) = gradient(params, differentiable(embeddings))
-        split = jax.tree.map(lambda x: in_parts(x, count), cotangents)
-
-        def second(i: Any, sums: Any, part: Any) -> Any:
-            given, cotangent = part
-            gradients = jax.vjp(lambda p: differentiable(embed(p, *given)), params)[1](cotangent)[0]
-            return jax.tree.map(lambda s, g: s + g.astype(s.dtype), sums, gradients)
-
         zeros = jax.tree.map(lambda x: zeros_like_sum(x, sum_dtype), params)
-        sums = enumerated_for(second, zeros, (slices, split))
-        return value, jax.tree.map(lambda s, g: s + g.astype(s.dtype), sums, direct)
+        sums = add_gradients(embed, params, slices, cotangents, count, zeros)
+        return value, added(sums, direct)
 
     return called

@@ -12,12 +12,13 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 
+from mpmd_trace.frontend.encoding import add_gradients, encoded_rows
 from mpmd_trace.frontend.errors import mistake
 from mpmd_trace.frontend.functions import name_of
 from mpmd_trace.frontend.gradients import (
+    added,
     cut_batch,
     differentiable,
-    in_parts,
     joined,
     number_of_microbatches,
     with_others,
@@ -73,7 +74,11 @@ def encoded_value_and_grad(
         if not isinstance(inputs, Mapping) or set(inputs) != set(encoders):
             given = sorted(inputs, key=str) if isinstance(inputs, Mapping) else type(inputs).__name__
             raise mistake(f"the encoders are {sorted(encoders, key=str)}, and what they read is given for {given}.")
-        encoded = {name: _rows_of(name, one, params, inputs[name]) for name, one in encoders.items()}
+        cuts = {name: cut_batch((params, inputs[name]), [1], n, encode) for name, (encode, n) in encoders.items()}
+        encoded = {}
+        for name, (encode, _) in encoders.items():
+            who = f"the encoder {name!r} ({name_of(encode)})"
+            encoded[name] = encoded_rows(encode, params, cuts[name], who, "it has to have a row for each.")
         slices = cut_batch((params, encoded, *batch), range(1, len(batch) + 2), count, loss)
 
         of_row = jax.eval_shape(loss, params, *jax.tree.map(lambda x: x[0], slices))
@@ -88,49 +93,14 @@ def encoded_value_and_grad(
             gradient = jax.value_and_grad(lambda p, own: loss(p, with_others(own, encoded), *rows), (0, 1))
             value, (direct, cotangents) = gradient(params, differentiable(encoded))
             value_sum, gradients = sums
-            gradients = jax.tree.map(lambda s, g: s + g.astype(s.dtype), gradients, direct)
-            return (value_sum + value, gradients), cotangents
+            return (value_sum + value, added(gradients, direct)), cotangents
 
         zeros = jax.tree.map(lambda x: zeros_like_sum(x, sum_dtype), params)
         (value, sums), parts = enumerated_for(body, (jnp.zeros((), of_row.dtype), zeros), slices)
         cotangents = jax.tree.map(lambda x: x / count, joined(parts))
         sums = jax.tree.map(lambda s: s / count, sums)
-        for name, one in encoders.items():
-            sums = _add_gradients(one, params, inputs[name], cotangents[name], sums)
+        for name, (encode, n) in encoders.items():
+            sums = add_gradients(encode, params, cuts[name], cotangents[name], n, sums)
         return value / count, sums
 
     return called
-
-
-def _rows_of(name: str, encoder: Encoder, params: Any, rows: Any) -> Any:
-    """Return what an encoder returns for all rows, computed in its microbatches."""
-    encode, count = encoder
-    [slices] = cut_batch((params, rows), [1], count, encode)
-    each = jax.tree.leaves(slices)[0].shape[1]
-
-    def body(i: Any, nothing: None, part: Any) -> Any:
-        result = encode(params, part)
-        for path, leaf in jax.tree_util.tree_leaves_with_path(result):
-            if jnp.shape(leaf)[:1] != (each,):
-                raise mistake(
-                    f"the encoder {name!r} ({name_of(encode)}) returns an array of shape {list(jnp.shape(leaf))} for "
-                    f"{each} rows (result{jax.tree_util.keystr(path)}); it has to have a row for each."
-                )
-        return nothing, result
-
-    _, parts = enumerated_for(body, None, slices)
-    return joined(parts)
-
-
-def _add_gradients(encoder: Encoder, params: Any, rows: Any, cotangents: Any, sums: Any) -> Any:
-    """Return the sums with the gradients of an encoder, which runs again."""
-    encode, count = encoder
-    [given] = cut_batch((params, rows), [1], count, encode)
-    slices = given, jax.tree.map(lambda x: in_parts(x, count), cotangents)
-
-    def body(i: Any, sums: Any, part: Any) -> Any:
-        given, cotangent = part
-        [gradients] = jax.vjp(lambda p: differentiable(encode(p, given)), params)[1](cotangent)
-        return jax.tree.map(lambda s, g: s + g.astype(s.dtype), sums, gradients)
-
-    return enumerated_for(body, sums, slices)

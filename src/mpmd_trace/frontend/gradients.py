@@ -160,8 +160,7 @@ def value_and_grad(
         def microbatch(i: Any, carry: Any, rows: Any) -> Any:
             sums, state = carry
             (_, parts), gradients = gradient(*wrt, i=i, state=state, rows=rows)
-            sums = jax.tree.map(lambda s, g: s + g.astype(s.dtype), sums, gradients)
-            return (sums, _like(state, parts.state, fn)), parts._replace(state=None)
+            return (added(sums, gradients), _like(state, parts.state, fn)), parts._replace(state=None)
 
         zeros = jax.tree.map(lambda x: zeros_like_sum(x, sum_dtype), wrt)
         start = None if at.state is None else args[at.state]
@@ -280,6 +279,11 @@ def differentiable(tree: Any) -> Any:
 def with_others(own: Any, tree: Any) -> Any:
     """Return what `differentiable` leaves of a tree, with the other arrays of that tree."""
     return jax.tree.map(lambda x, other: other if x is None else x, own, tree, is_leaf=lambda x: x is None)
+
+
+def added(sums: Any, gradients: Any) -> Any:
+    """Return sums with these gradients, each in the dtype of the sum."""
+    return jax.tree.map(lambda s, g: s + g.astype(s.dtype), sums, gradients)
 
 
 def zeros_like_sum(x: Any, dtype: Any) -> Any:
