@@ -187,12 +187,19 @@ class Timer:
 
     def most_hidden(self, actions: Iterable[Action]) -> float:
         """Return how much time blocks of these actions of a mesh save at most, whichever they are made of."""
-        if not self.sent:
-            return 0.0
-        computed, sent = [0.0, 0.0], [0.0, 0.0]
-        for part in actions:
-            if part.kind in self.sent and part not in self._actions:
-                time, own = self.table[part.kind][part.stage], self.sent[part.kind][part.stage]
-                computed[part.kind == "F"] += time - own
-                sent[part.kind == "F"] += own
-        return min(sent[0], computed[1]) + min(sent[1], computed[0])
+        known = [part for part in actions if part.kind in self.sent and part not in self._actions]
+        return most_hidden(
+            (part.kind == "F", self.table[part.kind][part.stage], self.sent[part.kind][part.stage]) for part in known
+        )
+
+
+def most_hidden(parts: Iterable[tuple[bool, float, float]]) -> float:
+    """Return how much time blocks of these parts save: each hides collectives behind what the other kind computes.
+
+    `parts` are given as whether each is a forward, its time, and how much of that its devices only send.
+    """
+    computed, sent = [0.0, 0.0], [0.0, 0.0]
+    for is_forward, time, own in parts:
+        computed[is_forward] += time - own
+        sent[is_forward] += own
+    return min(sent[0], computed[1]) + min(sent[1], computed[0])

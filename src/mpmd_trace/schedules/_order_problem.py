@@ -13,7 +13,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 
 from mpmd_trace.schedules._actions import Action, Kind
-from mpmd_trace.schedules._costs import Costs, Timer, per_stage
+from mpmd_trace.schedules._costs import Costs, Timer, most_hidden, per_stage
 from mpmd_trace.schedules._schedule import Schedule
 
 
@@ -146,11 +146,7 @@ class Flow:
         for mates in self.mates:
             if mates:
                 lanes = [self.lanes[k] for k in mates]
-                computed, sent = [0.0, 0.0], [0.0, 0.0]
-                for lane in lanes:
-                    computed[lane.kind == "F"] += lane.time - lane.sent
-                    sent[lane.kind == "F"] += lane.sent
-                hidden = min(sent[0], computed[1]) + min(sent[1], computed[0])
+                hidden = most_hidden((lane.kind == "F", lane.time, lane.sent) for lane in lanes)
                 work = (sum(lane.time for lane in lanes) - hidden) * self.microbatches
                 best = max(best, work + (0.0 if span else min(heads[k][0] for k in mates)))
         return best

@@ -14,10 +14,10 @@ from collections.abc import Iterable, Mapping, Sequence
 from typing import cast
 
 from mpmd_trace.ir.attributes import Attribute, MeshAttr, TensorShardingAttr, TopologyAttr
-from mpmd_trace.ir.core import BlockArg, Op, OpResult, Value
+from mpmd_trace.ir.core import BlockArg, Op, Value
 from mpmd_trace.ir.ops import FragmentOp
 from mpmd_trace.passes.sharding.axes import Axes, axes_of
-from mpmd_trace.passes.sharding.edges import CONSTRAINT, SHARDING, in_sharding, per_value, rank_of
+from mpmd_trace.passes.sharding.edges import CONSTRAINT, body_sharding, per_value, rank_of
 
 __all__ = ["agrees"]
 
@@ -146,9 +146,5 @@ def _parsed(rule: str) -> tuple[list[tuple[tuple[str, ...], ...]], dict[str, int
 
 def _axes(value: Value, fragment: FragmentOp) -> Axes | None:
     """Return the axes of each dimension of a value in a fragment; None where that cannot be said."""
-    if isinstance(value, OpResult) and value.op.name == CONSTRAINT:
-        return axes_of(cast(TensorShardingAttr, value.op.attr("sharding")), rank_of(value))
-    if isinstance(value, OpResult):
-        return axes_of(per_value(value.op.attrs.get(SHARDING), value.index), rank_of(value))
-    inside = isinstance(value, BlockArg) and value.owner is fragment.body.block
-    return axes_of(in_sharding(fragment, value.index) if inside else None, rank_of(value))
+    is_of_loop = isinstance(value, BlockArg) and value.owner is not fragment.body.block
+    return axes_of(None if is_of_loop else body_sharding(fragment, value), rank_of(value))
