@@ -220,7 +220,7 @@ class PartitionedProgram(StageInfo):
             warn(text, self.config.where)
 
     def _explained(self, error: MpmdError) -> MpmdError:
-        """Return the error, with the reason of it when that is a checkpoint."""
+        """Return the error with a schedule to use instead, or with its reason where that is a checkpoint."""
         if error.pass_name == FollowSchedule.name:
             first, *rest = error.diagnostics
             message = f"{first.message}. {self._way_out()}"
@@ -251,7 +251,7 @@ class PartitionedProgram(StageInfo):
 
     @property
     def _overlaps(self) -> bool:
-        """Whether a forward and a backward of two microbatches become one program, which that of C++ cannot."""
+        """Return whether a forward and a backward of two microbatches become one program; with C++ they do not."""
         return self.engine != "cpp" and self.request.overlaps
 
     def _rules(self, module: Module) -> UserRules:

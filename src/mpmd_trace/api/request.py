@@ -122,7 +122,7 @@ class Asked:
 
     @property
     def _work(self) -> Callable[[FragmentOp, Module], Work] | None:
-        """What tells the work of fragments, for what is to overlap; None where that depends on unknown devices."""
+        """Return the function that estimates the work of fragments to overlap; None if the devices are not known."""
         wanted, config = self.config.options.overlap, self.config
         meshes = [mesh for mesh in config.topology.values() if isinstance(mesh, Mesh)]
         speed = speed_of(_one_of(meshes[0])[0]) if wanted is not None and meshes and not config.is_abstract else None

@@ -25,7 +25,7 @@ __all__ = ["KINDS", "devices_of", "is_described", "memory_of", "most_in_use", "p
 
 
 class Gpu(NamedTuple):
-    """What XLA has to know of a GPU.  The numbers are those of XLA's own descriptions (`gpu/target_config/specs`)."""
+    """Describe a GPU to XLA's compiler, with the numbers of XLA's own descriptions (`gpu/target_config/specs`)."""
 
     name: str
     capability: tuple[int, int]

@@ -120,7 +120,7 @@ class PartitionRequest:
 
     @property
     def overlaps(self) -> bool:
-        """Whether a forward and a backward of two microbatches become one program: where that may be worth it."""
+        """Return whether a forward and a backward of two microbatches may become one program."""
         wanted = self.options.overlap
         return wanted is not None and self.step is not None and (wanted != "auto" or self.step.work is not None)
 

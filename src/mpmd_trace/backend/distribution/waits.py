@@ -62,7 +62,7 @@ class Waits:
 
     @property
     def watched(self) -> Sequence[PendingOp]:
-        """What was watched and has not been seen to come, in order."""
+        """Return what is watched and has not come yet, in order."""
         return self._ops
 
     def came(self) -> None:
