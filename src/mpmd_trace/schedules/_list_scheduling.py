@@ -43,6 +43,14 @@ def forward_passes(
     return make("forward", orders, placement, microbatches, graph=graph, forward_only=True)
 
 
+def forward_only(meshes: int, microbatches: int, chunks: int = 1) -> Schedule:
+    """Forward passes, with V chunks per mesh in a loop: groups of P microbatches go through all chunks.
+
+    At equal costs a step takes MV + P - 1 chunk times, if P divides M.
+    """
+    return forward_passes(Placement.loop(meshes, chunks), microbatches)
+
+
 def training_passes(
     placement: Placement,
     microbatches: int,

@@ -112,7 +112,7 @@ ENTRIES: tuple[Entry, ...] = (
           "inference on a ring: microbatch k starts on mesh k", "Shardy MPMD",
           "_classic:parallel_pipelines_with_wrap_around", ("wrap-around",), forward_only=True),
     Entry("forward", "inference: no mesh waits while a stage is ready, the latest first",
-          "list scheduling", "_forward:forward_only", ("inference", "forward-only"),
+          "list scheduling", "_list_scheduling:forward_only", ("inference", "forward-only"),
           ("chunks",), placement="stages anywhere; chunks in a loop", forward_only=True),
     Entry("zb-auto", "the best of 8 greedy zero-bubble heuristics under a memory limit",
           _ZB, "_greedy:zb_auto", ("zero-bubble-auto", "zb-greedy"), _AUTO),
