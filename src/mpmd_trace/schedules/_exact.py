@@ -131,6 +131,10 @@ def solve_exact(
     return Exact(choices[n], value, bound, measure, value - bound <= 1e-6 * max(value, 1e-12))
 
 
+#: The status of SciPy for what is neither solved, nor infeasible, nor at a limit.
+_SOLVER_ERROR = 4
+
+
 def _solve(problem: OrderProblem, time_limit: float) -> Any:
     # SciPy takes long to load, and only this function needs it.
     import numpy as np
@@ -146,13 +150,18 @@ def _solve(problem: OrderProblem, time_limit: float) -> Any:
     goal: NDArray[Any] = np.zeros(width)
     goal[problem.objective] = 1.0
     low = np.array([row.low for row in problem.rows])
-    return milp(
-        goal,
-        constraints=LinearConstraint(matrix, low, np.inf),
-        integrality=integrality,
-        bounds=Bounds(np.array(problem.low), np.array(problem.high)),
-        options={"time_limit": time_limit, "mip_rel_gap": 1e-7},
-    )
+    for presolve in (True, False):
+        answer = milp(
+            goal,
+            constraints=LinearConstraint(matrix, low, np.inf),
+            integrality=integrality,
+            bounds=Bounds(np.array(problem.low), np.array(problem.high)),
+            options={"time_limit": time_limit, "mip_rel_gap": 1e-7, "presolve": presolve},
+        )
+        # Presolving brings HiGHS now and then to an error of its own, which ends it at once.
+        if answer.status != _SOLVER_ERROR:
+            break
+    return answer
 
 
 def _suits(start: Schedule, frame: Schedule, split: bool, peaks: Sequence[float], limits: Sequence[float]) -> None:
