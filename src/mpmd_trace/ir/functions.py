@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
-from typing import ClassVar, cast
+from typing import cast
 
 from mpmd_trace.diagnostics.location import UNKNOWN, Location
 from mpmd_trace.ir.attributes import ArrayAttr, Attribute, DictAttr, StringAttr, SymbolRefAttr, TopologyAttr, TypeAttr
@@ -19,7 +19,7 @@ class FuncOp(Op):
     """`func.func`."""
 
     __slots__ = ()
-    op_name: ClassVar[str | None] = "func.func"
+    op_name = "func.func"
 
     @property
     def sym_name(self) -> str:

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
-from typing import Any, ClassVar, Generic, Self, TypeVar
+from typing import Any, Generic, Self, TypeVar
 
 from mpmd_trace.ir.frozen import refuse
 
@@ -58,7 +58,7 @@ class OpList(Generic[T]):
 
     __slots__ = ("_first", "_last", "_ordered")
     #: Whether the list is part of a frozen body; then it refuses every change.
-    frozen: ClassVar[bool] = False
+    frozen = False
     _first: T | None
     _last: T | None
     _ordered: bool

@@ -6,7 +6,7 @@ Nothing here knows what an op is.
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
-from typing import Any, ClassVar, Generic, TypeVar
+from typing import Any, Generic, TypeVar
 
 from mpmd_trace.ir.frozen import refuse
 from mpmd_trace.ir.op_lists import Linked
@@ -23,7 +23,7 @@ class OperandList(Linked, Generic[U, V]):
     _operands: list[U]
     _capacity: int
     #: Whether this is part of a frozen body; then it refuses every change.
-    frozen: ClassVar[bool] = False
+    frozen = False
 
     def _new_use(self, index: int, value: V) -> U:
         """Return a use of `value`, in the front of its list, as the operand of that number."""

@@ -7,7 +7,7 @@ Source: the ops of the mpmd dialect (Shardy).
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from typing import ClassVar, cast
+from typing import cast
 
 from mpmd_trace.diagnostics.location import UNKNOWN, Location
 from mpmd_trace.ir.attributes import (
@@ -99,7 +99,7 @@ class FragmentOp(_WithOrigin):
     """`mpmd.fragment`: a computation on one mesh.  Its body is frozen and may be shared."""
 
     __slots__ = ()
-    op_name: ClassVar[str | None] = "mpmd.fragment"
+    op_name = "mpmd.fragment"
 
     @property
     def body(self) -> Region:
@@ -137,7 +137,7 @@ class FragmentCallOp(_WithOrigin):
     """`mpmd.fragment_call`: a call of an SPMD function on a mesh."""
 
     __slots__ = ()
-    op_name: ClassVar[str | None] = "mpmd.fragment_call"
+    op_name = "mpmd.fragment_call"
 
     @property
     def callee(self) -> str:
@@ -149,7 +149,7 @@ class NamedComputationOp(Op):
     """`mpmd.named_computation`: code that the user named.  Its body is frozen and may be shared."""
 
     __slots__ = ()
-    op_name: ClassVar[str | None] = "mpmd.named_computation"
+    op_name = "mpmd.named_computation"
 
     @property
     def origin(self) -> UserOriginAttr:
@@ -170,7 +170,7 @@ class NamedTensorOp(Op):
     """`mpmd.named_tensor`: an identity with a name."""
 
     __slots__ = ()
-    op_name: ClassVar[str | None] = "mpmd.named_tensor"
+    op_name = "mpmd.named_tensor"
 
     @property
     def tensor_name(self) -> str:
@@ -192,7 +192,7 @@ class AssignOp(_MeshCast):
     """`mpmd.assign`: puts a local tensor on a mesh (import phase only)."""
 
     __slots__ = ()
-    op_name: ClassVar[str | None] = "mpmd.assign"
+    op_name = "mpmd.assign"
 
     @property
     def mesh_type(self) -> MeshTensorType:
@@ -204,7 +204,7 @@ class UnassignOp(_MeshCast):
     """`mpmd.unassign`: forgets the mesh of a value (import phase only)."""
 
     __slots__ = ()
-    op_name: ClassVar[str | None] = "mpmd.unassign"
+    op_name = "mpmd.unassign"
 
     @property
     def mesh_type(self) -> MeshTensorType:
@@ -216,7 +216,7 @@ class TransferOp(Op):
     """`mpmd.transfer`: moves a value between meshes, or changes its sharding or memory on one mesh."""
 
     __slots__ = ()
-    op_name: ClassVar[str | None] = "mpmd.transfer"
+    op_name = "mpmd.transfer"
 
     @property
     def source_type(self) -> MeshTensorType:
@@ -244,7 +244,7 @@ class CallOp(Op):
     """`mpmd.call`: a call of a private MPMD function."""
 
     __slots__ = ()
-    op_name: ClassVar[str | None] = "mpmd.call"
+    op_name = "mpmd.call"
 
     @property
     def callee(self) -> str:
@@ -261,7 +261,7 @@ class ForOp(Op):
     """`mpmd.for`: a loop with a static number of iterations; the last block argument is the index."""
 
     __slots__ = ()
-    op_name: ClassVar[str | None] = "mpmd.for"
+    op_name = "mpmd.for"
 
     @property
     def body(self) -> Region:
@@ -283,7 +283,7 @@ class BroadcastOp(Op):
     """`mpmd.broadcast`: the value is wanted on every mesh that uses it."""
 
     __slots__ = ()
-    op_name: ClassVar[str | None] = "mpmd.broadcast"
+    op_name = "mpmd.broadcast"
 
 
 @op_class
@@ -291,7 +291,7 @@ class ReduceOp(Op):
     """`mpmd.reduce`: a reduction over values that may live on different meshes."""
 
     __slots__ = ()
-    op_name: ClassVar[str | None] = "mpmd.reduce"
+    op_name = "mpmd.reduce"
 
     @property
     def kind(self) -> str:

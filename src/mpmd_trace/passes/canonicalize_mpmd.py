@@ -7,7 +7,7 @@ MLIR once.  Functions with other ops at the top level go through MLIR as a whole
 from __future__ import annotations
 
 from collections.abc import Hashable
-from typing import ClassVar, cast
+from typing import cast
 
 from mpmd_trace.diagnostics.location import UNKNOWN
 from mpmd_trace.ir.bodies import remembered
@@ -53,8 +53,8 @@ class CanonicalizeMpmd(Pass):
         return %p, %0#1 : !a, !a
     """
 
-    name: ClassVar[str] = "mpmd-canonicalize"
-    summary: ClassVar[str] = "MLIR's canonicalization, with bodies kept shared"
+    name = "mpmd-canonicalize"
+    summary = "MLIR's canonicalization, with bodies kept shared"
 
     def run(self, module: Module, diagnostics: Diagnostics) -> bool:
         functions = [f for f in module.functions if not f.is_declaration]

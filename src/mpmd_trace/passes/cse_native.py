@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import functools
 from collections.abc import Hashable
-from typing import ClassVar
 
 from mpmd_trace.diagnostics.location import UNKNOWN
 from mpmd_trace.ir.bodies import fingerprint
@@ -39,8 +38,8 @@ class CseNative(Pass):
         return %0, %0 : !b, !b
     """
 
-    name: ClassVar[str] = "mpmd-cse"
-    summary: ClassVar[str] = "MLIR's common subexpression elimination, with bodies kept shared"
+    name = "mpmd-cse"
+    summary = "MLIR's common subexpression elimination, with bodies kept shared"
 
     def run(self, module: Module, diagnostics: Diagnostics) -> bool:
         functions = [f for f in module.functions if not f.is_declaration]

@@ -10,7 +10,6 @@ from __future__ import annotations
 import dataclasses
 import functools
 from collections.abc import Mapping
-from typing import ClassVar
 
 from mpmd_trace.ir.bodies import remembered, rewrite_bodies
 from mpmd_trace.ir.core import Op, Region
@@ -56,8 +55,8 @@ class InlineCalls(Pass):
         }
     """
 
-    name: ClassVar[str] = "inline"
-    summary: ClassVar[str] = "inline func.call"
+    name = "inline"
+    summary = "inline func.call"
 
     default_pipeline: str = option("canonicalize", "what runs on functions before and after")
     max_iterations: int = option(4, "accepted for compatibility; calls are inlined in one go")

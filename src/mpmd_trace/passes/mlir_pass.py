@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import dataclasses
 from collections.abc import Mapping
-from typing import ClassVar
 
 from mpmd_trace.diagnostics.messages import MpmdError
 from mpmd_trace.ir.diagnostics import Diagnostics
@@ -43,8 +42,8 @@ def run_on_text(module: Module, pipeline: str, diagnostics: Diagnostics) -> str 
 class MlirPass(Pass):
     """Runs `pipeline`, a spec such as `canonicalize{top-down=false}`, on the printed module and reads it back."""
 
-    name: ClassVar[str] = "mlir"
-    summary: ClassVar[str] = "a pass of MLIR, StableHLO or Shardy itself"
+    name = "mlir"
+    summary = "a pass of MLIR, StableHLO or Shardy itself"
     pipeline: str = ""
     on_functions: bool | None = None
 

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import dataclasses
 from collections.abc import Iterable, Mapping, Sequence
-from typing import ClassVar, NamedTuple, cast
+from typing import NamedTuple, cast
 
 from mpmd_trace.ir.attributes import BoolAttr, SymbolRefAttr
 from mpmd_trace.ir.bodies import fingerprint, map_ops, rewrite_bodies
@@ -65,8 +65,8 @@ class CallOutlinedFunctions(Pass):
         }
     """
 
-    name: ClassVar[str] = "mpmd-call-outlined-functions"
-    summary: ClassVar[str] = "make calls of outlined functions func.calls"
+    name = "mpmd-call-outlined-functions"
+    summary = "make calls of outlined functions func.calls"
 
     def run(self, module: Module, diagnostics: Diagnostics) -> bool:
         if not module.outlined:

@@ -39,9 +39,9 @@ def register(cls: type[P]) -> type[P]:
             "@dataclasses.dataclass(frozen=True) above it"
         )
     if not isinstance(name, str) or not re.fullmatch(r"[A-Za-z][\w.-]*", name):
-        raise MpmdError(f'{what} needs a name of letters, digits, dashes and dots: name: ClassVar[str] = "my-pass"')
+        raise MpmdError(f'{what} needs a name of letters, digits, dashes and dots: name = "my-pass"')
     if not isinstance(getattr(cls, "summary", None), str):
-        raise MpmdError(f'{what} needs a line that says what it does: summary: ClassVar[str] = "..."')
+        raise MpmdError(f'{what} needs a line that says what it does: summary = "..."')
     before = PASSES.get(name) or PIPELINES.get(name)
     again = isinstance(before, type) and (before.__module__, before.__qualname__) == (cls.__module__, what)
     if not again and (before is not None or is_upstream(name)):

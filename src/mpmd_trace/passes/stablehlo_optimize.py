@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import dataclasses
 import functools
-from typing import ClassVar
 
 from mpmd_trace.ir.bodies import bodies_in, remembered
 from mpmd_trace.ir.core import Region
@@ -44,9 +43,9 @@ class StablehloOptimize(FunctionPass):
         return %0 : !t
     """
 
-    name: ClassVar[str] = "stablehlo-target-independent-optimization"
-    summary: ClassVar[str] = "simplify and fold StableHLO ops"
-    distributed_only: ClassVar[bool] = False
+    name = "stablehlo-target-independent-optimization"
+    summary = "simplify and fold StableHLO ops"
+    distributed_only = False
 
     fold_op_element_limit: int = option(
         65536, "largest constant, in elements, that folding may make the program grow by"

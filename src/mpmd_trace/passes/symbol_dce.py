@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import functools
 from collections.abc import Iterator
-from typing import ClassVar
 
 from mpmd_trace.ir.attributes import SYMBOL, ArrayAttr, Attribute, DictAttr, StringAttr, SymbolRefAttr
 from mpmd_trace.ir.bodies import remembered
@@ -37,8 +36,8 @@ class SymbolDce(Pass):
         }
     """
 
-    name: ClassVar[str] = "mpmd-symbol-dce"
-    summary: ClassVar[str] = "remove private functions without references"
+    name = "mpmd-symbol-dce"
+    summary = "remove private functions without references"
 
     def run(self, module: Module, diagnostics: Diagnostics) -> bool:
         functions = {f.sym_name: f for f in module.functions}

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import itertools
-from typing import Any, ClassVar, Literal
+from typing import Any, Literal
 
 from mpmd_trace.diagnostics.messages import MpmdError
 from mpmd_trace.ir.attributes import TopologyAttr
@@ -37,8 +37,8 @@ class InferMeshPipeline(Pipeline):
     }
     """
 
-    name: ClassVar[str] = "mpmd-infer-mesh-pipeline"
-    summary: ClassVar[str] = "find a mesh for everything that the user did not assign"
+    name = "mpmd-infer-mesh-pipeline"
+    summary = "find a mesh for everything that the user did not assign"
 
     infer_transfers: bool = option(False, "add transfers wherever a value is needed on another mesh")
     infer_cross_mesh_reductions: bool = option(
@@ -63,8 +63,8 @@ class ImportPipeline(Pipeline):
                                                          %3 = mpmd.fragment<mesh="m2", origin=["g"]> ..
     """
 
-    name: ClassVar[str] = "mpmd-import-pipeline"
-    summary: ClassVar[str] = "put a traced program on meshes"
+    name = "mpmd-import-pipeline"
+    summary = "put a traced program on meshes"
 
     name_to_mesh_assignment: tuple[NameAssignment, ...] = option((), "meshes of names, as NAME@MESH[/STAGE],...")
     merge_after_scheduling: bool = option(False, "merge inferred fragments after scheduling, not here")
@@ -91,8 +91,8 @@ _TEXT_SCHEDULES = ("none", "1F1B", "Circular")
 class OptimizePipeline(Pipeline):
     """Scheduling, stage checks, late merging of inferred fragments."""
 
-    name: ClassVar[str] = "mpmd-optimize-pipeline"
-    summary: ClassVar[str] = "schedule fragments, recompute activations, merge the remaining fragments"
+    name = "mpmd-optimize-pipeline"
+    summary = "schedule fragments, recompute activations, merge the remaining fragments"
     merge_after_scheduling: bool = option(False, "merge inferred fragments after scheduling instead of during import")
     pipeline_schedule: Order = option(SCHEDULES["1F1B"], f"The schedule: {', '.join(_TEXT_SCHEDULES)}.")
 
@@ -116,8 +116,8 @@ class ShardingPropagationPipeline(Pipeline):
     A transfer never changes a sharding: fragments reshard.
     """
 
-    name: ClassVar[str] = "mpmd-sharding-propagation-pipeline"
-    summary: ClassVar[str] = "propagate shardings and put them into types"
+    name = "mpmd-sharding-propagation-pipeline"
+    summary = "propagate shardings and put them into types"
 
     def passes(self) -> list[Pass]:
         return _phase(2, options=CompileOptions(placement="reference"))
@@ -131,8 +131,8 @@ class ExportPipeline(Pipeline):
     overwrite, where they are in memory, and how much memory others need.
     """
 
-    name: ClassVar[str] = "mpmd-export-pipeline"
-    summary: ClassVar[str] = "turn a partitioned program into fragment calls"
+    name = "mpmd-export-pipeline"
+    summary = "turn a partitioned program into fragment calls"
 
     fail_on_reshard_only_fragments: bool = option(False, "fail for fragments that only reshard")
     fail_on_backward_deps: bool = option(False, "fail when data of a forward program flows backward through the meshes")

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import dataclasses
 from collections.abc import Callable, Sequence
-from typing import ClassVar
 
 from mpmd_trace.diagnostics.messages import Diagnostic, MpmdError
 from mpmd_trace.ir.attributes import TensorShardingAttr
@@ -36,9 +35,9 @@ from mpmd_trace.passes.sharding.extract_reshards_from_inter_mesh_transfers impor
 class CleanUpForXla(CleanUp):
     """Ops of CHLO stay, since XLA knows them, and large functions of keys that are called often stay out of line."""
 
-    name: ClassVar[str] = "mpmd-clean-up-for-xla"
-    summary: ClassVar[str] = "mpmd-clean-up that leaves ops of CHLO, and large functions of keys, as they are"
-    keeps_chlo: ClassVar[bool] = True
+    name = "mpmd-clean-up-for-xla"
+    summary = "mpmd-clean-up that leaves ops of CHLO, and large functions of keys, as they are"
+    keeps_chlo = True
 
     def run(self, module: Module, diagnostics: Diagnostics) -> bool:
         outline(module)
@@ -49,8 +48,8 @@ class CleanUpForXla(CleanUp):
 class IntroduceDirectTransfers(IntroduceTransfers):
     """Leaves sums and the arguments of callees as they are, for `mpmd-place`."""
 
-    name: ClassVar[str] = "mpmd-introduce-direct-transfers"
-    summary: ClassVar[str] = "mpmd-introduce-transfers that leaves sums and arguments of callees to mpmd-place"
+    name = "mpmd-introduce-direct-transfers"
+    summary = "mpmd-introduce-transfers that leaves sums and arguments of callees to mpmd-place"
 
     def run(self, module: Module, diagnostics: Diagnostics) -> bool:
         return apply_greedily(module, [AssignOfUnassign()]).changed
@@ -60,8 +59,8 @@ class IntroduceDirectTransfers(IntroduceTransfers):
 class EraseUnusedArgumentsOfAllCalls(EraseUnusedCalleeBlockArguments):
     """Counts calls of which no result is used: what their functions do not compute with has no mesh, there either."""
 
-    name: ClassVar[str] = "mpmd-erase-unused-arguments-of-all-calls"
-    summary: ClassVar[str] = "mpmd-erase-unused-callee-block-arguments that counts calls without used results, too"
+    name = "mpmd-erase-unused-arguments-of-all-calls"
+    summary = "mpmd-erase-unused-callee-block-arguments that counts calls without used results, too"
 
     def counts(self, call: CallOp) -> bool:
         return True
@@ -74,8 +73,8 @@ class RewriteDirectly(InferMeshRewriteUsingAnalysis):
     `mpmd-infer-mesh-finalize` leaves it so; the order of uses is another one.
     """
 
-    name: ClassVar[str] = "mpmd-rewrite-directly"
-    summary: ClassVar[str] = "mpmd-infer-mesh-rewrite-using-analysis that lets calls take what is on their mesh"
+    name = "mpmd-rewrite-directly"
+    summary = "mpmd-infer-mesh-rewrite-using-analysis that lets calls take what is on their mesh"
 
     def rewriter(self, function: FuncOp, sets: MeshSets, diagnostics: Diagnostics) -> Rewrite:
         return _DirectRewrite(function, sets, self.max_clones, diagnostics)
@@ -103,8 +102,8 @@ class FinalizeKeepingMemories(InferMeshFinalize):
     What a callee returns in the memory of the host stays there until a user of the call needs it.
     """
 
-    name: ClassVar[str] = "mpmd-finalize-keeping-memories"
-    summary: ClassVar[str] = "mpmd-infer-mesh-finalize that keeps arguments and results of calls in their memory"
+    name = "mpmd-finalize-keeping-memories"
+    summary = "mpmd-infer-mesh-finalize that keeps arguments and results of calls in their memory"
 
     def changes_memory(self, unassign: UnassignOp, assign: AssignOp) -> bool:
         if super().changes_memory(unassign, assign):
@@ -146,8 +145,8 @@ def _follow_memories(functions: Sequence[FuncOp]) -> None:
 class MergeUnitsInCallees(MergeUserFragmentsIntoSchedulingUnits):
     """Merges what a callee does, once for all of its calls; what is around them is merged later."""
 
-    name: ClassVar[str] = "mpmd-merge-units-in-callees"
-    summary: ClassVar[str] = "mpmd-merge-user-fragments-into-scheduling-units in called functions alone"
+    name = "mpmd-merge-units-in-callees"
+    summary = "mpmd-merge-user-fragments-into-scheduling-units in called functions alone"
 
     def run_on_function(self, function: FuncOp, module: Module, diagnostics: Diagnostics) -> bool:
         if not function.is_mpmd or function.is_entry_point:
@@ -159,8 +158,8 @@ class MergeUnitsInCallees(MergeUserFragmentsIntoSchedulingUnits):
 class MergeByRulesStrictly(RuleBasedMerge):
     """A group that cannot be merged is an error."""
 
-    name: ClassVar[str] = "mpmd-merge-by-rules-strictly"
-    summary: ClassVar[str] = "mpmd-rule-based-merge that refuses groups that cannot be merged"
+    name = "mpmd-merge-by-rules-strictly"
+    summary = "mpmd-rule-based-merge that refuses groups that cannot be merged"
 
     def refuse(self, rule: MergeRule, last: Op) -> None:
         message = f"the fragments that a merge rule makes one depend on each other in a cycle: {rule}"
@@ -171,8 +170,8 @@ class MergeByRulesStrictly(RuleBasedMerge):
 class VerifyStagesOfLoops(VerifyStageMerging):
     """Each loop over microbatches may run a stage."""
 
-    name: ClassVar[str] = "mpmd-verify-stages-of-loops"
-    summary: ClassVar[str] = "mpmd-verify-stage-merging for each loop over microbatches by itself"
+    name = "mpmd-verify-stages-of-loops"
+    summary = "mpmd-verify-stage-merging for each loop over microbatches by itself"
 
     def loop_of(self) -> Callable[[FragmentOp, int | None, int | None], int]:
         loops = LoopNumbers()
@@ -183,8 +182,8 @@ class VerifyStagesOfLoops(VerifyStageMerging):
 class ExtractReshardsKeepingHostCopies(ExtractReshardsFromInterMeshTransfers):
     """Transfers from host memory to host memory stay where they only copy."""
 
-    name: ClassVar[str] = "mpmd-extract-reshards-keeping-host-copies"
-    summary: ClassVar[str] = "mpmd-extract-reshards-from-inter-mesh-transfers that allows copies between host memories"
+    name = "mpmd-extract-reshards-keeping-host-copies"
+    summary = "mpmd-extract-reshards-from-inter-mesh-transfers that allows copies between host memories"
 
     def copies_between_hosts(self, source: TensorShardingAttr | None, target: TensorShardingAttr | None) -> bool:
         return equivalent_shardings(source, target)
@@ -197,8 +196,8 @@ class ConvertShardingsUnsettingWhole(ConvertSdyShardingsToMpmdTypes):
     So what a fragment only hands on has the type of what it gets, and the fragment goes.
     """
 
-    name: ClassVar[str] = "mpmd-convert-shardings-unsetting-whole"
-    summary: ClassVar[str] = "mpmd-convert-sdy-shardings-to-mpmd-types with one spelling of whole on each device"
+    name = "mpmd-convert-shardings-unsetting-whole"
+    summary = "mpmd-convert-sdy-shardings-to-mpmd-types with one spelling of whole on each device"
 
     def finish(self, function: FuncOp) -> None:
         unset_whole(function)
@@ -208,8 +207,8 @@ class ConvertShardingsUnsettingWhole(ConvertSdyShardingsToMpmdTypes):
 class CopyScalars(CopyConstants):
     """Copies scalars alone, and only into inferred fragments."""
 
-    name: ClassVar[str] = "mpmd-copy-scalars"
-    summary: ClassVar[str] = "mpmd-copy-constants for scalars, into inferred fragments alone"
+    name = "mpmd-copy-scalars"
+    summary = "mpmd-copy-constants for scalars, into inferred fragments alone"
 
     def copies(self, constant: Op, fragment: FragmentOp) -> bool:
         return not fragment.is_user and isinstance(constant.result, OpResult) and constant.result.type.is_scalar
@@ -222,8 +221,8 @@ class ValidateNoUnnamedReshards(ValidateNoReshards):
     An update by a gradient that is zero is one.
     """
 
-    name: ClassVar[str] = "mpmd-validate-no-unnamed-reshards"
-    summary: ClassVar[str] = "mpmd-validate-no-reshards that lets named computations reshard"
+    name = "mpmd-validate-no-unnamed-reshards"
+    summary = "mpmd-validate-no-reshards that lets named computations reshard"
 
     def named(self, op: FragmentCallOp, diagnostics: Diagnostics) -> None:
         pass

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import dataclasses
 import logging
-from typing import ClassVar
 
 from mpmd_trace.ir.diagnostics import Diagnostics
 from mpmd_trace.ir.ops import FragmentOp, FuncOp, Module
@@ -52,9 +51,9 @@ class AbsorbInferredFragments(FunctionPass):
         return %0 : !a
     """
 
-    name: ClassVar[str] = "mpmd-absorb-inferred-fragments"
-    summary: ClassVar[str] = "let user fragments of callees absorb adjacent inferred fragments"
-    mpmd_only: ClassVar[bool] = True
+    name = "mpmd-absorb-inferred-fragments"
+    summary = "let user fragments of callees absorb adjacent inferred fragments"
+    mpmd_only = True
     absorb_on_entry_point_function: bool = option(False, "also work on entry point functions")
 
     def run_on_function(self, function: FuncOp, module: Module, diagnostics: Diagnostics) -> bool:

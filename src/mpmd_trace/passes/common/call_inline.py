@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from typing import ClassVar
-
 from mpmd_trace.diagnostics.messages import Note
 from mpmd_trace.ir.attributes import Attribute
 from mpmd_trace.ir.bodies import copied_ops
@@ -59,8 +57,8 @@ class CallInline(Pass):
         }
     """
 
-    name: ClassVar[str] = "mpmd-call-inline"
-    summary: ClassVar[str] = "replace every mpmd.call by a copy of the function it calls"
+    name = "mpmd-call-inline"
+    summary = "replace every mpmd.call by a copy of the function it calls"
 
     def run(self, module: Module, diagnostics: Diagnostics) -> bool:
         functions = {f.sym_name: f for f in module.functions}

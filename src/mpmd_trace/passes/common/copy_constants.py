@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import dataclasses
 from collections.abc import Hashable
-from typing import ClassVar
 
 from mpmd_trace.ir.bodies import remembered, remembers
 from mpmd_trace.ir.core import Op, Region, Value
@@ -53,8 +52,8 @@ class CopyConstants(FunctionPass):
         return %2 : !b
     """
 
-    name: ClassVar[str] = "mpmd-copy-constants"
-    summary: ClassVar[str] = "copy constants into the fragments that use them"
+    name = "mpmd-copy-constants"
+    summary = "copy constants into the fragments that use them"
 
     def copies(self, constant: Op, fragment: FragmentOp) -> bool:
         """Return whether the fragment gets a copy of the constant."""

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import dataclasses
-from typing import ClassVar
 
 from mpmd_trace.ir.diagnostics import Diagnostics
 from mpmd_trace.ir.ops import CallOp, FuncOp, Module
@@ -43,8 +42,8 @@ class EraseUnusedCalleeBlockArguments(Pass):
         }
     """
 
-    name: ClassVar[str] = "mpmd-erase-unused-callee-block-arguments"
-    summary: ClassVar[str] = "remove arguments of called functions that are unused or only returned"
+    name = "mpmd-erase-unused-callee-block-arguments"
+    summary = "remove arguments of called functions that are unused or only returned"
 
     def counts(self, call: CallOp) -> bool:
         """Return whether the call makes its function one that is called."""

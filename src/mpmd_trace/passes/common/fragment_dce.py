@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from typing import ClassVar
-
 from mpmd_trace.ir.core import Region
 from mpmd_trace.ir.diagnostics import Diagnostics
 from mpmd_trace.ir.ops import FragmentOp, FuncOp, Module, TransferOp
@@ -36,8 +34,8 @@ class FragmentDce(FunctionPass):
         return %0 : !a
     """
 
-    name: ClassVar[str] = "mpmd-fragment-dce"
-    summary: ClassVar[str] = "remove unused results, arguments and ops of fragments, and dead transfers"
+    name = "mpmd-fragment-dce"
+    summary = "remove unused results, arguments and ops of fragments, and dead transfers"
 
     def run_on_function(self, function: FuncOp, module: Module, diagnostics: Diagnostics) -> bool:
         changed = False

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from typing import ClassVar
-
 from mpmd_trace.ir.bodies import remembers
 from mpmd_trace.ir.core import Region, Value
 from mpmd_trace.ir.diagnostics import Diagnostics
@@ -37,8 +35,8 @@ class FragmentDedup(FunctionPass):
         return %0#0, %0#0 : !a, !a
     """
 
-    name: ClassVar[str] = "mpmd-fragment-dedup"
-    summary: ClassVar[str] = "use the first of equal operands and of equal results of each fragment"
+    name = "mpmd-fragment-dedup"
+    summary = "use the first of equal operands and of equal results of each fragment"
 
     def run_on_function(self, function: FuncOp, module: Module, diagnostics: Diagnostics) -> bool:
         changed = False

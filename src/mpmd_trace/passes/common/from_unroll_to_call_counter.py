@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from typing import ClassVar
-
 from mpmd_trace.ir.attributes import IntegerAttr
 from mpmd_trace.ir.diagnostics import Diagnostics
 from mpmd_trace.ir.ops import CallOp, FuncOp, Module
@@ -36,8 +34,8 @@ class FromUnrollToCallCounter(FunctionPass):
         }
     """
 
-    name: ClassVar[str] = "mpmd-from-unroll-to-call-counter"
-    summary: ClassVar[str] = "turn the unroll_counter of calls into their call_counter"
+    name = "mpmd-from-unroll-to-call-counter"
+    summary = "turn the unroll_counter of calls into their call_counter"
 
     def run_on_function(self, function: FuncOp, module: Module, diagnostics: Diagnostics) -> bool:
         changed = False

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from typing import ClassVar
-
 from mpmd_trace.ir.diagnostics import Diagnostics
 from mpmd_trace.ir.ops import FragmentOp, FuncOp, Module
 from mpmd_trace.passes.base import FunctionPass
@@ -40,8 +38,8 @@ class MergeForwardWithBackward(FunctionPass):
         return %0 : !a
     """
 
-    name: ClassVar[str] = "mpmd-merge-forward-with-backward"
-    summary: ClassVar[str] = "merge a forward fragment with the backward fragment that follows it"
+    name = "mpmd-merge-forward-with-backward"
+    summary = "merge a forward fragment with the backward fragment that follows it"
 
     def run_on_function(self, function: FuncOp, module: Module, diagnostics: Diagnostics) -> bool:
         return merge_neighbours(function, _allowed)

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import dataclasses
-from typing import ClassVar
 
 from mpmd_trace.ir.diagnostics import Diagnostics
 from mpmd_trace.ir.ops import FragmentOp, FuncOp, Module
@@ -62,8 +61,8 @@ class MergeInferredFragments(FunctionPass):
         return %0#0, %0#1 : !a, !a
     """
 
-    name: ClassVar[str] = "mpmd-merge-inferred-fragments"
-    summary: ClassVar[str] = "merge inferred fragments with their neighbours"
+    name = "mpmd-merge-inferred-fragments"
+    summary = "merge inferred fragments with their neighbours"
     merge_any_consumer: bool = option(
         False, "merge with the first consumer that allows it, not only with the closest one"
     )

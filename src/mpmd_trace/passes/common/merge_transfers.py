@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import ClassVar, cast
+from typing import cast
 
 from mpmd_trace.ir.attributes import UNIT, Attribute, DenseArrayAttr, IntegerAttr
 from mpmd_trace.ir.bodies import remembers
@@ -76,9 +76,9 @@ class MergeTransfers(FunctionPass):
         }
     """
 
-    name: ClassVar[str] = "mpmd-merge-transfers"
-    summary: ClassVar[str] = "send scalars between the same two fragments in one transfer"
-    mpmd_only: ClassVar[bool] = True
+    name = "mpmd-merge-transfers"
+    summary = "send scalars between the same two fragments in one transfer"
+    mpmd_only = True
 
     def run_on_function(self, function: FuncOp, module: Module, diagnostics: Diagnostics) -> bool:
         changed = False

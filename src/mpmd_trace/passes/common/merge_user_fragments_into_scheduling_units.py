@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import dataclasses
 from collections.abc import Hashable
-from typing import ClassVar
 
 from mpmd_trace.ir.diagnostics import Diagnostics, error_at
 from mpmd_trace.ir.ops import FragmentOp, FuncOp, Module
@@ -43,8 +42,8 @@ class MergeUserFragmentsIntoSchedulingUnits(FunctionPass):
         return %0 : !a
     """
 
-    name: ClassVar[str] = "mpmd-merge-user-fragments-into-scheduling-units"
-    summary: ClassVar[str] = "merge user fragments of one phase and microbatch"
+    name = "mpmd-merge-user-fragments-into-scheduling-units"
+    summary = "merge user fragments of one phase and microbatch"
 
     def run_on_function(self, function: FuncOp, module: Module, diagnostics: Diagnostics) -> bool:
         return merge_neighbours(function, _allowed, prospects=_Alike())

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from typing import ClassVar
-
 from mpmd_trace.ir.diagnostics import Diagnostics
 from mpmd_trace.ir.ops import FuncOp, Module, TransferOp
 from mpmd_trace.passes.base import FunctionPass
@@ -43,8 +41,8 @@ class MoveTransfersToProducer(FunctionPass):
         return %2, %1 : !b, !b
     """
 
-    name: ClassVar[str] = "mpmd-move-transfers-to-producer"
-    summary: ClassVar[str] = "move every transfer directly behind its producer"
+    name = "mpmd-move-transfers-to-producer"
+    summary = "move every transfer directly behind its producer"
 
     def run_on_function(self, function: FuncOp, module: Module, diagnostics: Diagnostics) -> bool:
         changed = False

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from typing import ClassVar
-
 from mpmd_trace.ir.core import Value
 from mpmd_trace.ir.diagnostics import Diagnostics
 from mpmd_trace.ir.ops import FuncOp, Module, TransferOp
@@ -29,8 +27,8 @@ class RemoveTransferCycles(FunctionPass):
         return %0, %p : !b, !a
     """
 
-    name: ClassVar[str] = "mpmd-remove-transfer-cycles"
-    summary: ClassVar[str] = "use the original of a value that was transferred around and back"
+    name = "mpmd-remove-transfer-cycles"
+    summary = "use the original of a value that was transferred around and back"
 
     def run_on_function(self, function: FuncOp, module: Module, diagnostics: Diagnostics) -> bool:
         changed = False

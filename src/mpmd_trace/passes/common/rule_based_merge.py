@@ -5,7 +5,6 @@ from __future__ import annotations
 import dataclasses
 import logging
 from collections.abc import Callable
-from typing import ClassVar
 
 from mpmd_trace.ir.core import Op
 from mpmd_trace.ir.diagnostics import Diagnostics, error_at
@@ -56,9 +55,9 @@ class RuleBasedMerge(FunctionPass):
         return %0#0, %0#1 : !a, !a
     """
 
-    name: ClassVar[str] = "mpmd-rule-based-merge"
-    summary: ClassVar[str] = "merge groups of fragments named by rules"
-    mpmd_only: ClassVar[bool] = True
+    name = "mpmd-rule-based-merge"
+    summary = "merge groups of fragments named by rules"
+    mpmd_only = True
     rules: tuple[MergeRule, ...] = option((), "merge rules: FragmentMergeRule(sources=[INFO,...],target=INFO)")
     remove_control_dependencies: bool = option(True, "take out the control operands that a scheduling pass left behind")
 

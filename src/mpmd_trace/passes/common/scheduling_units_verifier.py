@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import logging
 from collections import Counter
-from typing import ClassVar
 
 from mpmd_trace.ir.diagnostics import Diagnostics
 from mpmd_trace.ir.ops import FragmentOp, FuncOp, Module
@@ -37,9 +36,9 @@ class SchedulingUnitsVerifier(FunctionPass):
       transfer splits the backward pass on this mesh, and that every named computation is inside a call
     """
 
-    name: ClassVar[str] = "mpmd-scheduling-units-verifier"
-    summary: ClassVar[str] = "warn unless each mesh has one forward and one backward unit per microbatch"
-    mpmd_only: ClassVar[bool] = True
+    name = "mpmd-scheduling-units-verifier"
+    summary = "warn unless each mesh has one forward and one backward unit per microbatch"
+    mpmd_only = True
 
     def run_on_function(self, function: FuncOp, module: Module, diagnostics: Diagnostics) -> bool:
         counters = [

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from typing import ClassVar
-
 from mpmd_trace.ir.bodies import region_dce
 from mpmd_trace.ir.diagnostics import Diagnostics
 from mpmd_trace.ir.ops import CallOp, FuncOp, Module
@@ -45,8 +43,8 @@ class SinkNegligibleOpsIntoCallOp(Pass):
         }
     """
 
-    name: ClassVar[str] = "mpmd-sink-negligible-ops-into-call-op"
-    summary: ClassVar[str] = "move operand-free ops that all calls pass into the called function"
+    name = "mpmd-sink-negligible-ops-into-call-op"
+    summary = "move operand-free ops that all calls pass into the called function"
 
     def run(self, module: Module, diagnostics: Diagnostics) -> bool:
         all_calls = calls_by_callee(module)

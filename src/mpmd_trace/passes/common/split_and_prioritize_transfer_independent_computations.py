@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from typing import ClassVar
-
 from mpmd_trace.ir.bodies import free_values, remembers
 from mpmd_trace.ir.core import Op, Region, Value
 from mpmd_trace.ir.diagnostics import Diagnostics
@@ -46,9 +44,9 @@ class SplitAndPrioritizeTransferIndependentComputations(FunctionPass):
         return %1#0, %2 : !a, !a
     """
 
-    name: ClassVar[str] = "mpmd-split-and-prioritize-transfer-independent-computations"
-    summary: ClassVar[str] = "split off, in front, the work of fragments that needs no transferred operand"
-    distributed_only: ClassVar[bool] = False
+    name = "mpmd-split-and-prioritize-transfer-independent-computations"
+    summary = "split off, in front, the work of fragments that needs no transferred operand"
+    distributed_only = False
 
     def run_on_function(self, function: FuncOp, module: Module, diagnostics: Diagnostics) -> bool:
         sizes = BlockSizes()

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import dataclasses
-from typing import ClassVar
 
 from mpmd_trace.ir.bodies import remembers
 from mpmd_trace.ir.core import Op, Region
@@ -51,9 +50,9 @@ class SplitBwdFragments(FunctionPass):
         return %1, %2 : !a, !b
     """
 
-    name: ClassVar[str] = "mpmd-split-bwd-fragments"
-    summary: ClassVar[str] = "split backward fragments into a part with the transferred results and the rest"
-    distributed_only: ClassVar[bool] = False
+    name = "mpmd-split-bwd-fragments"
+    summary = "split backward fragments into a part with the transferred results and the rest"
+    distributed_only = False
 
     split_first_stage: bool = option(
         False, "also split backward fragments without transferred results, at the parameter gradients"

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import dataclasses
-from typing import ClassVar
 
 from mpmd_trace.ir.attributes import ArrayAttr, StringAttr
 from mpmd_trace.ir.bodies import BodyBuilder
@@ -45,9 +44,9 @@ class UniquifyFunctionInputsOutputs(FunctionPass):
         return %0, %1 : !a, !a
     """
 
-    name: ClassVar[str] = "mpmd-uniquify-function-inputs-outputs"
-    summary: ClassVar[str] = "return every value once and no argument directly"
-    mpmd_only: ClassVar[bool] = True
+    name = "mpmd-uniquify-function-inputs-outputs"
+    summary = "return every value once and no argument directly"
+    mpmd_only = True
 
     use_transfer_instead_of_fragment: bool = option(False, "copy with identity transfers instead of fragments")
 

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from typing import ClassVar
-
 from mpmd_trace.ir.attributes import IntegerAttr, parse_attribute
 from mpmd_trace.ir.bodies import copied_ops
 from mpmd_trace.ir.core import Value, make_op
@@ -42,8 +40,8 @@ class UnrollForLoops(FunctionPass):
         }
     """
 
-    name: ClassVar[str] = "mpmd-unroll-for-loops"
-    summary: ClassVar[str] = "replace every mpmd.for by its iterations"
+    name = "mpmd-unroll-for-loops"
+    summary = "replace every mpmd.for by its iterations"
 
     def run_on_function(self, function: FuncOp, module: Module, diagnostics: Diagnostics) -> bool:
         loops = [op for op in function_ops(function) if isinstance(op, ForOp)]

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import dataclasses
 from collections.abc import Callable, Hashable
-from typing import ClassVar
 
 from mpmd_trace.diagnostics.messages import Note
 from mpmd_trace.ir.diagnostics import Diagnostics
@@ -55,8 +54,8 @@ class VerifyStageMerging(FunctionPass):
       their own (mpmd_trace.call with call_counter), or its computations other names, or leave the stages out
     """
 
-    name: ClassVar[str] = "mpmd-verify-stage-merging"
-    summary: ClassVar[str] = "reject two fragments for the same stage, phase and microbatch"
+    name = "mpmd-verify-stage-merging"
+    summary = "reject two fragments for the same stage, phase and microbatch"
 
     def loop_of(self) -> Callable[[FragmentOp, int | None, int | None], int]:
         """Return a function from fragments, their phase and their microbatch to the loop that may run a stage."""

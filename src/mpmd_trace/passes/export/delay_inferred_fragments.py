@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from typing import ClassVar
-
 from mpmd_trace.ir.core import Op
 from mpmd_trace.ir.diagnostics import Diagnostics
 from mpmd_trace.ir.ops import FragmentOp, FuncOp, Module
@@ -53,10 +51,10 @@ class DelayInferredFragments(FunctionPass):
         return %0, %2 : !a, !a
     """
 
-    name: ClassVar[str] = "mpmd-delay-inferred-fragments"
-    summary: ClassVar[str] = "move inferred fragments to their first users"
-    mpmd_only: ClassVar[bool] = True
-    entry_only: ClassVar[bool] = True
+    name = "mpmd-delay-inferred-fragments"
+    summary = "move inferred fragments to their first users"
+    mpmd_only = True
+    entry_only = True
 
     def run_on_function(self, function: FuncOp, module: Module, diagnostics: Diagnostics) -> bool:
         block = function.body

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from typing import ClassVar
-
 from mpmd_trace.ir.diagnostics import Diagnostics
 from mpmd_trace.ir.ops import FuncOp, Module, TransferOp
 from mpmd_trace.ir.types import MeshTensorType
@@ -41,10 +39,10 @@ class DelayTransfersFromCpu(FunctionPass):
         }
     """
 
-    name: ClassVar[str] = "mpmd-delay-transfers-from-cpu"
-    summary: ClassVar[str] = "move transfers from the host to their first users"
-    mpmd_only: ClassVar[bool] = True
-    entry_only: ClassVar[bool] = True
+    name = "mpmd-delay-transfers-from-cpu"
+    summary = "move transfers from the host to their first users"
+    mpmd_only = True
+    entry_only = True
 
     def run_on_function(self, function: FuncOp, module: Module, diagnostics: Diagnostics) -> bool:
         block = function.body

@@ -9,7 +9,7 @@ import logging
 import re
 import sys
 from collections.abc import Hashable, Iterator, Sequence
-from typing import ClassVar, cast
+from typing import cast
 
 from mpmd_trace.ir.attributes import (
     UNIT,
@@ -176,8 +176,8 @@ class LowerToFragmentCalls(Pass):
         }
     """
 
-    name: ClassVar[str] = "mpmd-lower-to-fragment-calls"
-    summary: ClassVar[str] = "turn fragments into calls of one function per distinct body and mesh"
+    name = "mpmd-lower-to-fragment-calls"
+    summary = "turn fragments into calls of one function per distinct body and mesh"
 
     verbose_logging: bool = option(False, "log the fragments of every mesh with their functions")
     share_across_shardings: bool = option(

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 from collections.abc import Callable, Hashable, Sequence
-from typing import ClassVar, NamedTuple
+from typing import NamedTuple
 
 from mpmd_trace.ir.attributes import ArrayAttr, Attribute, BoolAttr, DictAttr, IntegerAttr
 from mpmd_trace.ir.core import BlockArg, Op, OpResult, Region, Use, Value
@@ -54,9 +54,9 @@ class MarkAliasingAndDonation(FunctionPass):
         return %1 : !a
     """
 
-    name: ClassVar[str] = "mpmd-mark-aliasing-and-donation"
-    summary: ClassVar[str] = "mark the fragment operands whose buffers may be reused"
-    mpmd_only: ClassVar[bool] = True
+    name = "mpmd-mark-aliasing-and-donation"
+    summary = "mark the fragment operands whose buffers may be reused"
+    mpmd_only = True
 
     def run_on_function(self, function: FuncOp, module: Module, diagnostics: Diagnostics) -> bool:
         given: dict[Value, DictAttr] = dict(zip(function.args, function.arg_attrs, strict=True))

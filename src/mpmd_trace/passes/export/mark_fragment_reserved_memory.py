@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from typing import ClassVar
 
 from mpmd_trace.ir.attributes import ArrayAttr, IntegerAttr, MeshAttr
 from mpmd_trace.ir.core import Op, Value
@@ -49,9 +48,9 @@ class MarkFragmentReservedMemory(FunctionPass):
         return %0, %1 : !a, !a
     """
 
-    name: ClassVar[str] = "mpmd-mark-fragment-reserved-memory"
-    summary: ClassVar[str] = "record the bytes of other live buffers on each fragment"
-    mpmd_only: ClassVar[bool] = True
+    name = "mpmd-mark-fragment-reserved-memory"
+    summary = "record the bytes of other live buffers on each fragment"
+    mpmd_only = True
 
     def run_on_function(self, function: FuncOp, module: Module, diagnostics: Diagnostics) -> bool:
         count = _Count(function, mesh_symbols(module), diagnostics)

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import dataclasses
 from collections.abc import Hashable
-from typing import ClassVar
 
 from mpmd_trace.ir.attributes import ArrayAttr, Attribute, DictAttr, StringAttr
 from mpmd_trace.ir.core import OpResult, Value
@@ -52,9 +51,9 @@ class MarkInputOutputWithLayouts(FunctionPass):
         }
     """
 
-    name: ClassVar[str] = "mpmd-mark-input-output-with-layouts"
-    summary: ClassVar[str] = "make the layouts of fragments and program inputs and outputs agree"
-    entry_only: ClassVar[bool] = True
+    name = "mpmd-mark-input-output-with-layouts"
+    summary = "make the layouts of fragments and program inputs and outputs agree"
+    entry_only = True
 
     def run_on_function(self, function: FuncOp, module: Module, diagnostics: Diagnostics) -> bool:
         marker = _Marker(function, diagnostics)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import ClassVar, cast
+from typing import cast
 
 from mpmd_trace.ir.attributes import ArrayAttr, Attribute, DictAttr, StringAttr, SymbolRefAttr
 from mpmd_trace.ir.core import BlockArg, Op, OpResult, Region, Use, Value
@@ -57,9 +57,9 @@ class MarkOffloadedInputOutput(FunctionPass):
         }
     """
 
-    name: ClassVar[str] = "mpmd-mark-offloaded-input-output"
-    summary: ClassVar[str] = "mark fragment arguments and results that live in host memory"
-    entry_only: ClassVar[bool] = True
+    name = "mpmd-mark-offloaded-input-output"
+    summary = "mark fragment arguments and results that live in host memory"
+    entry_only = True
 
     def run_on_function(self, function: FuncOp, module: Module, diagnostics: Diagnostics) -> bool:
         _mark(function, HostMemory(module, diagnostics), diagnostics)

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import logging
-from typing import ClassVar
 
 from mpmd_trace.ir.attributes import ArrayAttr, Attribute, TensorShardingPerValueAttr
 from mpmd_trace.ir.bodies import map_ops, remembers, restrict
@@ -42,10 +41,10 @@ class SinkCreateTokenIntoFragments(FunctionPass):
         return %1 : !a
     """
 
-    name: ClassVar[str] = "mpmd-sink-create-token-into-fragments"
-    summary: ClassVar[str] = "create tokens inside the fragments that use them"
-    distributed_only: ClassVar[bool] = False
-    mpmd_only: ClassVar[bool] = True
+    name = "mpmd-sink-create-token-into-fragments"
+    summary = "create tokens inside the fragments that use them"
+    distributed_only = False
+    mpmd_only = True
 
     def run_on_function(self, function: FuncOp, module: Module, diagnostics: Diagnostics) -> bool:
         fragments = [

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import dataclasses
-from typing import ClassVar
 
 from mpmd_trace.ir.core import OpResult, Value
 from mpmd_trace.ir.diagnostics import Diagnostics
@@ -38,9 +37,9 @@ class ValidateNoBackwardDeps(FunctionPass):
       microbatches cannot overlap there: move one of the computations to another mesh
     """
 
-    name: ClassVar[str] = "mpmd-validate-no-backward-deps"
-    summary: ClassVar[str] = "find values that flow backward through the meshes of a forward program"
-    mpmd_only: ClassVar[bool] = True
+    name = "mpmd-validate-no-backward-deps"
+    summary = "find values that flow backward through the meshes of a forward program"
+    mpmd_only = True
 
     fail_on_backward_deps: bool = option(False, "make it an error")
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import dataclasses
-from typing import ClassVar
 
 from mpmd_trace.ir.attributes import ArrayAttr, StringAttr
 from mpmd_trace.ir.diagnostics import Diagnostics
@@ -42,8 +41,8 @@ class ValidateNoInferredFragments(FunctionPass):
       own: move the code into a named computation on 'a'
     """
 
-    name: ClassVar[str] = "mpmd-validate-no-inferred-fragments"
-    summary: ClassVar[str] = "find inferred fragments that no user fragment absorbed"
+    name = "mpmd-validate-no-inferred-fragments"
+    summary = "find inferred fragments that no user fragment absorbed"
 
     fail_on_inferred_fragments: bool = option(True, "fail for fragments made by a pass that should not leave any")
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import dataclasses
-from typing import ClassVar
 
 from mpmd_trace.diagnostics.location import Location
 from mpmd_trace.ir.diagnostics import Diagnostics
@@ -30,9 +29,9 @@ class ValidateNoParamTransfers(FunctionPass):
       or compute with the parameter on its own mesh
     """
 
-    name: ClassVar[str] = "mpmd-validate-no-param-transfers"
-    summary: ClassVar[str] = "find parameters that are transferred between meshes"
-    mpmd_only: ClassVar[bool] = True
+    name = "mpmd-validate-no-param-transfers"
+    summary = "find parameters that are transferred between meshes"
+    mpmd_only = True
 
     fail_on_param_transfers: bool = option(False, "make it an error")
     param_pattern: str = option("params['transformer", "text that the names of parameters contain")

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import dataclasses
-from typing import ClassVar
 
 from mpmd_trace.ir.attributes import DictAttr, StringAttr
 from mpmd_trace.ir.core import BlockArg, Value
@@ -33,8 +32,8 @@ class ValidateNoReshards(FunctionPass):
     Says: @f on mesh 'a' computes nothing: it only changes shardings or copies values. Give the values the same ...
     """
 
-    name: ClassVar[str] = "mpmd-validate-no-reshards"
-    summary: ClassVar[str] = "find fragments that do nothing but reshard"
+    name = "mpmd-validate-no-reshards"
+    summary = "find fragments that do nothing but reshard"
 
     fail_on_reshard_only_fragments: bool = option(False, "make it an error")
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import dataclasses
-from typing import ClassVar
 
 from mpmd_trace.diagnostics.location import Location
 from mpmd_trace.ir.attributes import MeshAttr
@@ -115,8 +114,8 @@ class SplitDividedBwdFragments(SplitBwdFragments):
     The reference keeps them whole, and compares sizes.
     """
 
-    name: ClassVar[str] = "mpmd-split-divided-bwd-fragments"
-    summary: ClassVar[str] = "mpmd-split-bwd-fragments that divides loops and conditionals first"
+    name = "mpmd-split-divided-bwd-fragments"
+    summary = "mpmd-split-bwd-fragments that divides loops and conditionals first"
 
     def ops_that_stay(
         self,

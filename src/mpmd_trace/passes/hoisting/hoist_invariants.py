@@ -6,7 +6,7 @@ import dataclasses
 import itertools
 import math
 from collections.abc import Container, Iterable, Mapping, Sequence
-from typing import ClassVar, cast
+from typing import cast
 
 from mpmd_trace.ir.attributes import DenseArrayAttr, TensorShardingPerValueAttr, UserOriginAttr
 from mpmd_trace.ir.bodies import BodyBuilder, remembered, restrict, without_dead_ops
@@ -107,10 +107,10 @@ class HoistInvariants(FunctionPass):
         }
     """
 
-    name: ClassVar[str] = "mpmd-hoist-invariants"
-    summary: ClassVar[str] = "compute once what is the same for all microbatches"
-    mpmd_only: ClassVar[bool] = True
-    entry_only: ClassVar[bool] = True
+    name = "mpmd-hoist-invariants"
+    summary = "compute once what is the same for all microbatches"
+    mpmd_only = True
+    entry_only = True
 
     launch: int = option(1 << 20, "the least work to be saved where no collective is, in bytes of memory traffic")
     least: int = option(256, "the least work, likewise, of an expression that is kept")

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 from collections.abc import Mapping
-from typing import ClassVar, cast
+from typing import cast
 
 from mpmd_trace.ir.attributes import TensorShardingAttr
 from mpmd_trace.ir.bodies import remembered
@@ -95,10 +95,10 @@ class ReduceOnce(FunctionPass):
         }
     """
 
-    name: ClassVar[str] = "mpmd-reduce-once"
-    summary: ClassVar[str] = "complete sums over devices once per step instead of once per microbatch"
-    mpmd_only: ClassVar[bool] = True
-    entry_only: ClassVar[bool] = True
+    name = "mpmd-reduce-once"
+    summary = "complete sums over devices once per step instead of once per microbatch"
+    mpmd_only = True
+    entry_only = True
 
     limit: int = option(0, "the memory limit of a device in bytes; 0: unlimited")
     reserved: tuple[Reserved, ...] = option((), "additional bytes needed on meshes, as MESH=BYTES")

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import time
-from typing import Any, ClassVar
+from typing import Any
 
 from mpmd_trace.diagnostics.messages import Diagnostic, MpmdError
 from mpmd_trace.ir.attributes import StringAttr
@@ -60,11 +60,11 @@ class CleanUp(Pass):
         }
     """
 
-    name: ClassVar[str] = "mpmd-clean-up"
-    summary: ClassVar[str] = "chlo-legalize-to-stablehlo, inline, cse and canonicalize"
+    name = "mpmd-clean-up"
+    summary = "chlo-legalize-to-stablehlo, inline, cse and canonicalize"
 
     #: Whether ops of CHLO stay.
-    keeps_chlo: ClassVar[bool] = False
+    keeps_chlo = False
 
     def run(self, module: Module, diagnostics: Diagnostics) -> bool:
         steps: list[Pass]
@@ -146,8 +146,8 @@ class CanonicalizeUnrolled(Pass):
         return %0 : !t
     """
 
-    name: ClassVar[str] = "mpmd-canonicalize-unrolled"
-    summary: ClassVar[str] = "canonicalize what unrolled loops left"
+    name = "mpmd-canonicalize-unrolled"
+    summary = "canonicalize what unrolled loops left"
 
     def run(self, module: Module, diagnostics: Diagnostics) -> bool:
         unrolled = any(

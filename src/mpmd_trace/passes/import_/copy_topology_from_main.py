@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from typing import ClassVar
-
 from mpmd_trace.ir.diagnostics import Diagnostics
 from mpmd_trace.ir.ops import CallOp, Module
 from mpmd_trace.passes.base import Pass
@@ -37,8 +35,8 @@ class CopyTopologyFromMain(Pass):
         }
     """
 
-    name: ClassVar[str] = "mpmd-copy-topology-from-main"
-    summary: ClassVar[str] = "give callees of mpmd.call the topology of their caller and hide them"
+    name = "mpmd-copy-topology-from-main"
+    summary = "give callees of mpmd.call the topology of their caller and hide them"
 
     def run(self, module: Module, diagnostics: Diagnostics) -> bool:
         functions = {f.sym_name: f for f in module.functions}

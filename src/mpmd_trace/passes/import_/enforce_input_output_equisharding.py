@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import dataclasses
-from typing import ClassVar
 
 from mpmd_trace.ir.diagnostics import Diagnostics
 from mpmd_trace.ir.ops import FuncOp, Module, make_transfer
@@ -32,10 +31,10 @@ class EnforceInputOutputEquisharding(FunctionPass):
         }
     """
 
-    name: ClassVar[str] = "mpmd-enforce-input-output-equisharding"
-    summary: ClassVar[str] = "transfer outputs to the meshes and shardings of the inputs that they must match"
-    mpmd_only: ClassVar[bool] = True
-    entry_only: ClassVar[bool] = True
+    name = "mpmd-enforce-input-output-equisharding"
+    summary = "transfer outputs to the meshes and shardings of the inputs that they must match"
+    mpmd_only = True
+    entry_only = True
 
     constraints: tuple[SameMesh, ...] = option((), "pairs that must be placed alike, as INPUT:OUTPUT,...")
 

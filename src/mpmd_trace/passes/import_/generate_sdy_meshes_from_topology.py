@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import functools
-from typing import ClassVar, cast
+from typing import cast
 
 from mpmd_trace.diagnostics.spelling import quote
 from mpmd_trace.ir.attributes import MeshAttr, StringAttr, TensorShardingAttr, TopologyAttr
@@ -43,8 +43,8 @@ class GenerateSdyMeshesFromTopology(Pass):
         }
     """
 
-    name: ClassVar[str] = "mpmd-generate-sdy-meshes-from-topology"
-    summary: ClassVar[str] = "replace the sdy meshes by those of the topology (heterogeneous meshes)"
+    name = "mpmd-generate-sdy-meshes-from-topology"
+    summary = "replace the sdy meshes by those of the topology (heterogeneous meshes)"
 
     def run(self, module: Module, diagnostics: Diagnostics) -> bool:
         _Retarget(module, diagnostics).run()

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
-from typing import ClassVar, cast
+from typing import cast
 
 from mpmd_trace.diagnostics.spelling import quote
 from mpmd_trace.ir.core import Block, Op, OpResult
@@ -69,8 +69,8 @@ class InferMeshAssignMeshFuncLeaves(Pass):
         }
     """
 
-    name: ClassVar[str] = "mpmd-infer-mesh-assign-mesh-func-leaves"
-    summary: ClassVar[str] = "give a mesh to outputs, unused values and ops without results"
+    name = "mpmd-infer-mesh-assign-mesh-func-leaves"
+    summary = "give a mesh to outputs, unused values and ops without results"
     infer_transfers: bool = option(False, "place values on the first mesh where the analysis finds none")
     error_limit: int = option(5, "fail after this many errors; -1: never")
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 from collections.abc import Iterable
-from typing import ClassVar, cast
+from typing import cast
 
 from mpmd_trace.ir.core import OpResult
 from mpmd_trace.ir.diagnostics import Diagnostics
@@ -44,8 +44,8 @@ class InferMeshAssignUsingInputOutputConstraints(Pass):
         }
     """
 
-    name: ClassVar[str] = "mpmd-infer-mesh-assign-using-input-output-constraints"
-    summary: ClassVar[str] = "place constrained inputs and outputs on one mesh"
+    name = "mpmd-infer-mesh-assign-using-input-output-constraints"
+    summary = "place constrained inputs and outputs on one mesh"
     constraints: tuple[SameMesh, ...] = option((), "input:output pairs of indices, comma separated")
     verbose_logging: bool = option(False, "accepted for compatibility; nothing is logged")
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import dataclasses
-from typing import ClassVar
 
 from mpmd_trace.ir.attributes import UNIT, Attribute, DenseArrayAttr, ReductionAttr
 from mpmd_trace.ir.core import Block, Op, Value, make_op
@@ -41,9 +40,9 @@ class InferMeshConvertReduceOps(FunctionPass):
         return %1 : !t
     """
 
-    name: ClassVar[str] = "mpmd-infer-mesh-convert-reduce-ops"
-    summary: ClassVar[str] = "turn reductions of values from several meshes into mpmd.reduce"
-    distributed_only: ClassVar[bool] = False
+    name = "mpmd-infer-mesh-convert-reduce-ops"
+    summary = "turn reductions of values from several meshes into mpmd.reduce"
+    distributed_only = False
     infer_cross_mesh_reductions: bool = option(
         False, "convert every marked reduction, not only those that the user asked for"
     )

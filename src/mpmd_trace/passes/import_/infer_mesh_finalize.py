@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 from collections.abc import Iterator, Sequence
-from typing import ClassVar, cast
+from typing import cast
 
 from mpmd_trace.ir.bodies import map_ops
 from mpmd_trace.ir.core import Op, Region
@@ -52,8 +52,8 @@ class InferMeshFinalize(Pass):
         }
     """
 
-    name: ClassVar[str] = "mpmd-infer-mesh-finalize"
-    summary: ClassVar[str] = "remove all assigns and unassigns and check that everything has a mesh"
+    name = "mpmd-infer-mesh-finalize"
+    summary = "remove all assigns and unassigns and check that everything has a mesh"
     infer_transfers: bool = option(False, "transfer a value to every mesh that asks for it")
 
     def run(self, module: Module, diagnostics: Diagnostics) -> bool:

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from typing import ClassVar
-
 from mpmd_trace.ir.attributes import ReductionAttr
 from mpmd_trace.ir.core import Block, BlockArg, Op
 from mpmd_trace.ir.diagnostics import Diagnostics
@@ -62,8 +60,8 @@ class InferMeshPopulateSrcSet(Pass):
         }
     """
 
-    name: ClassVar[str] = "mpmd-infer-mesh-populate-src-set"
-    summary: ClassVar[str] = "find the meshes on which each value can be without another transfer"
+    name = "mpmd-infer-mesh-populate-src-set"
+    summary = "find the meshes on which each value can be without another transfer"
 
     def run(self, module: Module, diagnostics: Diagnostics) -> bool:
         analysis = _SrcSets(MeshSets(module))

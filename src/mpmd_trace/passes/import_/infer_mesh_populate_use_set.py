@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from typing import ClassVar
 
 from mpmd_trace.ir.core import Block, Op, OpResult
 from mpmd_trace.ir.diagnostics import Diagnostics
@@ -54,8 +53,8 @@ class InferMeshPopulateUseSet(Pass):
         }
     """
 
-    name: ClassVar[str] = "mpmd-infer-mesh-populate-use-set"
-    summary: ClassVar[str] = "find the meshes on which each value is needed"
+    name = "mpmd-infer-mesh-populate-use-set"
+    summary = "find the meshes on which each value is needed"
 
     def run(self, module: Module, diagnostics: Diagnostics) -> bool:
         analysis = _UseSets(MeshSets(module))

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 from collections.abc import Sequence
-from typing import ClassVar, cast
+from typing import cast
 
 from mpmd_trace.ir.attributes import ArrayAttr, DenseArrayAttr, DictAttr
 from mpmd_trace.ir.core import Block, Op, OpResult, Use, Value, op_like
@@ -80,8 +80,8 @@ class InferMeshRewriteUsingAnalysis(Pass):
         }
     """
 
-    name: ClassVar[str] = "mpmd-infer-mesh-rewrite-using-analysis"
-    summary: ClassVar[str] = "put meshless ops into fragments and type callees"
+    name = "mpmd-infer-mesh-rewrite-using-analysis"
+    summary = "put meshless ops into fragments and type callees"
     max_clones: int = option(1, "copy an op into at most this many fragments, else give it its own")
 
     def rewriter(self, function: FuncOp, sets: MeshSets, diagnostics: Diagnostics) -> Rewrite:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import dataclasses
 from collections.abc import Sequence
-from typing import ClassVar
 
 from mpmd_trace.ir.attributes import UNIT
 from mpmd_trace.ir.core import Block, Op, Value
@@ -46,8 +45,8 @@ class InferMeshValidateNoAdditionalTransfersNeeded(Pass):
     Says: the result of this op is needed on mesh "b", but the op can only run on mesh "a"; a transfer to mesh "b" ...
     """
 
-    name: ClassVar[str] = "mpmd-infer-mesh-validate-no-additional-transfers-needed"
-    summary: ClassVar[str] = "check that every value can be where it is needed without new transfers"
+    name = "mpmd-infer-mesh-validate-no-additional-transfers-needed"
+    summary = "check that every value can be where it is needed without new transfers"
     error_limit: int = option(5, "stop after this many errors; -1 reports all")
 
     def run(self, module: Module, diagnostics: Diagnostics) -> bool:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import dataclasses
-from typing import ClassVar
 
 from mpmd_trace.ir.core import Op, Value
 from mpmd_trace.ir.diagnostics import Diagnostics
@@ -35,8 +34,8 @@ class InferMeshValidateSrcSetNotEmpty(Pass):
     Says: no mesh has all operands of this op, and nothing says where it should run: ...
     """
 
-    name: ClassVar[str] = "mpmd-infer-mesh-validate-src-set-not-empty"
-    summary: ClassVar[str] = "check that every op can be on some mesh"
+    name = "mpmd-infer-mesh-validate-src-set-not-empty"
+    summary = "check that every op can be on some mesh"
     error_limit: int = option(5, "stop after this many errors; -1 reports all")
 
     def run(self, module: Module, diagnostics: Diagnostics) -> bool:

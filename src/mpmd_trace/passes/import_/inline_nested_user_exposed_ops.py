@@ -5,7 +5,6 @@ from __future__ import annotations
 import dataclasses
 import logging
 from collections.abc import Mapping
-from typing import ClassVar
 
 from mpmd_trace.diagnostics.spelling import quote
 from mpmd_trace.ir.assignment import Assignment
@@ -50,8 +49,8 @@ class InlineNestedUserExposedOps(FunctionPass):
         return %0 : !t
     """
 
-    name: ClassVar[str] = "mpmd-inline-nested-user-exposed-ops"
-    summary: ClassVar[str] = "inline named ops into the named computation around them"
+    name = "mpmd-inline-nested-user-exposed-ops"
+    summary = "inline named ops into the named computation around them"
 
     assignment: tuple[NameAssignment, ...] = option((), "meshes of names, as NAME@MESH[/STAGE],...")
 

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from typing import ClassVar
-
 from mpmd_trace.ir.bodies import map_ops
 from mpmd_trace.ir.core import Region
 from mpmd_trace.ir.diagnostics import Diagnostics
@@ -39,8 +37,8 @@ class InsertNamelessCloneOfNegligibleOps(FunctionPass):
         return %0, %1 : !t, !t
     """
 
-    name: ClassVar[str] = "mpmd-insert-nameless-clone-of-negligible-ops"
-    summary: ClassVar[str] = "repeat constants that named computations return outside of them"
+    name = "mpmd-insert-nameless-clone-of-negligible-ops"
+    summary = "repeat constants that named computations return outside of them"
 
     def run_on_function(self, function: FuncOp, module: Module, diagnostics: Diagnostics) -> bool:
         return _insert_clones(function.regions[0])

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import dataclasses
 from collections.abc import Mapping
-from typing import ClassVar
 
 from mpmd_trace.ir.core import Op, Value
 from mpmd_trace.ir.diagnostics import Diagnostics
@@ -65,8 +64,8 @@ class IntroduceTransfers(Pass):
         return %0, %2 : !b, !a
     """
 
-    name: ClassVar[str] = "mpmd-introduce-transfers"
-    summary: ClassVar[str] = "turn assignments of a value to another mesh into transfers"
+    name = "mpmd-introduce-transfers"
+    summary = "turn assignments of a value to another mesh into transfers"
 
     def run(self, module: Module, diagnostics: Diagnostics) -> bool:
         functions = {f.sym_name: f for f in module.functions}

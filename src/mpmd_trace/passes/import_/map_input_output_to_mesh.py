@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import dataclasses
 import logging
-from typing import ClassVar
 
 from mpmd_trace.diagnostics.spelling import quote
 from mpmd_trace.ir.assignment import Assignment
@@ -55,10 +54,10 @@ class MapInputOutputToMesh(FunctionPass):
         }
     """
 
-    name: ClassVar[str] = "mpmd-map-input-output-to-mesh"
-    summary: ClassVar[str] = "apply the meshes that the user gave for inputs and outputs"
-    mpmd_only: ClassVar[bool] = True
-    entry_only: ClassVar[bool] = True
+    name = "mpmd-map-input-output-to-mesh"
+    summary = "apply the meshes that the user gave for inputs and outputs"
+    mpmd_only = True
+    entry_only = True
 
     input_assignment: tuple[IndexAssignment, ...] = option((), "meshes of inputs, as INDEX@MESH[#KIND],...")
     output_assignment: tuple[IndexAssignment, ...] = option((), "meshes of outputs, as INDEX@MESH[#KIND],...")

@@ -5,7 +5,6 @@ from __future__ import annotations
 import dataclasses
 import logging
 from collections.abc import Mapping
-from typing import ClassVar
 
 from mpmd_trace.diagnostics.spelling import quote
 from mpmd_trace.ir.assignment import Assignment
@@ -52,8 +51,8 @@ class MapNamedOpsToMpmdOps(FunctionPass):
         return %4 : !t
     """
 
-    name: ClassVar[str] = "mpmd-map-named-ops-to-mpmd-ops"
-    summary: ClassVar[str] = "turn named computations into fragments, named tensors into assignments"
+    name = "mpmd-map-named-ops-to-mpmd-ops"
+    summary = "turn named computations into fragments, named tensors into assignments"
 
     assignment: tuple[NameAssignment, ...] = option((), "meshes of names, as NAME@MESH[/STAGE],...")
 

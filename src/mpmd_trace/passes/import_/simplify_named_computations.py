@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from typing import ClassVar
-
 from mpmd_trace.ir.bodies import map_ops
 from mpmd_trace.ir.core import Op, Region, Value, make_op
 from mpmd_trace.ir.diagnostics import Diagnostics
@@ -42,8 +40,8 @@ class SimplifyNamedComputations(FunctionPass):
         return %0, %x, %0 : !t, !t, !t
     """
 
-    name: ClassVar[str] = "mpmd-simplify-named-computations"
-    summary: ClassVar[str] = "drop repeated, unused and passed-through values of named computations"
+    name = "mpmd-simplify-named-computations"
+    summary = "drop repeated, unused and passed-through values of named computations"
 
     def run_on_function(self, function: FuncOp, module: Module, diagnostics: Diagnostics) -> bool:
         barriers: list[Pattern] = [_BypassBarriersInBody(), _BypassBarrier()]

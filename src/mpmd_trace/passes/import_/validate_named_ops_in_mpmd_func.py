@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from typing import ClassVar
-
 from mpmd_trace.ir.core import Op
 from mpmd_trace.ir.diagnostics import Diagnostics
 from mpmd_trace.ir.ops import FuncOp, Module, NamedComputationOp, NamedTensorOp
@@ -26,9 +24,9 @@ class ValidateNamedOpsInMpmdFunc(FunctionPass):
       functions or mpmd ops: call that function with mpmd.call, or move the name into the entry point
     """
 
-    name: ClassVar[str] = "mpmd-validate-named-ops-in-mpmd-func"
-    summary: ClassVar[str] = "report named ops in places where they can have no mesh"
-    distributed_only: ClassVar[bool] = False
+    name = "mpmd-validate-named-ops-in-mpmd-func"
+    summary = "report named ops in places where they can have no mesh"
+    distributed_only = False
 
     def run_on_function(self, function: FuncOp, module: Module, diagnostics: Diagnostics) -> bool:
         _validate(function, function, diagnostics)

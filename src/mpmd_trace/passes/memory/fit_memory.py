@@ -6,7 +6,6 @@ import dataclasses
 import itertools
 import math
 from collections.abc import Callable, Mapping, Sequence
-from typing import ClassVar
 
 from mpmd_trace.ir.attributes import UNIT, MeshAttr, TensorShardingAttr
 from mpmd_trace.ir.core import Value
@@ -97,10 +96,10 @@ class FitMemory(FunctionPass):
         }
     """
 
-    name: ClassVar[str] = "mpmd-fit-memory"
-    summary: ClassVar[str] = "recompute activations, or keep them in host memory, so that a step fits"
-    mpmd_only: ClassVar[bool] = True
-    entry_only: ClassVar[bool] = True
+    name = "mpmd-fit-memory"
+    summary = "recompute activations, or keep them in host memory, so that a step fits"
+    mpmd_only = True
+    entry_only = True
 
     limit: int = option(0, "the memory limit of a device in bytes; 0: unlimited")
     remat: bool = option(False, "whether activations may be recomputed")

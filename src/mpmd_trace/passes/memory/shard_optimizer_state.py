@@ -11,7 +11,7 @@ import itertools
 import math
 import re
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from typing import ClassVar, NamedTuple
+from typing import NamedTuple
 
 from mpmd_trace.diagnostics.messages import MpmdError
 from mpmd_trace.ir.attributes import UNIT, MeshAttr, StringAttr, TensorShardingAttr
@@ -103,10 +103,10 @@ class ShardOptimizerState(FunctionPass):
         }
     """
 
-    name: ClassVar[str] = "mpmd-shard-optimizer-state"
-    summary: ClassVar[str] = "shard optimizer state over axes of its mesh"
-    mpmd_only: ClassVar[bool] = True
-    entry_only: ClassVar[bool] = True
+    name = "mpmd-shard-optimizer-state"
+    summary = "shard optimizer state over axes of its mesh"
+    mpmd_only = True
+    entry_only = True
 
     axes: tuple[str, ...] = option((), "the axes; those that a mesh does not have are left out there")
     replaced: tuple[Replaced, ...] = option((), "the arguments that results replace, as ARGUMENT:RESULT:LIKE")

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import dataclasses
 from collections.abc import Sequence
-from typing import ClassVar
 
 from mpmd_trace.ir.attributes import DictAttr
 from mpmd_trace.ir.core import Op, Value, make_op
@@ -58,8 +57,8 @@ class AccumulateInCalls(Pass):
         }
     """
 
-    name: ClassVar[str] = "mpmd-accumulate-in-calls"
-    summary: ClassVar[str] = "accumulate sums over calls inside the calls"
+    name = "mpmd-accumulate-in-calls"
+    summary = "accumulate sums over calls inside the calls"
 
     def run(self, module: Module, diagnostics: Diagnostics) -> bool:
         changed = False

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import dataclasses
 from collections.abc import Mapping, Sequence
-from typing import ClassVar
 
 from mpmd_trace.diagnostics.location import Location
 from mpmd_trace.ir.attributes import (
@@ -90,8 +89,8 @@ class CutInCalls(Pass):
         }
     """
 
-    name: ClassVar[str] = "mpmd-cut-in-calls"
-    summary: ClassVar[str] = "let called functions cut microbatches out of the batch themselves"
+    name = "mpmd-cut-in-calls"
+    summary = "let called functions cut microbatches out of the batch themselves"
 
     def run(self, module: Module, diagnostics: Diagnostics) -> bool:
         calls = calls_by_callee(module)

@@ -5,7 +5,6 @@ from __future__ import annotations
 import dataclasses
 import itertools
 from collections.abc import Hashable, Iterator, Mapping, Sequence
-from typing import ClassVar
 
 from mpmd_trace.ir.core import Op
 from mpmd_trace.ir.diagnostics import Diagnostics
@@ -104,8 +103,8 @@ class FollowSchedule(PipelineScheduler):
     order is the nearest one, and a warning says why.
     """
 
-    name: ClassVar[str] = "mpmd-follow-schedule"
-    summary: ClassVar[str] = "mpmd-pipeline-scheduler with orders on top, and several loops over microbatches"
+    name = "mpmd-follow-schedule"
+    summary = "mpmd-pipeline-scheduler with orders on top, and several loops over microbatches"
 
     schedule: Order = option(
         ActionOrder.of(SCHEDULES["1F1B"]), f"The schedule: {', '.join(SCHEDULES)}.", name="must-happen-before"

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import dataclasses
-from typing import ClassVar
 
 from mpmd_trace.ir.attributes import UNIT
 from mpmd_trace.ir.bodies import BodyBuilder, remembers
@@ -58,10 +57,10 @@ class GatherIndices(FunctionPass):
         }
     """
 
-    name: ClassVar[str] = "mpmd-gather-indices"
-    summary: ClassVar[str] = "make the indices of microbatches by one fragment a mesh"
-    mpmd_only: ClassVar[bool] = True
-    entry_only: ClassVar[bool] = True
+    name = "mpmd-gather-indices"
+    summary = "make the indices of microbatches by one fragment a mesh"
+    mpmd_only = True
+    entry_only = True
     stay: bool = option(True, "mark the fragment, which else might be merged with one of a microbatch")
 
     def run_on_function(self, function: FuncOp, module: Module, diagnostics: Diagnostics) -> bool:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import dataclasses
-from typing import ClassVar
 
 from mpmd_trace.ir.ops import FragmentOp, FuncOp, TransferOp
 from mpmd_trace.passes.base import option
@@ -16,8 +15,8 @@ from mpmd_trace.passes.fragment_info import is_of_microbatch
 class MergeInferredApart(MergeInferredFragments):
     """`mpmd-merge-inferred-fragments`, in which programs of microbatches stay equal."""
 
-    name: ClassVar[str] = "mpmd-merge-inferred-apart"
-    summary: ClassVar[str] = "mpmd-merge-inferred-fragments that keeps programs of microbatches equal"
+    name = "mpmd-merge-inferred-apart"
+    summary = "mpmd-merge-inferred-fragments that keeps programs of microbatches equal"
 
     keep_sends_separate: bool = option(False, "keep inferred fragments that send what they make of gradients")
     uniform: bool = option(

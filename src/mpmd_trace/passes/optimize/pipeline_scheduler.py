@@ -6,7 +6,6 @@ import dataclasses
 import itertools
 import logging
 from collections.abc import Mapping, Sequence
-from typing import ClassVar
 
 from mpmd_trace.ir.core import Op
 from mpmd_trace.ir.diagnostics import Diagnostics
@@ -117,9 +116,9 @@ class PipelineScheduler(FunctionPass):
         return %2, %1 : !b, !b
     """
 
-    name: ClassVar[str] = "mpmd-pipeline-scheduler"
-    summary: ClassVar[str] = "order the fragments of each mesh by a pipeline schedule"
-    mpmd_only: ClassVar[bool] = True
+    name = "mpmd-pipeline-scheduler"
+    summary = "order the fragments of each mesh by a pipeline schedule"
+    mpmd_only = True
     schedule: Order = option(SCHEDULES["1F1B"], f"The schedule: {', '.join(SCHEDULES)}.", name="must-happen-before")
     remove_control_dependencies: bool = option(True, "remove the control operands that express the order at the end")
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import dataclasses
-from typing import ClassVar
 
 from mpmd_trace.ir.attributes import UNIT
 from mpmd_trace.ir.diagnostics import Diagnostics
@@ -81,8 +80,8 @@ class RematFragment(FunctionPass):
         return %1, %3 : !a, !a
     """
 
-    name: ClassVar[str] = "mpmd-remat-fragment"
-    summary: ClassVar[str] = "recompute forward fragments for the backward fragments that use them"
+    name = "mpmd-remat-fragment"
+    summary = "recompute forward fragments for the backward fragments that use them"
     merge_remat_fragments: bool = option(False, "merge the copy into the backward fragment")
 
     def run_on_function(self, function: FuncOp, module: Module, diagnostics: Diagnostics) -> bool:

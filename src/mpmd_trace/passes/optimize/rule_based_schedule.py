@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import dataclasses
 import logging
-from typing import ClassVar
 
 from mpmd_trace.ir.core import Op
 from mpmd_trace.ir.diagnostics import Diagnostics
@@ -58,9 +57,9 @@ class RuleBasedSchedule(FunctionPass):
         return %1, %0 : !a, !a
     """
 
-    name: ClassVar[str] = "mpmd-rule-based-schedule"
-    summary: ClassVar[str] = "order fragments by the user's rules"
-    mpmd_only: ClassVar[bool] = True
+    name = "mpmd-rule-based-schedule"
+    summary = "order fragments by the user's rules"
+    mpmd_only = True
     rules: tuple[ScheduleRule, ...] = option(
         (), "Comma separated rules: FragmentScheduleRule(ordered_fragments=[INFO->INFO])."
     )

@@ -5,7 +5,7 @@ from __future__ import annotations
 import dataclasses
 from collections.abc import Hashable, Iterable, Mapping
 from graphlib import CycleError, TopologicalSorter
-from typing import ClassVar, TypeVar
+from typing import TypeVar
 
 from mpmd_trace.diagnostics.messages import MpmdError, Note
 from mpmd_trace.ir.attributes import TopologyAttr
@@ -65,8 +65,8 @@ class FindStages(Pass):
         }
     """
 
-    name: ClassVar[str] = "mpmd-find-stages"
-    summary: ClassVar[str] = "order the meshes, and number the stages on them, by the flow of the program"
+    name = "mpmd-find-stages"
+    summary = "order the meshes, and number the stages on them, by the flow of the program"
 
     number: str = option("no", "number the stages, if no name has one: no, loop, or v for flows that turn back")
 

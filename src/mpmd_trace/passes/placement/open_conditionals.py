@@ -5,7 +5,6 @@ from __future__ import annotations
 import functools
 from collections import deque
 from collections.abc import Iterable
-from typing import ClassVar
 
 from mpmd_trace.ir.attributes import Attribute, IntegerAttr, StringAttr, parse_attribute
 from mpmd_trace.ir.bodies import free_values
@@ -92,8 +91,8 @@ class OpenConditionals(Pass):
         return %2, %3 : !t, !t
     """
 
-    name: ClassVar[str] = "mpmd-open-conditionals"
-    summary: ClassVar[str] = "let mpmd-place divide conditionals among meshes"
+    name = "mpmd-open-conditionals"
+    summary = "let mpmd-place divide conditionals among meshes"
 
     def run(self, module: Module, diagnostics: Diagnostics) -> bool:
         return change_each(module, _KINDS, _open_all)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 from collections.abc import Sequence
-from typing import ClassVar, cast
+from typing import cast
 
 from mpmd_trace.ir.bodies import free_values
 from mpmd_trace.ir.core import BlockArg, Op, Use, Value
@@ -74,8 +74,8 @@ class Place(Pass):
         return %3, %2 : !a, !b
     """
 
-    name: ClassVar[str] = "mpmd-place"
-    summary: ClassVar[str] = "place unnamed code where the fewest bytes move"
+    name = "mpmd-place"
+    summary = "place unnamed code where the fewest bytes move"
     constraints: tuple[SameMesh, ...] = option((), "input:output pairs of indices that are to share a mesh")
 
     def run(self, module: Module, diagnostics: Diagnostics) -> bool:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Hashable, Sequence
-from typing import ClassVar, cast
+from typing import cast
 
 from mpmd_trace.ir.attributes import DenseArrayAttr
 from mpmd_trace.ir.bodies import region_dce
@@ -52,8 +52,8 @@ class RegroupSums(Pass):
         return %4 : !t
     """
 
-    name: ClassVar[str] = "mpmd-regroup-sums"
-    summary: ClassVar[str] = "sum the values of each mesh before those of several meshes"
+    name = "mpmd-regroup-sums"
+    summary = "sum the values of each mesh before those of several meshes"
 
     def run(self, module: Module, diagnostics: Diagnostics) -> bool:
         graph = CallGraph(module)

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import ClassVar
 
 from mpmd_trace.ir.attributes import DenseArrayAttr
 from mpmd_trace.ir.bodies import region_dce
@@ -47,8 +46,8 @@ class SplitConcatenations(Pass):
         return %0, %1 : tensor<4xf32>, tensor<4xf32>
     """
 
-    name: ClassVar[str] = "mpmd-split-concatenations"
-    summary: ClassVar[str] = "split computations on concatenated values of several meshes"
+    name = "mpmd-split-concatenations"
+    summary = "split computations on concatenated values of several meshes"
 
     def run(self, module: Module, diagnostics: Diagnostics) -> bool:
         return change_each(module, ("stablehlo.concatenate",), lambda *given: _Splitting(*given).run())

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
-from typing import ClassVar
 
 from mpmd_trace.ir.bodies import effective_operands, region_dce
 from mpmd_trace.ir.core import BlockArg, Op, Region, Value, op_like
@@ -74,8 +73,8 @@ class SplitLoops(Pass):
         return %0#1, %4#1 : !t, !t
     """
 
-    name: ClassVar[str] = "mpmd-split-loops"
-    summary: ClassVar[str] = "one loop for each mesh where the values of a loop are independent"
+    name = "mpmd-split-loops"
+    summary = "one loop for each mesh where the values of a loop are independent"
 
     def run(self, module: Module, diagnostics: Diagnostics) -> bool:
         return change_each(module, ("stablehlo.while",), _divide_all)

@@ -5,7 +5,6 @@ from __future__ import annotations
 import dataclasses
 import itertools
 from collections.abc import Sequence
-from typing import ClassVar
 
 from mpmd_trace.ir.attributes import MeshAttr
 from mpmd_trace.ir.core import Op, Value
@@ -66,10 +65,10 @@ class DelayConstants(FunctionPass):
         return %3 : !a
     """
 
-    name: ClassVar[str] = "mpmd-delay-constants"
-    summary: ClassVar[str] = "create large constants when they are needed, on meshes that can start without them"
-    mpmd_only: ClassVar[bool] = True
-    entry_only: ClassVar[bool] = True
+    name = "mpmd-delay-constants"
+    summary = "create large constants when they are needed, on meshes that can start without them"
+    mpmd_only = True
+    entry_only = True
 
     least: int = option(1 << 20, "the smallest size on a device in bytes that is worth an additional program")
 

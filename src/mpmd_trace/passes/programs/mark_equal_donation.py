@@ -6,7 +6,6 @@ import dataclasses
 import functools
 import operator
 from collections.abc import Callable, Hashable, Iterable, Mapping, Sequence
-from typing import ClassVar
 
 from mpmd_trace.ir.attributes import DictAttr
 from mpmd_trace.ir.bodies import effective_operands, remembers
@@ -29,8 +28,8 @@ class MarkEqualDonation(MarkAliasingAndDonation):
     copy the operand first.
     """
 
-    name: ClassVar[str] = "mpmd-mark-equal-donation"
-    summary: ClassVar[str] = "mpmd-mark-aliasing-and-donation with which equal fragments donate the same"
+    name = "mpmd-mark-equal-donation"
+    summary = "mpmd-mark-aliasing-and-donation with which equal fragments donate the same"
 
     def needed(self, function: FuncOp) -> Callable[[Use, FragmentOp], bool]:
         program = _programs(op for op in function.body if isinstance(op, FragmentOp))

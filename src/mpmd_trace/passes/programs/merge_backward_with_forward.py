@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from typing import ClassVar
-
 from mpmd_trace.ir.core import Op
 from mpmd_trace.ir.diagnostics import Diagnostics
 from mpmd_trace.ir.ops import FragmentOp, FuncOp, Module
@@ -51,8 +49,8 @@ class MergeBackwardWithForward(FunctionPass):
         return %0#0, %0#1 : !a, !a
     """
 
-    name: ClassVar[str] = "mpmd-merge-backward-with-forward"
-    summary: ClassVar[str] = "merge a backward fragment with the next microbatch's forward that follows it"
+    name = "mpmd-merge-backward-with-forward"
+    summary = "merge a backward fragment with the next microbatch's forward that follows it"
 
     def run_on_function(self, function: FuncOp, module: Module, diagnostics: Diagnostics) -> bool:
         order: dict[Op, int] = {op: i for i, op in enumerate(function.body)}

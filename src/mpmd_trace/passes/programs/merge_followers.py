@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import dataclasses
 from collections.abc import Callable
-from typing import ClassVar
 
 from mpmd_trace.ir.core import Op
 from mpmd_trace.ir.diagnostics import Diagnostics
@@ -27,9 +26,9 @@ class MergeFollowers(FunctionPass):
     both have the same, and the stage only where both are of one phase.
     """
 
-    name: ClassVar[str] = "mpmd-merge-followers"
-    summary: ClassVar[str] = "merge fragments that follow each other, where a function says so"
-    mpmd_only: ClassVar[bool] = True
+    name = "mpmd-merge-followers"
+    summary = "merge fragments that follow each other, where a function says so"
+    mpmd_only = True
     #: Whether a fragment and the next one on its mesh may become one.
     may_merge: Callable[[FragmentOp, FragmentOp], bool] | None = None
 

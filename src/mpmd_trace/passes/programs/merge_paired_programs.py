@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping
-from typing import ClassVar
 
 from mpmd_trace.ir.core import Op, Region, Value
 from mpmd_trace.ir.diagnostics import Diagnostics
@@ -54,10 +53,10 @@ class MergePairedPrograms(FunctionPass):
         return %0 : !a
     """
 
-    name: ClassVar[str] = "mpmd-merge-paired-programs"
-    summary: ClassVar[str] = "merge a forward and a backward program that always run together"
-    mpmd_only: ClassVar[bool] = True
-    entry_only: ClassVar[bool] = True
+    name = "mpmd-merge-paired-programs"
+    summary = "merge a forward and a backward program that always run together"
+    mpmd_only = True
+    entry_only = True
 
     def run_on_function(self, function: FuncOp, module: Module, diagnostics: Diagnostics) -> bool:
         order: dict[Op, int] = {op: i for i, op in enumerate(function.body)}

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Hashable
-from typing import ClassVar
 
 from mpmd_trace.ir.diagnostics import Diagnostics
 from mpmd_trace.ir.ops import FragmentOp, FuncOp, Module
@@ -42,8 +41,8 @@ class MergePartsOfStages(FunctionPass):
         return %0#0, %0#1 : !a, !a
     """
 
-    name: ClassVar[str] = "mpmd-merge-parts-of-stages"
-    summary: ClassVar[str] = "merge user fragments of one stage, phase and microbatch that do not need each other"
+    name = "mpmd-merge-parts-of-stages"
+    summary = "merge user fragments of one stage, phase and microbatch that do not need each other"
 
     def run_on_function(self, function: FuncOp, module: Module, diagnostics: Diagnostics) -> bool:
         units = [unit for op in function.body if isinstance(op, FragmentOp) and (unit := _unit(op)) is not None]

@@ -6,7 +6,7 @@ import dataclasses
 import heapq
 import itertools
 from collections.abc import Callable, Iterator, Sequence
-from typing import ClassVar, NamedTuple
+from typing import NamedTuple
 
 from mpmd_trace.ir.core import Op
 from mpmd_trace.ir.diagnostics import Diagnostics
@@ -98,10 +98,10 @@ class OverlapMicrobatches(FunctionPass):
         return %1, %0#1 : !b, !a
     """
 
-    name: ClassVar[str] = "mpmd-overlap-microbatches"
-    summary: ClassVar[str] = "merge a forward and a backward of two microbatches that meet on a mesh"
-    mpmd_only: ClassVar[bool] = True
-    entry_only: ClassVar[bool] = True
+    name = "mpmd-overlap-microbatches"
+    summary = "merge a forward and a backward of two microbatches that meet on a mesh"
+    mpmd_only = True
+    entry_only = True
     always: bool = option(True, "also where the step does not become shorter")
     #: The work of a fragment; without it all are alike, and nothing is hidden.
     work: Callable[[FragmentOp, Module], Work] | None = None

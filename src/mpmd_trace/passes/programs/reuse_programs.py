@@ -5,7 +5,6 @@ from __future__ import annotations
 import dataclasses
 from collections import Counter
 from collections.abc import Sequence
-from typing import ClassVar
 
 from mpmd_trace.ir.attributes import UserOriginAttr
 from mpmd_trace.ir.core import Region, Value
@@ -69,10 +68,10 @@ class ReusePrograms(FunctionPass):
         return %0, %1, %2 : !a, !b, !b
     """
 
-    name: ClassVar[str] = "mpmd-reuse-programs"
-    summary: ClassVar[str] = "let fragments run the programs of other stages as far as they contain them"
-    mpmd_only: ClassVar[bool] = True
-    entry_only: ClassVar[bool] = True
+    name = "mpmd-reuse-programs"
+    summary = "let fragments run the programs of other stages as far as they contain them"
+    mpmd_only = True
+    entry_only = True
 
     least: int = option(64, "the smallest number of ops worth compiling once and launching separately")
 

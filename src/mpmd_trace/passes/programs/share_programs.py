@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Hashable, Iterator, Sequence
-from typing import ClassVar
 
 from mpmd_trace.ir.bodies import BodyBuilder, remembers
 from mpmd_trace.ir.core import Op, Region, Use, Value
@@ -61,10 +60,10 @@ class SharePrograms(FunctionPass):
         return %2#0, %2#1 : !a, !a
     """
 
-    name: ClassVar[str] = "mpmd-share-programs"
-    summary: ClassVar[str] = "share programs of microbatches that differ only in repeated operands"
-    mpmd_only: ClassVar[bool] = True
-    entry_only: ClassVar[bool] = True
+    name = "mpmd-share-programs"
+    summary = "share programs of microbatches that differ only in repeated operands"
+    mpmd_only = True
+    entry_only = True
 
     def run_on_function(self, function: FuncOp, module: Module, diagnostics: Diagnostics) -> bool:
         fragments = [op for op in function.body if isinstance(op, FragmentOp)]

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Collection, Mapping
-from typing import ClassVar
 
 from mpmd_trace.ir.attributes import DictAttr
 from mpmd_trace.ir.core import Op, Value
@@ -56,10 +55,10 @@ class PreferRows(FunctionPass):
         }
     """
 
-    name: ClassVar[str] = "mpmd-prefer-rows"
-    summary: ClassVar[str] = "propagate the axes of a batch before those of weights"
-    mpmd_only: ClassVar[bool] = True
-    entry_only: ClassVar[bool] = True
+    name = "mpmd-prefer-rows"
+    summary = "propagate the axes of a batch before those of weights"
+    mpmd_only = True
+    entry_only = True
 
     def run_on_function(self, function: FuncOp, module: Module, diagnostics: Diagnostics) -> bool:
         arguments, results = function.arg_attrs, function.res_attrs

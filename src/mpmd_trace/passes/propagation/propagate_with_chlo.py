@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import dataclasses
-from typing import ClassVar
 
 from mpmd_trace.ir.diagnostics import Diagnostics
 from mpmd_trace.ir.ops import FragmentOp, FuncOp, Module
@@ -22,8 +21,8 @@ class PropagateWithChlo(ShardyPropagation):
     Shardings that say nothing are dropped first, and readers of a constant expression share it where there are none.
     """
 
-    name: ClassVar[str] = "mpmd-propagate-with-chlo"
-    summary: ClassVar[str] = "mpmd-shardy-propagation with rules for ops of CHLO"
+    name = "mpmd-propagate-with-chlo"
+    summary = "mpmd-shardy-propagation with rules for ops of CHLO"
 
     whole_up_to: int = WHOLE_UP_TO
 

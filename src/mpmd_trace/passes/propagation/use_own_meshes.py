@@ -6,7 +6,6 @@ import functools
 import math
 import re
 from collections.abc import Sequence
-from typing import ClassVar
 
 from mpmd_trace.ir.attributes import (
     SYMBOL,
@@ -56,10 +55,10 @@ class UseOwnMeshes(FunctionPass):
         }
     """
 
-    name: ClassVar[str] = "mpmd-use-own-meshes"
-    summary: ClassVar[str] = "make shardings refer to the mesh of their value (meshes of different sizes)"
-    mpmd_only: ClassVar[bool] = True
-    entry_only: ClassVar[bool] = True
+    name = "mpmd-use-own-meshes"
+    summary = "make shardings refer to the mesh of their value (meshes of different sizes)"
+    mpmd_only = True
+    entry_only = True
 
     def run_on_function(self, function: FuncOp, module: Module, diagnostics: Diagnostics) -> bool:
         return _Retarget(function, module, diagnostics).run()

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from typing import ClassVar
-
 from mpmd_trace.ir.bodies import bodies_in, map_ops
 from mpmd_trace.ir.core import Op, Region, op_like
 from mpmd_trace.ir.diagnostics import Diagnostics
@@ -28,9 +26,9 @@ class ConvertSdyConstants(FunctionPass):
         return %cst : !t
     """
 
-    name: ClassVar[str] = "mpmd-convert-sdy-constants"
-    summary: ClassVar[str] = "turn sdy.constant into stablehlo.constant"
-    distributed_only: ClassVar[bool] = False
+    name = "mpmd-convert-sdy-constants"
+    summary = "turn sdy.constant into stablehlo.constant"
+    distributed_only = False
 
     def run_on_function(self, function: FuncOp, module: Module, diagnostics: Diagnostics) -> bool:
         return any(map(_convert, function.regions))

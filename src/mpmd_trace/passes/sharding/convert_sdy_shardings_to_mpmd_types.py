@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import dataclasses
-from typing import ClassVar
 
 from mpmd_trace.ir.attributes import TensorShardingAttr
 from mpmd_trace.ir.bodies import map_ops
@@ -52,8 +51,8 @@ class ConvertSdyShardingsToMpmdTypes(FunctionPass):
         }
     """
 
-    name: ClassVar[str] = "mpmd-convert-sdy-shardings-to-mpmd-types"
-    summary: ClassVar[str] = "move shardings from attributes into mesh tensor types"
+    name = "mpmd-convert-sdy-shardings-to-mpmd-types"
+    summary = "move shardings from attributes into mesh tensor types"
 
     def finish(self, function: FuncOp) -> None:
         """Do what is left, once all types have their shardings."""

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import itertools
-from typing import ClassVar
 
 from mpmd_trace.ir.attributes import TensorShardingAttr
 from mpmd_trace.ir.core import BlockArg, Op, OpResult, Value
@@ -52,10 +51,10 @@ class EnforceUserShardings(FunctionPass):
         }
     """
 
-    name: ClassVar[str] = "mpmd-enforce-user-shardings"
-    summary: ClassVar[str] = "use the shardings of the function signature at its first and last ops"
-    mpmd_only: ClassVar[bool] = True
-    entry_only: ClassVar[bool] = True
+    name = "mpmd-enforce-user-shardings"
+    summary = "use the shardings of the function signature at its first and last ops"
+    mpmd_only = True
+    entry_only = True
 
     def run_on_function(self, function: FuncOp, module: Module, diagnostics: Diagnostics) -> bool:
         _enforce_arguments(function, diagnostics)

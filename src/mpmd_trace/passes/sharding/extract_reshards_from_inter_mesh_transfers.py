@@ -5,7 +5,7 @@ from __future__ import annotations
 import dataclasses
 import math
 from collections.abc import Callable
-from typing import ClassVar, cast
+from typing import cast
 
 from mpmd_trace.ir.attributes import ArrayAttr, Attribute, MeshAttr, StringAttr, TensorShardingAttr
 from mpmd_trace.ir.bodies import BodyBuilder
@@ -65,8 +65,8 @@ class ExtractReshardsFromInterMeshTransfers(FunctionPass):
         }
     """
 
-    name: ClassVar[str] = "mpmd-extract-reshards-from-inter-mesh-transfers"
-    summary: ClassVar[str] = "move resharding from transfers into fragments"
+    name = "mpmd-extract-reshards-from-inter-mesh-transfers"
+    summary = "move resharding from transfers into fragments"
 
     def copies_between_hosts(self, source: TensorShardingAttr | None, target: TensorShardingAttr | None) -> bool:
         """Return whether a transfer from host memory to host memory is left as it is; all are refused here."""

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from typing import ClassVar
-
 from mpmd_trace.ir.attributes import TensorShardingAttr, TensorShardingPerValueAttr, parse_sharding_body
 from mpmd_trace.ir.bodies import remembered
 from mpmd_trace.ir.core import Region
@@ -46,8 +44,8 @@ class PopulateUnreducedOutSharding(FunctionPass):
         }
     """
 
-    name: ClassVar[str] = "mpmd-populate-unreduced-out-sharding"
-    summary: ClassVar[str] = "put the unreduced axes of sharding constraints into out_shardings"
+    name = "mpmd-populate-unreduced-out-sharding"
+    summary = "put the unreduced axes of sharding constraints into out_shardings"
 
     def run_on_function(self, function: FuncOp, module: Module, diagnostics: Diagnostics) -> bool:
         changed = [_populate(op) for op in function_fragments(function)]

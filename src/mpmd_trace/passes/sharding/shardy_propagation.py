@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import dataclasses
 from collections.abc import Iterator
-from typing import ClassVar
 
 from mpmd_trace.ir.attributes import DictAttr
 from mpmd_trace.ir.core import Block, Region
@@ -63,8 +62,8 @@ class ShardyPropagation(Pass):
         }
     """
 
-    name: ClassVar[str] = "mpmd-shardy-propagation"
-    summary: ClassVar[str] = "run Shardy's sharding propagation through fragments and transfers"
+    name = "mpmd-shardy-propagation"
+    summary = "run Shardy's sharding propagation through fragments and transfers"
 
     #: Programs with at most so many ops, bodies of fragments counted for each fragment, are not reduced.
     whole_up_to: int = 5_000

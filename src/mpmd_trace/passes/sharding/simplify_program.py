@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from typing import ClassVar
-
 from mpmd_trace.ir.diagnostics import Diagnostics
 from mpmd_trace.ir.ops import FuncOp, Module
 from mpmd_trace.passes.base import FunctionPass
@@ -34,9 +32,9 @@ class SimplifyProgram(FunctionPass):
         return %0, %p, %0 : !a, !a, !a
     """
 
-    name: ClassVar[str] = "mpmd-simplify-program"
-    summary: ClassVar[str] = "minimize the operands and results of fragments"
-    distributed_only: ClassVar[bool] = False
+    name = "mpmd-simplify-program"
+    summary = "minimize the operands and results of fragments"
+    distributed_only = False
 
     def run_on_function(self, function: FuncOp, module: Module, diagnostics: Diagnostics) -> bool:
         patterns = Choices([SimplifyRegionOp("mpmd.fragment", keep_attributes=True)])
