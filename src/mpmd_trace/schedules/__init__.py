@@ -22,14 +22,14 @@ from mpmd_trace.schedules._costs import Costs as Costs
 from mpmd_trace.schedules._custom import from_comparator as from_comparator
 from mpmd_trace.schedules._custom import from_function as from_function
 from mpmd_trace.schedules._custom import from_key as from_key
+from mpmd_trace.schedules._dispatch import AUTO_WEIGHT_FRACTION as AUTO_WEIGHT_FRACTION
+from mpmd_trace.schedules._dispatch import zb_auto as zb_auto
 from mpmd_trace.schedules._errors import Problem as Problem
 from mpmd_trace.schedules._errors import ScheduleError as ScheduleError
 from mpmd_trace.schedules._errors import ScheduleWarning as ScheduleWarning
 from mpmd_trace.schedules._exact import Exact as Exact
 from mpmd_trace.schedules._exact import solve_exact as solve_exact
 from mpmd_trace.schedules._graph import StageGraph as StageGraph
-from mpmd_trace.schedules._greedy import AUTO_WEIGHT_FRACTION as AUTO_WEIGHT_FRACTION
-from mpmd_trace.schedules._greedy import zb_auto as zb_auto
 from mpmd_trace.schedules._list_scheduling import forward_passes as forward_passes
 from mpmd_trace.schedules._list_scheduling import training_passes as training_passes
 from mpmd_trace.schedules._overlap import overlapped as overlapped

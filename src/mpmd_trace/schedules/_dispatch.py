@@ -16,6 +16,12 @@ from heapq import heappop, heappush
 
 from mpmd_trace.schedules._actions import Action, Kind
 from mpmd_trace.schedules._chain import Chain
+from mpmd_trace.schedules._costs import Costs
+from mpmd_trace.schedules._memory import limits_of
+from mpmd_trace.schedules._result import Measure
+from mpmd_trace.schedules._schedule import Placement, Schedule, make
+from mpmd_trace.schedules._simulate import simulate
+from mpmd_trace.schedules._zero_bubble import zb_h1_within
 
 _TINY = 1e-9
 _NEVER = math.inf
@@ -29,6 +35,16 @@ SLACKS = (1.0, 1.003, 1.01, 1.02)
 ACTIONS_TO_PLACE = 12_000_000
 """How many actions all attempts together place: half a minute."""
 
+
+AUTO_WEIGHT_FRACTION = 0.5
+"""What zb-auto assumes a weight-gradient keeps of the activations.
+
+32/(34 + 5as/h) is 0.37 and 0.43 for the two smaller models of the paper; any value between 0.2
+and 0.5 gives the same costs for them.
+"""
+
+AUTO_EFFORT = 200_000
+"""How many actions `zb_auto` places: less than a second."""
 
 SLOWEST_FIRST = 0.5
 """How often it is the slowest mesh whose settings are changed."""
@@ -256,3 +272,47 @@ class _Run:
         inputs[s].append(time)
         if self.asleep[s]:
             heappush(self.heap, (time, s))
+
+
+def dispatched_schedule(
+    meshes: int,
+    microbatches: int,
+    costs: Costs,
+    limits: Sequence[float],
+    weight_fraction: float,
+    measure: Measure,
+    effort: int,
+) -> Iterator[Schedule]:
+    """Yield the best schedule that dispatching gives; about `effort` actions are placed to find it."""
+    placement = Placement.loop(meshes)
+    frame = make("zb-auto", [()] * meshes, placement, microbatches)
+    chain = Chain(frame, costs, limits, weight_fraction, measure)
+    rows = dispatch(chain, chain.floor(), effort)
+    if rows is not None:
+        yield make("zb-auto", actions_of(rows), placement, microbatches)
+
+
+def zb_auto(
+    meshes: int,
+    microbatches: int,
+    costs: Costs | None = None,
+    memory_limit: float | Sequence[float] | None = None,
+    weight_fraction: float = AUTO_WEIGHT_FRACTION,
+    effort: int = AUTO_EFFORT,
+) -> Schedule:
+    """Return the best that dispatching gives for these costs and this limit, or ZB-H1 if that is better.
+
+    It has one stage per mesh. `memory_limit` is in microbatches of activations, one number or one per mesh; 2P by
+    default, enough for no bubble. `weight_fraction` is w of `simulate`, `effort` about how many actions are placed.
+    """
+    costs = Costs() if costs is None else costs
+    limits = limits_of(meshes, memory_limit, 2.0 * meshes)
+
+    def score(schedule: Schedule) -> tuple[float, float]:
+        result = simulate(schedule, costs, weight_fraction=weight_fraction)
+        # Rounding keeps noise in the last digits from choosing between equals.
+        return round(result.span, 9), round(result.makespan, 9)
+
+    plain = replace(zb_h1_within(limits, microbatches, weight_fraction), name="zb-auto")
+    dispatched = dispatched_schedule(meshes, microbatches, costs, limits, weight_fraction, "span", effort)
+    return min([*dispatched, plain], key=score)

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 from mpmd_trace.schedules._costs import Costs
 from mpmd_trace.schedules._errors import ScheduleError
 from mpmd_trace.schedules._graph import StageGraph
-from mpmd_trace.schedules._greedy import limits_of
+from mpmd_trace.schedules._memory import limits_of
 from mpmd_trace.schedules._order_problem import Flow, OrderProblem
 from mpmd_trace.schedules._result import Measure
 from mpmd_trace.schedules._schedule import Placement, Schedule, make

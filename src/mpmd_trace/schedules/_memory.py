@@ -12,6 +12,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Sequence
 
 from mpmd_trace.schedules._actions import Step
+from mpmd_trace.schedules._errors import ScheduleError
 
 
 def changes(
@@ -47,3 +48,24 @@ def peak(order: Iterable[Step], share: Sequence[float], weight_fraction: float, 
             highest = held
         held -= given
     return round(highest, 9)
+
+
+def limits_of(meshes: int, memory_limit: float | Sequence[float] | None, default: float) -> list[float]:
+    """One limit per mesh; each must hold one microbatch."""
+    if memory_limit is None:
+        limits = [default] * meshes
+    elif isinstance(memory_limit, (int, float)):
+        limits = [float(memory_limit)] * meshes
+    elif isinstance(memory_limit, str) or not all(isinstance(v, (int, float)) for v in memory_limit):
+        raise ScheduleError(
+            f"the memory limit is {memory_limit!r}; it must be a number of microbatches, or one for each mesh"
+        )
+    else:
+        limits = [float(v) for v in memory_limit]
+    if len(limits) != meshes:
+        raise ScheduleError(f"{len(limits)} memory limits for {meshes} meshes")
+    for mesh, limit in enumerate(limits):
+        if not limit >= 1.0:
+            message = f"the memory limit of mesh {mesh} is {limit:g} microbatches; nothing runs with less than 1"
+            raise ScheduleError.of("memory", message, row=mesh)
+    return limits

@@ -114,8 +114,8 @@ ENTRIES: tuple[Entry, ...] = (
     Entry("forward", "inference: no mesh waits while a stage is ready, the latest first",
           "list scheduling", "_list_scheduling:forward_only", ("inference", "forward-only"),
           ("chunks",), placement="stages anywhere; chunks in a loop", forward_only=True),
-    Entry("zb-auto", "the best of 8 greedy zero-bubble heuristics under a memory limit",
-          _ZB, "_greedy:zb_auto", ("zero-bubble-auto", "zb-greedy"), _AUTO),
+    Entry("zb-auto", "the best zero-bubble schedule for given costs under a memory limit",
+          _ZB, "_dispatch:zb_auto", ("zero-bubble-auto", "zb-greedy"), _AUTO),
 )
 # fmt: on
 

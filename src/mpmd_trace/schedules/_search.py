@@ -8,10 +8,10 @@ from dataclasses import dataclass
 
 from mpmd_trace.schedules._bounds import memory_floor
 from mpmd_trace.schedules._costs import Costs, Timer
-from mpmd_trace.schedules._dispatch import ACTIONS_TO_PLACE
+from mpmd_trace.schedules._dispatch import ACTIONS_TO_PLACE, dispatched_schedule
 from mpmd_trace.schedules._errors import ScheduleError, ScheduleWarning
 from mpmd_trace.schedules._exact import Exact, binaries, solve_exact
-from mpmd_trace.schedules._greedy import dispatched_schedule, greedy_family, limits_of
+from mpmd_trace.schedules._memory import limits_of
 from mpmd_trace.schedules._order_problem import Flow
 from mpmd_trace.schedules._overlap import overlapped
 from mpmd_trace.schedules._registry import ENTRIES, find_entry, get_schedule, whole
@@ -21,9 +21,6 @@ from mpmd_trace.schedules._simulate import simulate
 
 NOT_SEARCHED = ("none", "zb-auto")
 """The worst case, and what `search` itself does."""
-
-GAPS = (0.0, 0.1, 0.2)
-"""The shortest gaps, as parts of a weight-gradient, that the greedy family fills with one."""
 
 EXACT_UP_TO = 60
 """Binary variables up to which `search` proves optimality unasked (seconds of work)."""
@@ -85,7 +82,7 @@ def search(
     names: Sequence[str] | None = None,
     effort: int = ACTIONS_TO_PLACE,
 ) -> SearchResult:
-    """Search the library, the greedy zero-bubble family and what dispatching gives, and bound the time from below.
+    """Search the library and the zero-bubble schedules that dispatching gives, and bound the time from below.
 
     `memory_limit` is in microbatches of activations per mesh. `measure` is what to minimize:
     `makespan` for one step by itself, `span` when steps may overlap. `chunks` are the numbers of
@@ -126,8 +123,6 @@ def search(
     if names is None and 1 in chunks:
         own = limits or [2.0 * meshes] * meshes
         for schedule in dispatched_schedule(meshes, microbatches, costs, own, weight_fraction, measure, effort):
-            consider(schedule, 1)
-        for schedule in greedy_family(meshes, microbatches, costs, own, weight_fraction, GAPS):
             consider(schedule, 1)
     if not candidates:
         reason = f": {refused[0]}" if refused else ""

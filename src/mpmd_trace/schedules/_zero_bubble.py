@@ -6,6 +6,7 @@ Sources: ZB-H1 and ZB-H2 (arXiv 2401.10241; the latency variants from Shardy MPM
 
 from __future__ import annotations
 
+import itertools
 import math
 from collections import Counter
 from collections.abc import Sequence
@@ -19,6 +20,17 @@ from mpmd_trace.schedules._schedule import Placement, Schedule, make
 def zb_h1(meshes: int, microbatches: int) -> Schedule:
     """1F1B's memory, a third of its bubble: mesh r holds back r weight-gradients."""
     orders = [_order(r, meshes - r, r, microbatches) for r in range(meshes)]
+    return make("zb-h1", orders, Placement.loop(meshes), microbatches)
+
+
+def zb_h1_within(limits: Sequence[float], microbatches: int, weight_fraction: float) -> Schedule:
+    """ZB-H1 with fewer forwards ahead, and weight-gradients held back, on meshes whose memory holds no more."""
+    meshes = len(limits)
+    ahead = list(itertools.accumulate((int(min(meshes - r, limit)) for r, limit in enumerate(limits)), min))
+    orders = []
+    for r, (limit, first) in enumerate(zip(limits, ahead, strict=True)):
+        fits = r if weight_fraction * r <= limit - first else int((limit - first) / weight_fraction)
+        orders.append(_order(r, first, fits, microbatches))
     return make("zb-h1", orders, Placement.loop(meshes), microbatches)
 
 
