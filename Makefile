@@ -56,8 +56,8 @@ demo: $(if $(wildcard $(STAMP)),$(STAMP),$(DEMO_STAMP))
 	$(BIN)/mpmd-trace run examples/char_gpt.py
 
 test: $(STAMP)
-	$(BIN)/ruff check src cli tests examples benchmarks
-	$(BIN)/ruff format --check --quiet src cli tests examples benchmarks
+	$(BIN)/ruff check src cli devtools tests examples benchmarks
+	$(BIN)/ruff format --check --quiet src cli devtools tests examples benchmarks
 	$(BIN)/mypy
 	$(BIN)/python -m pytest -n 2 --dist worksteal $(PYTEST_ARGS)
 
@@ -109,8 +109,8 @@ grid: $(STAMP)
 	done
 
 lint: $(STAMP)
-	$(BIN)/ruff check src cli tests examples benchmarks
-	$(BIN)/ruff format --check --quiet src cli tests examples benchmarks
+	$(BIN)/ruff check src cli devtools tests examples benchmarks
+	$(BIN)/ruff format --check --quiet src cli devtools tests examples benchmarks
 	$(BIN)/mypy
 
 # Checks and measurements on the first GPU, in less than seven minutes; results in out/gpu/. Needs a JAX for GPUs in the

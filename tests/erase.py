@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from mpmd_trace.ir.core import Block
 from mpmd_trace.ir.ops import FuncOp, Module, local_type
-from mpmd_trace.report.single_device_program import Eraser, entry_function, keep_meshes, make_function
+from mpmd_trace_devtools.single_device_program import Eraser, entry_function, keep_meshes, make_function
 
 __all__ = ["erase_to_plain", "plain_module"]
 

@@ -155,7 +155,9 @@ def _records(source: Path, seeds: int, only: str) -> dict[str, Record]:
     workers = os.cpu_count() or 1
     environment = {
         **os.environ,
-        "PYTHONPATH": os.pathsep.join(str(p) for p in (source / "src", source / "cli", ROOT / "tests")),
+        "PYTHONPATH": os.pathsep.join(
+            str(p) for p in (*map(source.joinpath, ("src", "cli", "devtools")), ROOT / "tests")
+        ),
         "JAX_NUM_CPU_DEVICES": "8",
         "JAX_PLATFORMS": "cpu",
     }

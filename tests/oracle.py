@@ -15,8 +15,8 @@ import numpy as np
 from erase import erase_to_plain
 from mpmd_trace.backend.dtypes import tensor_type
 from mpmd_trace.ir.ops import Module
-from mpmd_trace.report.interpreter import interpret, random_args
-from mpmd_trace.report.single_device_program import entry_function
+from mpmd_trace_devtools.interpreter import interpret, random_args
+from mpmd_trace_devtools.single_device_program import entry_function
 
 __all__ = ["assert_same_meaning", "erase_to_plain", "evaluate", "random_args"]
 

@@ -12,10 +12,12 @@ import pytest
 
 import mpmd_trace
 import mpmd_trace_cli
+import mpmd_trace_devtools
 
 ROOT = Path(mpmd_trace.__file__).parent
-COMMAND_LINE = Path(mpmd_trace_cli.__file__).parent
 PACKAGE = "mpmd_trace"
+#: Packages beside it, which are a part each.
+BESIDE = {"mpmd_trace_cli": "cli", "mpmd_trace_devtools": "devtools"}
 
 
 def _table() -> dict[str, frozenset[str]]:
@@ -39,13 +41,14 @@ INTERNAL = ("jax._src", "jax.interpreters", "jax.extend", "jaxlib")
 
 
 def _modules() -> Iterator[tuple[str, str, Path]]:
-    """(part, dotted name, file) of every module of the package and of the command line."""
-    for root, name in ((ROOT, PACKAGE), (COMMAND_LINE, "mpmd_trace_cli")):
+    """(part, dotted name, file) of every module of the package and of those beside it."""
+    for package in (mpmd_trace, mpmd_trace_cli, mpmd_trace_devtools):
+        root, name = Path(package.__file__ or "").parent, package.__name__
         for file in sorted(root.rglob("*.py")):
             names = [name, *file.relative_to(root).with_suffix("").parts]
             if names[-1] == "__init__":
                 names.pop()
-            part = "cli" if root is COMMAND_LINE else names[1] if len(names) > 1 else None
+            part = BESIDE.get(name, names[1] if len(names) > 1 else None)
             if part is not None:
                 yield part, ".".join(names), file
 
@@ -72,8 +75,8 @@ def _found_imports(name: str, file: Path) -> Iterator[tuple[str, int]]:
 
 def _part_of(imported: str) -> str | None:
     names = imported.split(".")
-    if names[0] == "mpmd_trace_cli":
-        return "cli"
+    if names[0] in BESIDE:
+        return BESIDE[names[0]]
     return names[1] if names[0] == PACKAGE and len(names) > 1 and names[1] in MAY_IMPORT else None
 
 

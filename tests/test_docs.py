@@ -150,7 +150,7 @@ def test_the_rewriting_pass_in_the_docs(tmp_path: Path) -> None:
 
     from mpmd_trace.ir.text import parse
     from mpmd_trace.passes.manager import PassManager
-    from mpmd_trace.report.interpreter import interpret
+    from mpmd_trace_devtools.interpreter import interpret
 
     module = parse("""
 !a = !mpmd.mesh_tensor<"a", tensor<4xf32>>

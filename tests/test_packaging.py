@@ -37,7 +37,7 @@ def test_extras_bring_what_is_imported() -> None:
     wanted = _names(PROJECT["dependencies"])
     assert wanted == {"jax", "jaxlib", "numpy", "scipy"}
     found: dict[str, set[str]] = {}
-    for folder in ("src", "cli"):
+    for folder in ("src", "cli", "devtools"):
         for file in sorted((ROOT / folder).rglob("*.py")):
             for node in ast.walk(ast.parse(file.read_text())):
                 modules = [a.name for a in node.names] if isinstance(node, ast.Import) else []
@@ -45,7 +45,7 @@ def test_extras_bring_what_is_imported() -> None:
                     modules = [node.module]
                 for module in modules:
                     found.setdefault(module.split(".")[0], set()).add(str(file.relative_to(ROOT)))
-    others = found.keys() - sys.stdlib_module_names - {"mpmd_trace", "mpmd_trace_cli"} - BROUGHT
+    others = found.keys() - sys.stdlib_module_names - {"mpmd_trace", "mpmd_trace_cli", "mpmd_trace_devtools"} - BROUGHT
     assert others == wanted | EXTRAS.keys(), "every dependency is imported, and everything imported is one"
     for library, places in EXTRAS.items():
         assert all(file.startswith(places) for file in found[library]), library
@@ -80,7 +80,7 @@ sys.meta_path.insert(0, Blocker())
 def test_what_a_wheel_has(tmp_path: Path) -> None:
     """Its description has links that work elsewhere, and the explorer's libraries and their licenses are in it."""
     tree = tmp_path / "tree"
-    for part in ("src/mpmd_trace/report", "cli"):
+    for part in ("src/mpmd_trace/report", "cli", "devtools"):
         shutil.copytree(ROOT / part, tree / part, ignore=shutil.ignore_patterns("__pycache__"))
     for file in ("README.md", "LICENSE", "setup.py", "src/mpmd_trace/__init__.py"):
         shutil.copy(ROOT / file, tree / file)

@@ -12,13 +12,13 @@ import numpy as np
 from mpmd_trace.api.lowered import Lowered
 from mpmd_trace.diagnostics.messages import MpmdError
 from mpmd_trace.ir.text import parse
-from mpmd_trace.report.bisect import Modules, Stage, bisect, reduce_wrong_pass
-from mpmd_trace.report.execution import Wrong, wrong_instruction
-from mpmd_trace.report.numbers import Error, Numbers, largest
 from mpmd_trace_cli.console import data, say
 from mpmd_trace_cli.files import check_output, write_text
 from mpmd_trace_cli.program import copied, load_program
 from mpmd_trace_cli.status import CallError
+from mpmd_trace_devtools.bisect import Modules, Stage, bisect, reduce_wrong_pass
+from mpmd_trace_devtools.execution import Wrong, wrong_instruction
+from mpmd_trace_devtools.numbers import Error, Numbers, largest
 
 
 def bisect_program(

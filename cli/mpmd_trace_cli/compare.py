@@ -12,10 +12,10 @@ from mpmd_trace.passes.cpp_engine import partition_with_cpp
 from mpmd_trace.passes.partition import partition_as
 from mpmd_trace.passes.request import Phases
 from mpmd_trace.report.files import check_folder, write_folder
-from mpmd_trace.report.numbers import without_key
-from mpmd_trace.report.operand_order import with_sorted_operands
 from mpmd_trace_cli.console import data, say
 from mpmd_trace_cli.program import copied, load_program
+from mpmd_trace_devtools.numbers import without_key
+from mpmd_trace_devtools.operand_order import with_sorted_operands
 
 _PHASES: tuple[Phases, ...] = ("import", "optimize", "all")
 

@@ -60,7 +60,7 @@ def _of_program(file: str, settings: Sequence[str], measure: bool, errors: bool)
     recorder.results = [leaf.name for leaf in traced.outputs]
     more: dict[str, Any] = {}
     if errors:
-        from mpmd_trace.report.numbers import Numbers  # late: as above
+        from mpmd_trace_devtools.numbers import Numbers  # late: as above
 
         numbers = Numbers.of(program, lowered)
         recorder.error, more["tolerance"] = numbers.error, numbers.tolerance

@@ -9,10 +9,10 @@ from pathlib import Path
 
 from mpmd_trace.diagnostics.messages import MpmdError
 from mpmd_trace.ir.text import parse
-from mpmd_trace.report.reduce import count_ops, reduce
 from mpmd_trace_cli.console import say
 from mpmd_trace_cli.files import check_output, read_text, write_text
 from mpmd_trace_cli.status import CallError
+from mpmd_trace_devtools.reduce import count_ops, reduce
 
 
 def reduce_file(file: str, check: str, out: str, timeout: float, allow_unregistered: bool) -> int:

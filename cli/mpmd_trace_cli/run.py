@@ -24,7 +24,6 @@ from mpmd_trace.ir.text import parse
 from mpmd_trace.jax_compat.targets import most_in_use
 from mpmd_trace.report.curves import curves_svg
 from mpmd_trace.report.files import check_folder, write_folder
-from mpmd_trace.report.numbers import difference, on_one_device
 from mpmd_trace.report.placement_reasons import reasons
 from mpmd_trace.report.snapshots import Snapshots
 from mpmd_trace.report.step_trace import step_trace
@@ -36,6 +35,7 @@ from mpmd_trace_cli.console import as_json, compiling, console, data, progress, 
 from mpmd_trace_cli.files import check_output, write_text
 from mpmd_trace_cli.program import check_arguments, copied, failed_while_running, load_program, user_error
 from mpmd_trace_cli.status import CallError
+from mpmd_trace_devtools.numbers import difference, on_one_device
 
 __all__ = ["compare_steps", "print_losses", "run_program"]
 

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from mpmd_trace.ir.text import parse
-from mpmd_trace.report import interpreter
+from mpmd_trace_devtools import interpreter
 
 ONE_BY_ONE = """
 func.func @main(%arg0: tensor<4xf32>, %arg1: tensor<4xf32>) -> (tensor<4xf32>, tensor<f32>) {

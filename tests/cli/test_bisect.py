@@ -18,9 +18,9 @@ from mpmd_trace.ir.core import Region
 from mpmd_trace.ir.ops import FragmentOp, Module
 from mpmd_trace.ir.text import parse
 from mpmd_trace.passes.cse_native import CseNative
-from mpmd_trace.report.execution import wrong_instruction
-from mpmd_trace.report.numbers import Numbers, largest
-from mpmd_trace.report.reduce import count_ops
+from mpmd_trace_devtools.execution import wrong_instruction
+from mpmd_trace_devtools.numbers import Numbers, largest
+from mpmd_trace_devtools.reduce import count_ops
 
 TINY = str(Path(__file__).parent.parent / "programs" / "tiny.py")
 

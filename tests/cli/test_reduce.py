@@ -10,8 +10,8 @@ from dialect_module import BASE
 from mpmd_trace.diagnostics.messages import MpmdError
 from mpmd_trace.ir.text import parse
 from mpmd_trace.ir.verifier import verify
-from mpmd_trace.report.reduce import count_ops, reduce
 from mpmd_trace_cli.entry import main
+from mpmd_trace_devtools.reduce import count_ops, reduce
 
 
 @pytest.mark.parametrize(

@@ -6,7 +6,7 @@ import pytest
 
 from mpmd_trace.ir.text import parse
 from mpmd_trace.report.ir_diff import changes, outline
-from mpmd_trace.report.operand_order import with_sorted_operands
+from mpmd_trace_devtools.operand_order import with_sorted_operands
 
 HEAD = """!a = !mpmd.mesh_tensor<"a", tensor<4xf32>>
 !b = !mpmd.mesh_tensor<"b", tensor<4xf32>>

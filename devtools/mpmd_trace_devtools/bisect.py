@@ -14,9 +14,9 @@ from mpmd_trace.diagnostics.messages import MpmdError
 from mpmd_trace.ir.ops import Module
 from mpmd_trace.ir.text import parse
 from mpmd_trace.passes.manager import PassRun, run_passes
-from mpmd_trace.report.interpreter import interpret, random_args
-from mpmd_trace.report.numbers import Error, Numbers, largest
-from mpmd_trace.report.reduce import reduce
+from mpmd_trace_devtools.interpreter import interpret, random_args
+from mpmd_trace_devtools.numbers import Error, Numbers, largest
+from mpmd_trace_devtools.reduce import reduce
 
 
 @dataclasses.dataclass(frozen=True)

@@ -19,7 +19,7 @@ from mpmd_trace.ir.ops import FuncOp, Module
 from mpmd_trace.ir.types import TensorType
 from mpmd_trace.ir.verifier import verify
 from mpmd_trace.jax_compat.mlir import prettify_or_fail
-from mpmd_trace.report.operand_order import pick_entries
+from mpmd_trace_devtools.operand_order import pick_entries
 
 #: Attributes without which a function is a different kind of thing.
 _KEPT = frozenset({"topology", "mesh_shape"})

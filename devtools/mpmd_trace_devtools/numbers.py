@@ -16,7 +16,7 @@ from mpmd_trace.diagnostics.messages import MpmdError
 from mpmd_trace.frontend.arguments import Leaf
 from mpmd_trace.frontend.errors import problem
 from mpmd_trace.ir.ops import Module
-from mpmd_trace.report.interpreter import Remembered, interpret
+from mpmd_trace_devtools.interpreter import Remembered, interpret
 
 Array = np.ndarray[Any, np.dtype[Any]]
 

@@ -17,8 +17,8 @@ from mpmd_trace.backend.load import LoadedProgram
 from mpmd_trace.backend.plan import Run
 from mpmd_trace.ir.ops import Module
 from mpmd_trace.jax_compat.layouts import put
-from mpmd_trace.report.interpreter import Remembered, interpret
-from mpmd_trace.report.numbers import Error, largest
+from mpmd_trace_devtools.interpreter import Remembered, interpret
+from mpmd_trace_devtools.numbers import Error, largest
 
 
 @dataclasses.dataclass(frozen=True)
