@@ -19,7 +19,10 @@ if __name__ == "__main__":
     def start(arguments: Sequence[str]) -> tuple[list[int], str]:
         command = [python, "tests/launchers/on_ray.py", str(PROCESSES), *arguments]
         env = environment(PYTHONPATH=os.pathsep.join([str(ROOT / "src"), *sys.path[1:]]), RAY_DEDUP_LOGS="0")
-        text = re.sub(r"\x1b\[\d*m", "", run(command, env)[1])
+        for _ in range(3):
+            text = re.sub(r"\x1b\[\d*m", "", run(command, env)[1])
+            if "timed out during startup" not in text:  # Ray waits for 30 s, too few for a busy machine
+                break
         # What actors print may come in the middle of a line.
         of_each = re.findall(r"process \d (ended with status \d+|failed: \w+?Error)", text)
         statuses = [ENDS.get(one, 99) for one in of_each]

@@ -383,8 +383,17 @@ def layers_in_unequal_pieces() -> None:
     saved = os.environ["FOLDER"] + ".pieces"
     mt.save(saved, found)  # nobody has all of it
     equal = mt.make_config(topology({**STAGES, "m2": [(1, 2)]}, False), {"blocks": ["m0", "m1", "m2"]}, placement="cut")
-    for like in (compiled, found, mt.jit(step, equal).lower(p, batch()[0]).compile()):
+    other = mt.jit(step, equal).lower(p, batch()[0]).compile()
+    for like in (compiled, found, other):
         same(mt.fetch(mt.restore(saved, like)), mt.fetch(found))
+    wanted: list[Any] = []
+    restore = ocp.Checkpointer.restore
+    ocp.Checkpointer.restore = lambda *args, **given: wanted.append(given["item"]) or restore(*args, **given)
+    mt.restore(saved, other)
+    ocp.Checkpointer.restore = restore
+    read = {name for name, one in wanted[0].items() if one is not ocp.PLACEHOLDER and name.endswith("['w']")}
+    rows = ["0:1"] if jax.process_index() == 0 else ["1:3"]  # the pieces that it has a layer of
+    assert read == {f"rows {one} of axis 0 of ['w']" for one in rows}
 
 
 @check

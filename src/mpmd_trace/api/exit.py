@@ -21,8 +21,8 @@ from mpmd_trace.diagnostics.internal import explains_internal_errors, in_words
 
 __all__ = ["leave_at_the_end", "shutdown"]
 
-#: Seconds that a process which ends after a fault may take to clean up.
-_LAST_SECONDS = 15.0
+#: Seconds that a process which ends after a fault may take to clean up: a busy machine takes many for what is no work.
+_LAST_SECONDS = 60.0
 #: Seconds that the others leave to the one at fault, to end first: its status says more.  More where they see its end.
 _AFTER_THE_FAULTY, _UNTIL_ITS_END = 3.0, 10.0
 #: Seconds for which a process may do something else when there is a fault, before it is ended; less where the launcher

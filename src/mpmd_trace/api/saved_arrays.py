@@ -9,7 +9,7 @@ from __future__ import annotations
 import dataclasses
 import itertools
 import re
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import jax
@@ -33,18 +33,42 @@ class Saved:
         dtype: likewise.
         entries: the names of its parts in the folder, in order.
         axis: along which they are put together.
+        bounds: where it is cut along that, if it has several parts.
     """
 
     shape: tuple[int, ...]
     dtype: Any
     entries: tuple[str, ...]
     axis: int = 0
+    bounds: tuple[int, ...] = ()
+
+    def entries_of(self, rows: Sequence[tuple[int, int]]) -> list[str]:
+        """Return the names of the parts that have any of these rows, each from one to another one."""
+        if not self.bounds:
+            return list(self.entries) if rows else []
+        return [
+            entry
+            for entry, (a, b) in zip(self.entries, itertools.pairwise(self.bounds), strict=True)
+            if any(max(a, start) < min(b, stop) for start, stop in rows)
+        ]
+
+    def part(self, entries: Mapping[str, Any], box: Sequence[tuple[int, int]]) -> np.ndarray[Any, Any]:
+        """Return a part of the array, of the entries that have something of it; `box`: its bounds along each axis."""
+        if not np.prod(self.shape):
+            return np.zeros([b - a for a, b in box], self.dtype)
+        at = [slice(a, b) for a, b in box]
+        if not self.bounds:
+            return np.asarray(entries[self.entries[0]])[tuple(at)]
+        rows, parts = box[self.axis], []
+        for name in self.entries_of([rows]):
+            first = self.bounds[self.entries.index(name)]
+            at[self.axis] = slice(max(0, rows[0] - first), rows[1] - first)
+            parts.append(np.asarray(entries[name])[tuple(at)])
+        return np.concatenate(parts, self.axis)
 
     def whole(self, entries: Mapping[str, Any]) -> np.ndarray[Any, Any]:
         """Return the array of what was read."""
-        if not np.prod(self.shape):
-            return np.zeros(self.shape, self.dtype)
-        return np.concatenate([np.asarray(entries[name]) for name in self.entries], self.axis)
+        return self.part(entries, [(0, size) for size in self.shape])
 
 
 def in_folder(arrays: Mapping[str, Any]) -> dict[str, Any]:
@@ -93,7 +117,8 @@ def saved_arrays(entries: Mapping[str, Any]) -> dict[str, Saved]:
         (_, last, axis, first) = parts[-1]
         of = entries[first].shape
         whole = (*of[:axis], last, *of[axis + 1 :])
-        result[name] = Saved(whole, entries[first].dtype, tuple(part[3] for part in parts), axis)
+        bounds = (*(part[0] for part in parts), last)
+        result[name] = Saved(whole, entries[first].dtype, tuple(part[3] for part in parts), axis, bounds)
     return result
 
 

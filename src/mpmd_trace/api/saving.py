@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import os
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 import jax
@@ -24,7 +24,7 @@ from mpmd_trace.backend.distribution.job import current
 from mpmd_trace.backend.stacked import Pieces, PiecesType, check_not_deleted
 from mpmd_trace.diagnostics.internal import explains_internal_errors, in_words
 from mpmd_trace.diagnostics.messages import Diagnostic, MpmdError
-from mpmd_trace.jax_compat.layouts import put
+from mpmd_trace.jax_compat.layouts import elsewhere, put
 from mpmd_trace.jax_compat.tracing import is_key, key_implementation
 
 #: What the names of saved numbers begin with, which are not arrays.
@@ -149,23 +149,22 @@ def restore(
         _check(wanted, {name: info for name, info in saved.items() if name not in plain}, path)
         # Layers that are cut as they were saved: each process reads what it has of them.
         cut = {name: parts for name, leaf in wanted.items() if (parts := _parts(name, leaf, saved[name]))}
-        # What is put together here, and then goes where it is wanted.
-        whole = {name: saved[name] for name in wanted if saved[name].entries != (name,) and name not in cut}
-        types = {name: _data_type(leaf) for name, leaf in wanted.items() if name not in whole and name not in cut}
+        # What is put together here of what was cut in another way, or not at all, or is to be cut.
+        apart = {n: saved[n] for n, x in wanted.items() if n not in cut and (saved[n].entries != (n,) or _is_cut(x))}
+        types = {name: _data_type(leaf) for name, leaf in wanted.items() if name not in apart and name not in cut}
         types |= {entry: _data_type(part) for parts in cut.values() for entry, part in parts.items()}
         arguments = {
             name: ocp.ArrayRestoreArgs(sharding=t.sharding, global_shape=t.shape, dtype=t.dtype)
             if t.sharding is not None
-            # Layers in unequal pieces have no sharding of the whole: the program takes them from the host.
-            else ocp.RestoreArgs(
-                restore_type=np.ndarray if is_program or _is_cut(wanted[name]) else jax.Array, dtype=t.dtype
-            )
+            else ocp.RestoreArgs(restore_type=np.ndarray if is_program else jax.Array, dtype=t.dtype)
             for name, t in types.items()
         }
-        for key in (*plain, *(entry for one in whole.values() for entry in one.entries)):
-            types[key] = jax.ShapeDtypeStruct(entries[key].shape, entries[key].dtype)
-            arguments[key] = ocp.RestoreArgs(restore_type=np.ndarray)
         bare = next((n for n, t in types.items() if t.sharding is None and n in wanted and not is_program), None)
+        needed = plain.union(*(one.entries_of(_rows_here(wanted[name], one.axis)) for name, one in apart.items()))
+        for key in (*plain, *(entry for one in apart.values() for entry in one.entries)):
+            here = jax.ShapeDtypeStruct(entries[key].shape, entries[key].dtype)
+            types[key] = here if key in needed else ocp.PLACEHOLDER
+            arguments[key] = ocp.RestoreArgs(restore_type=np.ndarray)
         hint = " (it may be damaged)"
         if bare is not None:
             hint = f" (the type of {bare or 'the value'} has no sharding: give it one of the devices there are)"
@@ -181,12 +180,13 @@ def restore(
         if not is_dynamic(leaf):
             leaves.append(leaf)
             continue
+        array: Any
         if name in cut:
-            pieces = [_typed(arrays[entry], part) for entry, part in cut[name].items()]
-            leaves.append(Pieces(leaf.bounds, pieces, leaf.axis))
-            continue
-        array = arrays[name] if name not in whole else _placed(whole[name].whole(arrays), leaf, is_program)
-        array = _typed(array, leaf)
+            array = Pieces(leaf.bounds, [_typed(arrays[entry], part) for entry, part in cut[name].items()], leaf.axis)
+        elif name in apart:
+            array = _put_together(apart[name], arrays, leaf, on_host=is_program)
+        else:
+            array = _typed(arrays[name], leaf)
         leaves.append(put(array, leaf) if isinstance(leaf, jax.ShapeDtypeStruct) and leaf.sharding else array)
     return jax.tree.unflatten(structure, leaves)
 
@@ -207,12 +207,45 @@ def _typed(array: Any, leaf: Any) -> Any:
     return jax.random.wrap_key_data(array, impl=key_implementation(leaf)) if is_key(leaf) else array
 
 
-def _placed(array: np.ndarray[Any, Any], leaf: Any, is_program: bool) -> Any:
-    """Return an array that was put together, where `leaf` is, as orbax would have read it."""
+def _rows_here(leaf: Any, axis: int) -> list[tuple[int, int]]:
+    """Return the rows along an axis that this process has of an array, each from one to another one."""
+    result = []
+    for start, part in zip(leaf.bounds, leaf.parts, strict=False) if _is_cut(leaf) else [(0, leaf)]:
+        sharding = getattr(part, "sharding", None)
+        if sharding is None:
+            return [(0, leaf.shape[axis])]
+        first = start if _is_cut(leaf) and leaf.axis == axis else 0
+        for index in sharding.addressable_devices_indices_map(tuple(part.shape)).values():
+            a, b, _ = index[axis].indices(part.shape[axis])
+            result.append((a + first, b + first))
+    return result
+
+
+def _put_together(
+    saved: Saved, entries: Mapping[str, Any], leaf: Any, axis: int = 0, start: int = 0, *, on_host: bool
+) -> Any:
+    """Return an array of what was read, where `leaf` is, as orbax would have read it.
+
+    It begins at `start` along the axis.  Without a sharding it is whole, one of NumPy if `on_host`.
+    """
+    if _is_cut(leaf):
+        pieces = zip(leaf.bounds, leaf.parts, strict=False)
+        parts = [_put_together(saved, entries, part, leaf.axis, a, on_host=on_host) for a, part in pieces]
+        return Pieces(leaf.bounds, parts, leaf.axis)
     spec = _data_type(leaf)
-    if spec.sharding is not None:
-        return put(array, spec)
-    return array if is_program or _is_cut(leaf) else jax.numpy.asarray(array)
+    if spec.sharding is None:
+        whole = saved.whole(entries)
+        return _typed(whole if on_host else jax.numpy.asarray(whole), leaf)
+    if not spec.sharding.addressable_devices:
+        return elsewhere(leaf)
+
+    def read(index: Sequence[slice]) -> np.ndarray[Any, Any]:
+        box = [one.indices(size)[:2] for one, size in zip(index, spec.shape, strict=True)]
+        if start:
+            box[axis] = box[axis][0] + start, box[axis][1] + start
+        return saved.part(entries, box)
+
+    return _typed(jax.make_array_from_callback(spec.shape, spec.sharding, read, dtype=spec.dtype), leaf)
 
 
 def _scalars(wanted: dict[str, Any], numbers: dict[str, Any], saved: dict[str, Any]) -> dict[str, str]:
