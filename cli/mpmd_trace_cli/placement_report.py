@@ -17,17 +17,6 @@ from mpmd_trace.report.placement_reasons import MOST_REASONS
 if TYPE_CHECKING:
     from rich.table import Table
 
-__all__ = [
-    "as_data",
-    "as_text",
-    "collectives_data",
-    "collectives_text",
-    "drawn",
-    "remarks_data",
-    "remarks_text",
-    "table",
-]
-
 _WIDTH = 160
 
 

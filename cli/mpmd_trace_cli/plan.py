@@ -33,8 +33,6 @@ from mpmd_trace_cli.plan_text import as_data, as_text, mib
 from mpmd_trace_cli.program import copied, load_program
 from mpmd_trace_cli.status import CallError
 
-__all__ = ["plan_program"]
-
 #: Steps that are measured, after one that is not.
 MEASURED_STEPS = 3
 

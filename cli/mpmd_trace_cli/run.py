@@ -37,8 +37,6 @@ from mpmd_trace_cli.program import check_arguments, copied, failed_while_running
 from mpmd_trace_cli.status import CallError
 from mpmd_trace_devtools.numbers import difference, on_one_device
 
-__all__ = ["compare_steps", "print_losses", "run_program"]
-
 #: Inches of a picture that a browser's window shows whole.
 WINDOW = 13.0
 

@@ -34,8 +34,6 @@ from mpmd_trace_devtools.single_device_program import (
     make_function,
 )
 
-__all__ = ["Remembered", "interpret", "random_args", "random_array"]
-
 Array = np.ndarray[Any, np.dtype[Any]]
 Compiled = Callable[..., Sequence[Any]]
 #: A `!stablehlo.token`: an order without a value, and the interpreter keeps the order of the ops anyway.

@@ -9,8 +9,6 @@ from mpmd_trace.ir.core import Block, Op, Value
 from mpmd_trace.ir.freezing import freeze
 from mpmd_trace.ir.ops import FragmentCallOp, FragmentOp, Module
 
-__all__ = ["pick_entries", "with_sorted_operands"]
-
 
 def with_sorted_operands(module: Module) -> Module:
     """Return a copy in which every fragment takes its operands in the order in which they are made."""

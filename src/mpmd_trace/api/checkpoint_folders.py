@@ -16,8 +16,6 @@ from mpmd_trace.backend.distribution.job import current
 from mpmd_trace.diagnostics.files import replace_folder, write_file
 from mpmd_trace.diagnostics.messages import MpmdError
 
-__all__ = ["Replacement", "check", "complete", "has_checksums", "once"]
-
 #: The file with the checksum of each other one.
 _SUMS = "_CHECKSUMS"
 #: Bytes that a thread reads at a time.

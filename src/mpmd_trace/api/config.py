@@ -27,8 +27,6 @@ from mpmd_trace.passes.mesh_order import is_cpu_mesh
 from mpmd_trace.scheduling.choose_schedule import choose_schedule
 from mpmd_trace.scheduling.user_rules import checked_rules
 
-__all__ = ["make_config"]
-
 #: `"mesh"`, `"mesh/stage"` or `(mesh, stage)`.
 Place = str | tuple[str, int | None]
 

@@ -27,8 +27,6 @@ from mpmd_trace.passes.sharding.chlo_rules import add_rules
 from mpmd_trace.passes.sharding.shardy import propagation_pipeline
 from mpmd_trace.scheduling.costs import flops
 
-__all__ = ["EstimatedProgram"]
-
 
 @dataclasses.dataclass(frozen=True)
 class _Estimate:

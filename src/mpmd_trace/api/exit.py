@@ -19,8 +19,6 @@ from mpmd_trace.backend.distribution.faults import Fault, PeerError
 from mpmd_trace.backend.distribution.peers import Peers
 from mpmd_trace.diagnostics.internal import explains_internal_errors, in_words
 
-__all__ = ["leave_at_the_end", "shutdown"]
-
 #: Seconds that a process which ends after a fault may take to clean up: a busy machine takes many for what is no work.
 _LAST_SECONDS = 60.0
 #: Seconds that the others leave to the one at fault, to end first: its status says more.  More where they see its end.

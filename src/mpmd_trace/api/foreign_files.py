@@ -24,8 +24,6 @@ from mpmd_trace.backend.distribution.job import current
 from mpmd_trace.diagnostics.internal import in_words
 from mpmd_trace.diagnostics.messages import MpmdError
 
-__all__ = ["OrbaxTree", "equinox_leaves", "flax_state", "is_equinox", "is_ours"]
-
 _METADATA = "_METADATA"
 _NUMPY = b"\x93NUMPY"
 _STEP = re.compile(r"(.*_)?(\d+)")

@@ -39,9 +39,6 @@ from mpmd_trace.passes.manager import Hook
 from mpmd_trace.scheduling.balance import balanced, by_counts
 from mpmd_trace.scheduling.choose_schedule import ScheduleChoice, choose_schedule, refusal
 
-__all__ = ["Compiled", "Jitted", "Lowered", "jit"]
-
-
 #: One program is compiled at a time, so that threads which want the same one compile it once.
 _COMPILING = threading.RLock()
 

@@ -31,8 +31,6 @@ from mpmd_trace.frontend.trace import Traced
 from mpmd_trace.ir.collector import paused_collector
 from mpmd_trace.jax_compat.lowering import platform_of
 
-__all__ = ["Lowered"]
-
 
 @dataclasses.dataclass(frozen=True, eq=False, repr=False)
 class Lowered(PartitionedProgram):

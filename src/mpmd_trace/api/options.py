@@ -18,17 +18,6 @@ from mpmd_trace.frontend.functions import parameters_of, positional_names
 from mpmd_trace.frontend.names import nearest
 from mpmd_trace.frontend.tags import listed, static_names
 
-__all__ = [
-    "DONATE",
-    "Donate",
-    "Donation",
-    "FilterJitOptions",
-    "JitOptions",
-    "compiler_options",
-    "options_of_overlap",
-    "statics",
-]
-
 #: What `filter_jit` may donate, as `equinox.filter_jit` has it.
 Donate = Literal["all", "all-except-first", "warn", "warn-except-first", "none"]
 DONATE: tuple[Donate, ...] = ("all", "all-except-first", "warn", "warn-except-first", "none")

@@ -54,8 +54,6 @@ from mpmd_trace.scheduling.user_rules import (
     rules_of_program,
 )
 
-__all__ = ["Dialect", "PartitionedProgram", "loud", "tell_once"]
-
 Dialect = Literal["jaxpr", "stablehlo", "mpmd", "plan"]
 
 

@@ -11,8 +11,8 @@ import jax
 import jax.numpy as jnp
 from jax.sharding import NamedSharding, PartitionSpec
 
+from mpmd_trace.api.compiled import Compiled
 from mpmd_trace.api.filter_jit import is_dynamic
-from mpmd_trace.api.jit import Compiled
 from mpmd_trace.backend.stacked import Pieces, PiecesType, check_not_deleted
 from mpmd_trace.diagnostics.internal import explains_internal_errors
 from mpmd_trace.diagnostics.messages import Diagnostic, MpmdError

@@ -16,8 +16,6 @@ from mpmd_trace.backend.distribution.peers import Peers
 from mpmd_trace.diagnostics.internal import explains_internal_errors
 from mpmd_trace.frontend.errors import mistake
 
-__all__ = ["check_joined", "fetch", "initialize"]
-
 #: What `mpmd-trace launch` tells its processes, besides the variables that `initialize` documents.
 SERVED, TIMEOUT = "MPMD_TRACE_LAUNCHED", "MPMD_TRACE_TIMEOUT"
 #: The variables of torchrun, which count where all are set.

@@ -32,8 +32,6 @@ from mpmd_trace.passes.request import PartitionRequest, StepFacts
 from mpmd_trace.scheduling.choose_schedule import ScheduleChoice
 from mpmd_trace.scheduling.overlap import work_by_counts
 
-__all__ = ["Asked"]
-
 
 @dataclasses.dataclass(frozen=True, eq=False)
 class Asked:

@@ -22,8 +22,6 @@ from mpmd_trace.diagnostics.internal import explains_internal_errors
 from mpmd_trace.diagnostics.messages import Diagnostic, MpmdError
 from mpmd_trace.jax_compat.tracing import is_key
 
-__all__ = ["save_safetensors"]
-
 #: A part of an array: start and end along each axis.
 _Box = tuple[tuple[int, int], ...]
 

@@ -12,10 +12,10 @@ import numpy as np
 
 from mpmd_trace.api.checkpoint_folders import Replacement, check, complete
 from mpmd_trace.api.checkpoints import checkpoint_handler, orbax
+from mpmd_trace.api.compiled import Compiled
 from mpmd_trace.api.filter_jit import is_dynamic
 from mpmd_trace.api.foreign import restore_foreign
 from mpmd_trace.api.foreign_files import is_ours
-from mpmd_trace.api.jit import Compiled
 from mpmd_trace.api.placing import abstract
 from mpmd_trace.api.safetensors_files import is_safetensors
 from mpmd_trace.api.saved_arrays import Saved, in_folder, rows_of, saved_arrays

@@ -12,8 +12,6 @@ from jax.stages import ArgInfo
 
 from mpmd_trace.frontend.trace import Traced
 
-__all__ = ["PLAIN", "Adapter", "InOut", "StageInfo"]
-
 
 class Adapter:
     """How the caller's pytrees become pytrees of arrays alone, and back; these are such pytrees already."""

@@ -13,8 +13,6 @@ from mpmd_trace.schedules import ScheduleWarning
 from mpmd_trace.scheduling.auto import AutoSchedule, program_costs, rank_schedules
 from mpmd_trace.scheduling.choose_schedule import ScheduleChoice, choose_schedule, settle
 
-__all__ = ["way_out"]
-
 #: So many schedules of the library are tried besides "auto", each of which takes as long as compiling the program.
 _TRIED = 3
 #: Those that are tried where none can be ranked, as of programs in which not every microbatch runs through all stages.

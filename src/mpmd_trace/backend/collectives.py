@@ -11,8 +11,6 @@ import re
 from collections.abc import Iterator, Mapping
 from typing import Any
 
-__all__ = ["KINDS", "Collective", "Collectives", "collectives_of"]
-
 #: The collectives of HLO, by the names that its text has.
 KINDS = ("all-gather", "all-reduce", "reduce-scatter", "all-to-all", "collective-permute")
 

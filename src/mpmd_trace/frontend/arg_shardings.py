@@ -14,8 +14,6 @@ from mpmd_trace.frontend.shardings import Meshes, no_named_sharding
 from mpmd_trace.jax_compat import layouts, tracing
 from mpmd_trace.jax_compat.targets import is_described
 
-__all__ = ["Spec", "given_layouts", "kept_sharding", "known", "same_devices", "shardings", "spread", "staying"]
-
 
 class Spec(NamedTuple):
     """What is known about the place of one argument or result; None where nothing is."""

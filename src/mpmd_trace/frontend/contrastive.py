@@ -23,8 +23,6 @@ from mpmd_trace.frontend.gradients import (
     zeros_like_sum,
 )
 
-__all__ = ["contrastive_value_and_grad"]
-
 
 def contrastive_value_and_grad(
     embed: Callable[..., Any],

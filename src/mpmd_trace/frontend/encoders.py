@@ -26,8 +26,6 @@ from mpmd_trace.frontend.gradients import (
 )
 from mpmd_trace.frontend.loops import enumerated_for
 
-__all__ = ["encoded_value_and_grad"]
-
 Encoder = tuple[Callable[..., Any], int]
 
 

@@ -6,8 +6,6 @@ import inspect
 from collections.abc import Callable, Iterable
 from typing import Any
 
-__all__ = ["labels", "name_of", "parameters_of", "positional_names"]
-
 
 def name_of(fn: Callable[..., Any]) -> str:
     """Return the name of a function, or of the type of a callable object."""

@@ -22,22 +22,6 @@ from mpmd_trace.frontend.loops import enumerated_for
 from mpmd_trace.frontend.tags import is_array
 from mpmd_trace.jax_compat.explicit_axes import spec_of
 
-__all__ = [
-    "AUX",
-    "REDUCE",
-    "Aux",
-    "Reduce",
-    "cut_batch",
-    "differentiable",
-    "in_parts",
-    "joined",
-    "microbatches_refused_by",
-    "number_of_microbatches",
-    "value_and_grad",
-    "with_others",
-    "zeros_like_sum",
-]
-
 #: How microbatches become one: the mean of them, their sum, or the sum of totals over the sum of weights.
 Reduce = Literal["mean", "sum", "weighted"]
 #: How auxiliary results do; "stack" and "concatenate" keep them all, "last" keeps one.

@@ -17,8 +17,6 @@ from mpmd_trace.frontend.scope import tag_of
 from mpmd_trace.jax_compat import tracing
 from mpmd_trace.jax_compat.tracing import Closed, Equation
 
-__all__ = ["Found", "inner_of", "scans_of"]
-
 _CALLS = {"jit": "jaxpr", "pjit": "jaxpr", "closed_call": "call_jaxpr", **dict.fromkeys(REMAT, "jaxpr")}
 _PRODUCTS = frozenset({"dot_general", "conv_general_dilated", "ragged_dot", "ragged_dot_general"})
 _SUMS = frozenset({"add", "add_any", "max", "min", "or", "and", "convert_element_type"})

@@ -21,17 +21,6 @@ from mpmd_trace.frontend.errors import mistake
 from mpmd_trace.frontend.naming import named_computation
 from mpmd_trace.jax_compat import tracing
 
-__all__ = [
-    "assigned_parts",
-    "bounds_of",
-    "equal_parts",
-    "has_marks",
-    "is_assigning",
-    "joined_parts",
-    "range_mistakes",
-    "scan",
-]
-
 #: The names that are assigned, and in how many parts others are cut, while a program is traced for `mpmd_trace.jit`;
 #: None elsewhere.  JAX traces a function again where this differs.
 _assigned = jax.make_user_context(None)

@@ -12,8 +12,6 @@ from mpmd_trace.frontend.arguments import Leaf
 from mpmd_trace.frontend.scope import tag_of
 from mpmd_trace.jax_compat import tracing
 
-__all__ = ["uneven_rows"]
-
 
 def uneven_rows(closed: tracing.Closed, leaves: Sequence[Leaf], shardings: Sequence[NamedSharding | None]) -> list[str]:
     """Find batches cut into microbatches of so many rows that the devices along their first axis do not divide them.

@@ -16,25 +16,8 @@ from jax._src import clusters, distributed, xla_bridge
 from jaxlib import _jax
 
 from mpmd_trace.diagnostics.messages import MpmdError
-from mpmd_trace.jax_compat.service import NotStarted, ServiceProcess
-
-__all__ = [
-    "NotCome",
-    "NotStarted",
-    "Store",
-    "backends_are_initialized",
-    "detected_cluster",
-    "hosts_the_service",
-    "is_from_elsewhere",
-    "join",
-    "leave",
-    "place_in_job",
-    "sends_between_processes",
-    "serve",
-    "shared_store",
-    "transfer_server",
-    "transfers",
-]
+from mpmd_trace.jax_compat.service import NotStarted as NotStarted
+from mpmd_trace.jax_compat.service import ServiceProcess
 
 #: Seconds without a heartbeat after which JAX takes a process for dead.
 HEARTBEAT = 100

@@ -6,8 +6,6 @@ from typing import Any
 
 from jax._src.array import ArrayImpl
 
-__all__ = ["point_to_fetch"]
-
 _ADVICE = "mpmd_trace.fetch(x), called in all processes, gives the value"
 _VALUE = ArrayImpl._value
 _REPR = ArrayImpl.__repr__

@@ -13,27 +13,13 @@ from typing import Any
 import jax
 import numpy as np
 from jax._src import config, core
-from jax.experimental.layout import Format, Layout
+from jax.experimental.layout import Format as Format
+from jax.experimental.layout import Layout
 from jax.sharding import NamedSharding, SingleDeviceSharding
 from jaxlib import _jax
 
 from mpmd_trace.diagnostics.messages import MpmdError
 from mpmd_trace.jax_compat.tracing import key_implementation
-
-__all__ = [
-    "Format",
-    "default_layout",
-    "elsewhere",
-    "from_text",
-    "full_format",
-    "has_layout",
-    "layout_of",
-    "padded_bytes",
-    "place_of",
-    "put",
-    "same_layout",
-    "to_text",
-]
 
 
 def has_layout(x: Any) -> bool:

@@ -21,8 +21,6 @@ from jaxlib import _jax
 
 from mpmd_trace.diagnostics.messages import MpmdError
 
-__all__ = ["KINDS", "devices_of", "is_described", "memory_of", "most_in_use", "positions", "process_of", "speed_of"]
-
 
 class Gpu(NamedTuple):
     """Describe a GPU to XLA's compiler, with the numbers of XLA's own descriptions (`gpu/target_config/specs`)."""

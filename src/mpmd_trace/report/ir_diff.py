@@ -17,8 +17,6 @@ from mpmd_trace.ir.core import Region
 from mpmd_trace.ir.ops import CallOp, FragmentCallOp, FragmentOp, Module, NamedComputationOp, TransferOp
 from mpmd_trace.ir.types import MeshTensorType
 
-__all__ = ["Changes", "Outline", "Thing", "changes", "mesh_of", "outline"]
-
 #: What says which fragment it is, and not how it is.
 _IDENTITY = frozenset({"call_counter", "callee", "mesh_name", "name", "origin"})
 

@@ -7,8 +7,6 @@ from mpmd_trace.backend.placement_report import PlacementReport
 from mpmd_trace.passes.partition import partition_as
 from mpmd_trace.report.explain import BeforePlacement, explain, rules_of
 
-__all__ = ["MOST_REASONS", "reasons"]
-
 #: So many values get a reason; those of the others are mostly the same.
 MOST_REASONS = 8
 

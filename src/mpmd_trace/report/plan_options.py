@@ -19,8 +19,6 @@ from mpmd_trace.scheduling.auto import Choice, rank_schedules
 from mpmd_trace.scheduling.stage_costs import StageCosts
 from mpmd_trace.scheduling.transfers import Links, crossings
 
-__all__ = ["Option", "layer_cuts", "option_of", "options_of", "ranked"]
-
 #: How much of an activation the weight gradient keeps; 1 is the pessimistic count.
 WEIGHT_FRACTION = 1.0
 #: How much faster other stages must be to come before the program's own.

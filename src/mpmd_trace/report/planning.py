@@ -30,8 +30,6 @@ if TYPE_CHECKING:
     from mpmd_trace.api.lowered import Lowered
     from mpmd_trace.api.partitioned import PartitionedProgram
 
-__all__ = ["SECONDS", "Estimated", "Layer", "Study", "check_plannable", "program_costs", "study"]
-
 #: The seconds of a unit of time.
 SECONDS = {"ms": 1e-3}
 

@@ -11,8 +11,6 @@ from mpmd_trace.schedules._errors import ScheduleError
 from mpmd_trace.schedules._schedule import Schedule
 from mpmd_trace.schedules._simulate import Transfers, simulate
 
-__all__ = ["overlapped"]
-
 #: How much shorter a schedule with blocks has to be: each block is a program more to compile.
 GAIN = 0.01
 

@@ -32,8 +32,6 @@ from mpmd_trace.schedules import (
 from mpmd_trace.scheduling.stage_costs import StageCosts, collective_times, stage_costs, stage_ranks
 from mpmd_trace.scheduling.transfers import Link, Links, crossings, values_of_module
 
-__all__ = ["AutoSchedule", "Choice", "best_schedule", "forward_schedule", "program_costs", "rank_schedules", "replayed"]
-
 #: How much faster a schedule must be to be worth its split backwards: more programs, more launches.
 SPLIT_GAIN = 0.02
 #: Makespans that differ by less are equal; then memory decides.

@@ -13,8 +13,6 @@ from mpmd_trace.ir.ops import Module, NamedComputationOp
 from mpmd_trace.schedules import partition_layers
 from mpmd_trace.scheduling.costs import flops
 
-__all__ = ["balanced", "by_counts", "work_of_names"]
-
 
 def balanced(traced: Module, meshes: Sequence[str]) -> dict[str, Assignment]:
     """The names of a traced program on the meshes: in the order in which they first run, the busiest mesh least busy.

@@ -24,8 +24,6 @@ from mpmd_trace.scheduling.transfers import values_of_module
 if TYPE_CHECKING:
     from mpmd_trace.config import Config
 
-__all__ = ["PROGRAM_ORDER", "ScheduleChoice", "choose_schedule", "refusal", "settle"]
-
 #: The schedule that is made for the stages that a program has.
 _FORWARD = "forward"
 #: What is done where no schedule is asked for: each mesh runs its part of one microbatch after the other, forward and

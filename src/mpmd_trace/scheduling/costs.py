@@ -21,8 +21,6 @@ from mpmd_trace.ir.shardings import bit_width, mesh_symbols
 from mpmd_trace.ir.types import TensorType
 from mpmd_trace.ir.work import RAGGED_DOT, products_of_ragged_dot
 
-__all__ = ["collective_bytes", "flops"]
-
 #: Ops that move, reinterpret or make up data; XLA fuses them away or they cost bandwidth alone.
 _FREE = frozenset(
     f"stablehlo.{name}"

@@ -8,8 +8,6 @@ from mpmd_trace.ir.ops import FragmentOp, Module
 from mpmd_trace.passes.programs.overlap_microbatches import Work
 from mpmd_trace.scheduling.costs import collective_bytes, flops
 
-__all__ = ["work_by_counts"]
-
 
 def work_by_counts(
     flops_per_second: float | None = None, bytes_per_second: float | None = None

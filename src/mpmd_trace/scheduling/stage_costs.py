@@ -16,8 +16,6 @@ from mpmd_trace.schedules import Costs, Transfers
 from mpmd_trace.scheduling.costs import collective_bytes, flops
 from mpmd_trace.scheduling.transfers import Link, Links, fragment_action
 
-__all__ = ["StageCosts", "collective_times", "stage_costs", "stage_ranks"]
-
 
 @dataclasses.dataclass(frozen=True)
 class StageCosts:

@@ -23,19 +23,6 @@ from mpmd_trace.passes.fragment_info import (
 )
 from mpmd_trace.schedules import TRANSFERS, Action, Step, Transfers, backward, forward, fused
 
-__all__ = [
-    "Crossings",
-    "Link",
-    "Links",
-    "Traffic",
-    "Value",
-    "crossings",
-    "fragment_action",
-    "fragment_step",
-    "values_of_module",
-]
-
-
 # Links.
 
 

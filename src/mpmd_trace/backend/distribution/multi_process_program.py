@@ -17,8 +17,6 @@ from mpmd_trace.backend.plan import Plan
 from mpmd_trace.backend.runtime import Runtime
 from mpmd_trace.backend.timeline import Timeline
 
-__all__ = ["MultiProcessProgram"]
-
 
 class MultiProcessProgram:
     """What the processes of a program do together; all of them make one for the same program at the same time.

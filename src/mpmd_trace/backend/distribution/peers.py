@@ -26,8 +26,6 @@ from mpmd_trace.backend.distribution.waits import LAST, Awaited, Missing, Waits
 from mpmd_trace.diagnostics.internal import in_words
 from mpmd_trace.diagnostics.messages import MpmdWarning
 
-__all__ = ["Peers"]
-
 #: Seconds after which what a process that has ended had not begun to send does not come.
 _AFTER_THE_END = 3.0
 #: Seconds that a process which has ended waits for the others, at least its timeout.

@@ -17,8 +17,6 @@ from jax.sharding import NamedSharding, SingleDeviceSharding
 from mpmd_trace.backend.distribution.shard_slices import ShardSlice, SliceOverlap, slice_overlaps
 from mpmd_trace.jax_compat.runtime import from_shards, shards_of
 
-__all__ = ["ReshardTransfer", "owners_of", "parts_of", "sample", "shard_slices_of"]
-
 
 def owners_of(sharding: NamedSharding) -> tuple[int, ...]:
     """Return the process of each device of a sharding, in the order of its mesh."""

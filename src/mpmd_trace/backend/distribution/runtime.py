@@ -36,8 +36,6 @@ from mpmd_trace.diagnostics.progress import LOG
 from mpmd_trace.jax_compat.layouts import put
 from mpmd_trace.jax_compat.runtime import from_shards
 
-__all__ = ["ProcessRuntime", "process_runtime"]
-
 
 class ProcessRuntime(Runtime):
     """The part of a plan that this process carries out.

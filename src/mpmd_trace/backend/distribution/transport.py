@@ -24,8 +24,6 @@ from mpmd_trace.backend.distribution.reshard_transfer import ReshardTransfer, sa
 from mpmd_trace.diagnostics.internal import in_words
 from mpmd_trace.jax_compat.distributed import transfer_server
 
-__all__ = ["DevicePut", "Log", "Pending", "Pull", "Transport", "here", "tag_of"]
-
 #: For each message of a process its way (`"to"` or `"from"`), its other end, and its tag.
 Tags = Mapping[tuple[str, int], int]
 #: Bits for a program and for a step in a tag; beyond that they start again.

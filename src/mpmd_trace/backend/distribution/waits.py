@@ -11,8 +11,6 @@ from collections.abc import Callable, Iterator, Sequence
 
 from mpmd_trace.backend.distribution.deadlines import PendingOp, is_done, is_pending, is_there, reason
 
-__all__ = ["LAST", "Awaited", "Missing", "Waits"]
-
 #: The place in the order, the process that should send, and what in words.
 Awaited = tuple[tuple[int, ...], int, str]
 #: The place of agreements, behind all others: who does not come to one may wait for what should have come before.
