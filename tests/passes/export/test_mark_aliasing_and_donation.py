@@ -199,6 +199,28 @@ def test_an_operand_takes_the_place_of_what_is_made_of_all_that_reads_it() -> No
     assert last("!s, !s", both, ours=True) == f"[{place(1)}, {place(0)}]"
 
 
+def test_halves_of_a_program_of_two_microbatches_wait_not_for_each_other() -> None:
+    """A result of one half is not in the place of what the other reads; a sum stays in its place."""
+    t = "tensor<4xf32>"
+    made = "".join(
+        f"""%{name} = mpmd.fragment<mesh="s0", origin=[]> (%p) (%x: {t}) {{
+          %y = stablehlo.{op} %x : {t} mpmd.return %y : {t} }} : (!s) -> !s\n"""
+        for name, op in (("sum", "sine"), ("kept", "cosine"), ("x", "negate"))
+    )
+
+    def last(attributes: str) -> str:
+        body = f"""%f:3 = mpmd.fragment<mesh="s0", origin=[]> (%sum, %kept, %x) {attributes}
+              (%s: {t}, %k: {t}, %u: {t}) {{
+            %g = stablehlo.multiply %k, %k : {t} %n = stablehlo.add %s, %g : {t} %v = stablehlo.tanh %u : {t}
+            %w = stablehlo.add %v, %u : {t} mpmd.return %w, %n, %v : {t}, {t}, {t} }} : (!s, !s, !s) -> (!s, !s, !s)
+          return %f#0, %f#1, %f#2 : !s, !s, !s"""
+        return marks("%p: !s", "!s, !s, !s", made + body, [MarkEqualDonation()])[-1]
+
+    place = "{{tf.aliasing_output = {} : i32}}".format
+    assert last("") == f"[{place(1)}, {place(2)}, {place(0)}]"
+    assert last("{mpmd.merged_call_counters = [0 : ui32, 1 : ui32]}") == f"[{place(1)}, {{}}, {place(0)}]"
+
+
 @pytest.mark.parametrize("donated", [(), (0, 1)])
 def test_updates_copy_no_gradients(donated: tuple[int, ...]) -> None:
     """XLA copies an operand whose place a result takes that is there too early, and pairs what is left."""

@@ -7,7 +7,7 @@ from collections.abc import Callable, Hashable, Sequence
 from typing import NamedTuple
 
 from mpmd_trace.ir.attributes import ArrayAttr, Attribute, BoolAttr, DictAttr, IntegerAttr
-from mpmd_trace.ir.core import BlockArg, Op, OpResult, Region, Use, Value
+from mpmd_trace.ir.core import BlockArg, Op, OpResult, Use, Value
 from mpmd_trace.ir.diagnostics import Diagnostics
 from mpmd_trace.ir.ops import FragmentOp, FuncOp, Module, TransferOp
 from mpmd_trace.ir.types import Type
@@ -90,7 +90,7 @@ class MarkAliasingAndDonation(FunctionPass):
         """Return what fragments have in common that are marked alike if their types are."""
         return op.num_operands
 
-    def late_results(self, body: Region) -> LateResults | None:
+    def late_results(self, op: FragmentOp) -> LateResults | None:
         """Return the results that are computed after all that reads an argument; None if that does not matter."""
         return None
 
@@ -119,7 +119,7 @@ class MarkAliasingAndDonation(FunctionPass):
         return known[key]
 
     def _marker(self, op: FragmentOp, function: FuncOp, diagnostics: Diagnostics) -> _Marker:
-        return _Marker(op, function, diagnostics, self.kind, self.late_results(op.body))
+        return _Marker(op, function, diagnostics, self.kind, self.late_results(op))
 
 
 def _last_uses(function: FuncOp) -> tuple[list[tuple[FragmentOp, list[Use]]], set[Value]]:
@@ -145,11 +145,12 @@ class LateResults(NamedTuple):
     """For each argument of a body the results computed from all that reads it, so that it is not needed any more.
 
     A set of results is a number with a bit for each: bit r for result `order[r]`.  Those that most ops go into are
-    first: XLA computes again what two results have in common.
+    first: XLA computes again what two results have in common.  `only`: no other result may take an argument's place.
     """
 
     order: tuple[int, ...]
     after: tuple[int, ...]
+    only: bool = False
 
 
 def _donated(attributes: DictAttr) -> bool:
@@ -201,6 +202,8 @@ class _Marker:
                 continue
             output: int | None = late.get(i)
             attributes = given.get(value)
+            if output is None and attributes is None and self.late is not None and self.late.only:
+                continue
             if output is None and (attributes is None or not _donated(attributes)):
                 output = self._take(i, value, self._preferred(attributes))
             if output is None:

@@ -16,6 +16,7 @@ from mpmd_trace.ir.types import MeshTensorType, Type
 from mpmd_trace.passes.dedup_bodies import first_equal
 from mpmd_trace.passes.export.mark_aliasing_and_donation import DONOR, LateResults, MarkAliasingAndDonation
 from mpmd_trace.passes.export.value_attrs import EMPTY, array_of, value_dicts
+from mpmd_trace.passes.fragment_info import merged_call_counters
 
 
 @dataclasses.dataclass(frozen=True)
@@ -25,7 +26,8 @@ class MarkEqualDonation(MarkAliasingAndDonation):
     The last one does not donate what the others of its body read, too, and none of them scalars that another one keeps;
     types that differ in how they say that nothing is sharded are one.  An operand takes the place of a result that
     cannot be there before all that reads the operand has run, if there is one: in the place of another one, XLA would
-    copy the operand first.
+    copy the operand first.  In programs of two microbatches it takes no other place: a result of one would wait for
+    what reads the operand in the other, which then hides none of its collectives.
     """
 
     name = "mpmd-mark-equal-donation"
@@ -46,8 +48,8 @@ class MarkEqualDonation(MarkAliasingAndDonation):
     def alike(self, op: FragmentOp) -> Hashable:
         return op.body
 
-    def late_results(self, body: Region) -> LateResults:
-        return _late_results(body)
+    def late_results(self, op: FragmentOp) -> LateResults:
+        return _late_results(op.body)._replace(only=merged_call_counters(op) is not None)
 
 
 def _programs(fragments: Iterable[FragmentOp]) -> Mapping[Region, Region]:
