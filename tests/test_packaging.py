@@ -22,7 +22,7 @@ EXTRAS = {
     "flax": ("src/mpmd_trace/linen/", "src/mpmd_trace/nnx/", "src/mpmd_trace/api/foreign_files.py"),
     "typer": ("cli/",),
     "rich": ("cli/", "src/mpmd_trace/diagnostics/progress.py"),
-    "matplotlib": ("src/mpmd_trace/report/curves.py", "src/mpmd_trace/schedules/_render.py"),
+    "matplotlib": ("src/mpmd_trace/report/curves.py", "src/mpmd_trace/schedules/_picture.py"),
     "orbax": ("src/mpmd_trace/api/saving.py", "src/mpmd_trace/api/checkpoints.py"),
 }
 #: What comes with a dependency: with jaxlib, with Matplotlib.

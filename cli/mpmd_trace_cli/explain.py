@@ -20,11 +20,11 @@ from mpmd_trace.report.explain import BeforePlacement, Explanation, explain, rul
 from mpmd_trace.report.placement_reasons import reasons
 from mpmd_trace.report.query import UnknownName
 from mpmd_trace_cli import placement_report
+from mpmd_trace_cli.compile import fit_text
 from mpmd_trace_cli.console import data
 from mpmd_trace_cli.files import read_text
 from mpmd_trace_cli.program import load_program
 from mpmd_trace_cli.status import CallError
-from mpmd_trace_cli.target import fit_text
 
 
 class _Reached(Exception):

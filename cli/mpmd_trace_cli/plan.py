@@ -19,8 +19,7 @@ from mpmd_trace.passes.compile_options import OUR_OPTIONS
 from mpmd_trace.report.batch_rows import batch_rows
 from mpmd_trace.report.link_times import measure_links
 from mpmd_trace.report.placement_reasons import reasons
-from mpmd_trace.report.plan_check import check_best, check_option
-from mpmd_trace.report.plan_options import Option, options_of, ranked
+from mpmd_trace.report.plan_options import Option, check_best, check_option, options_of, ranked
 from mpmd_trace.report.planning import Estimated, Study, check_plannable, study
 from mpmd_trace.report.timeline import FragmentActions
 from mpmd_trace.schedules import TRANSFERS, ScheduleError, find_entry

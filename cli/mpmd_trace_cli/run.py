@@ -29,7 +29,7 @@ from mpmd_trace.report.snapshots import Snapshots
 from mpmd_trace.report.step_trace import step_trace
 from mpmd_trace.report.timeline import FragmentActions, bubble, measured_timeline, planned_timeline
 from mpmd_trace.schedules import draw, to_html, to_svg
-from mpmd_trace.scheduling.utilization import Utilization, model_flops, peak_flops
+from mpmd_trace.scheduling.utilization import model_flops, peak_flops
 from mpmd_trace_cli import placement_report
 from mpmd_trace_cli.console import as_json, compiling, console, data, progress, say
 from mpmd_trace_cli.files import check_output, write_text
@@ -196,14 +196,13 @@ def _utilization(program: Any, module: Module, seconds: float, peak: float | Non
     """Return model FLOPs, rates and MFU of a step; MFU is None where the peak rate of the devices is not known."""
     devices = {device for mesh in program.config.topology.values() for device in mesh.devices.flat}
     peaks = [peak if peak is not None else peak_flops(device.device_kind) for device in devices]
-    least = None if None in peaks else min(one for one in peaks if one is not None)
-    used = Utilization(model_flops(module), seconds, len(devices), least, program.tokens)
+    flops, known = model_flops(module), [one for one in peaks if one is not None]
     return {
-        "devices": used.devices,
-        "model_flops": used.flops,
-        "model_flops_per_second": used.flops_per_second,
-        "mfu": used.mfu,
-        "tokens_per_second": used.tokens_per_second,
+        "devices": len(devices),
+        "model_flops": flops,
+        "model_flops_per_second": flops / seconds,
+        "mfu": flops / seconds / (min(known) * len(devices)) if len(known) == len(peaks) else None,
+        "tokens_per_second": None if program.tokens is None else program.tokens / seconds,
     }
 
 

@@ -45,7 +45,7 @@ if TYPE_CHECKING:
     from mpmd_trace.diagnostics.internal import InternalError as InternalError
     from mpmd_trace.diagnostics.messages import MpmdError as MpmdError
     from mpmd_trace.diagnostics.messages import MpmdWarning as MpmdWarning
-    from mpmd_trace.frontend.contrastive import contrastive_value_and_grad as contrastive_value_and_grad
+    from mpmd_trace.frontend.encoders import contrastive_value_and_grad as contrastive_value_and_grad
     from mpmd_trace.frontend.encoders import encoded_value_and_grad as encoded_value_and_grad
     from mpmd_trace.frontend.gradients import value_and_grad as value_and_grad
     from mpmd_trace.frontend.layers import scan as scan
@@ -61,65 +61,42 @@ if TYPE_CHECKING:
 
 __version__ = "0.1.0"
 
-_WHERE = {
-    "Compiled": "api.compiled",
-    "Config": "config",
-    "InternalError": "diagnostics.internal",
-    "Jitted": "api.jit",
-    "Lowered": "api.lowered",
-    "MeshOfInput": "config",
-    "MpmdError": "diagnostics.messages",
-    "MpmdWarning": "diagnostics.messages",
-    "PeerError": "backend.distribution.faults",
-    "Pieces": "backend.stacked",
-    "Program": "api.program",
-    "abstract": "api.placing",
-    "broadcast": "frontend.naming",
-    "call": "frontend.naming",
-    "contrastive_value_and_grad": "frontend.contrastive",
-    "encoded_value_and_grad": "frontend.encoders",
-    "create": "api.placing",
-    "enumerated_for": "frontend.naming",
-    "fetch": "api.processes",
-    "filter_jit": "api.filter_jit",
-    "fori_loop": "frontend.naming",
-    "initialize": "api.processes",
-    "jit": "api.jit",
-    "load": "api.loading",
-    "make_config": "api.config",
-    "name_scans": "frontend.scan_names",
-    "named_computation": "frontend.naming",
-    "named_tensor": "frontend.naming",
-    "pad_rows": "frontend.padding",
-    "place": "api.placing",
-    "reduce": "frontend.naming",
-    "restore": "api.saving",
-    "save": "api.saving",
-    "scan": "frontend.layers",
-    "shutdown": "api.exit",
-    "target_devices": "api.targets",
-    "value_and_grad": "frontend.gradients",
+#: The public names, by the modules that have them.
+_NAMES = {
+    "api.compiled": "Compiled",
+    "api.config": "make_config",
+    "api.exit": "shutdown",
+    "api.filter_jit": "filter_jit",
+    "api.jit": "Jitted jit",
+    "api.loading": "load",
+    "api.lowered": "Lowered",
+    "api.placing": "abstract create place",
+    "api.processes": "fetch initialize",
+    "api.program": "Program",
+    "api.saving": "restore save",
+    "api.targets": "target_devices",
+    "backend.distribution.faults": "PeerError",
+    "backend.stacked": "Pieces",
+    "config": "Config MeshOfInput",
+    "diagnostics.internal": "InternalError",
+    "diagnostics.messages": "MpmdError MpmdWarning",
+    "frontend.encoders": "contrastive_value_and_grad encoded_value_and_grad",
+    "frontend.gradients": "value_and_grad",
+    "frontend.layers": "scan",
+    "frontend.naming": "broadcast call enumerated_for fori_loop named_computation named_tensor reduce",
+    "frontend.padding": "pad_rows",
+    "frontend.scan_names": "name_scans",
 }
+_WHERE = {name: module for module, names in _NAMES.items() for name in names.split()}
 _MODULES = ("checkpoint", "compiler", "equinox", "linen", "nnx", "rules", "schedules", "scheduling")
 #: Names that were here until the last release, with the modules that have them now.
-_MOVED = {
-    "AutoSchedule": "scheduling",
-    "Diagnostic": "compiler",
-    "FragmentInfo": "rules",
-    "Link": "scheduling",
-    "Links": "scheduling",
-    "MergeRule": "rules",
-    "Module": "compiler",
-    "ScheduleRule": "rules",
-    "StoredAs": "checkpoint",
-    "checkpoint_handler": "checkpoint",
-    "parse": "compiler",
-    "partition": "compiler",
-    "run_module": "compiler",
-    "run_passes": "compiler",
-    "save_safetensors": "checkpoint",
-    "trace": "compiler",
+_MOVED_TO = {
+    "checkpoint": "StoredAs checkpoint_handler save_safetensors",
+    "compiler": "Diagnostic Module parse partition run_module run_passes trace",
+    "rules": "FragmentInfo MergeRule ScheduleRule",
+    "scheduling": "AutoSchedule Link Links",
 }
+_MOVED = {name: module for module, names in _MOVED_TO.items() for name in names.split()}
 
 __all__ = ["__version__", *sorted(_WHERE), *_MODULES]
 

@@ -15,7 +15,7 @@ from pipelines import assert_same, topology
 
 import mpmd_trace
 from mpmd_trace import MpmdError, MpmdWarning, named_computation, schedules
-from mpmd_trace.api.way_out import way_out
+from mpmd_trace.api.partitioned import way_out
 
 
 def layer(name: str) -> Any:

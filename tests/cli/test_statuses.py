@@ -10,8 +10,7 @@ import pytest
 import typer
 from commands import Command, runner
 
-from mpmd_trace_cli.help_examples import EXAMPLES
-from mpmd_trace_cli.main import app
+from mpmd_trace_cli.main import EXAMPLES, app
 
 TINY = str(Path(__file__).parents[1] / "programs" / "tiny.py")
 PROGRAM_COMMANDS = ("run", "show", "explore", "plan", "check", "explain", "bisect", "dump")

@@ -7,8 +7,8 @@ from collections.abc import Callable
 import pytest
 
 import mpmd_trace as mt
-from mpmd_trace.diagnostics.nesting import MOST_BRACKETS, check_nesting
 from mpmd_trace.ir.text import parse
+from mpmd_trace.jax_compat.mlir import MOST_BRACKETS, check_nesting
 from mpmd_trace.passes.registry import get_pass
 from mpmd_trace_cli.opt import process
 from mpmd_trace_cli.opt_flags import parse_arguments

@@ -24,9 +24,8 @@ from mpmd_trace.jax_compat.runtime import keeps_barriers
 from mpmd_trace.report import planning
 from mpmd_trace.report.layers import LayerValues, values_of_layers
 from mpmd_trace.report.link_times import fit_link, measure_links
-from mpmd_trace.report.plan_check import check_best, check_option
 from mpmd_trace.report.plan_copies import WORDS, Copies, cost_of
-from mpmd_trace.report.plan_options import Option, layer_cuts, options_of
+from mpmd_trace.report.plan_options import Option, check_best, check_option, layer_cuts, options_of
 from mpmd_trace.report.plan_values import at_fraction
 from mpmd_trace.report.planning import Layer, Study, program_costs, study
 from mpmd_trace.report.timeline import FragmentActions

@@ -9,7 +9,7 @@ import pytest
 from jax.sharding import Mesh
 
 import mpmd_trace as mt
-from mpmd_trace.scheduling.utilization import Utilization, model_flops, peak_flops
+from mpmd_trace.scheduling.utilization import model_flops, peak_flops
 
 ROWS, WIDTH, MICROBATCHES = 4, 16, 3
 
@@ -38,13 +38,6 @@ def test_the_flops_of_a_training_step_are_those_of_its_products() -> None:
     module = mt.jit(step, config).lower(ws, jnp.ones((MICROBATCHES, ROWS, WIDTH))).compiler_ir("stablehlo")
     products = (2 + 2 + 1) * 2 * ROWS * WIDTH * WIDTH * MICROBATCHES
     assert products <= model_flops(module) <= 1.15 * products
-
-
-def test_rates() -> None:
-    used = Utilization(flops=6e12, seconds=2.0, devices=4, peak=1e12, tokens=1000)
-    assert (used.flops_per_second, used.mfu, used.tokens_per_second) == (3e12, 0.75, 500.0)
-    unknown = Utilization(flops=6e12, seconds=2.0, devices=4)
-    assert unknown.mfu is None and unknown.tokens_per_second is None
 
 
 @pytest.mark.parametrize(

@@ -198,7 +198,7 @@ EXAMPLES = sorted(p.stem for p in (ROOT / "examples").glob("*.py") if p.stem not
 @pytest.mark.parametrize("name", EXAMPLES)
 def test_the_step_of_an_example_is_compiled(name: str, kind: str) -> None:
     example = str(ROOT / "examples" / f"{name}.py")
-    done = ran(str(Path(__file__).with_name("example_on_target.py")), example, f"tpu:{kind}:2x4")
+    done = ran(str(Path(__file__).with_name("example_on_compile.py")), example, f"tpu:{kind}:2x4")
     assert done.returncode == 0, done.stderr
     said = json.loads(done.stdout.splitlines()[-1])
     assert said["kinds"] == [KINDS[kind]] and said["flops"] > 0 and all(said["peak"].values())

@@ -30,7 +30,7 @@ from mpmd_trace.passes.memory.shard_optimizer_state import Replaced
 from mpmd_trace.passes.programs.overlap_microbatches import Work
 from mpmd_trace.passes.request import PartitionRequest, StepFacts
 from mpmd_trace.scheduling.choose_schedule import ScheduleChoice
-from mpmd_trace.scheduling.overlap import work_by_counts
+from mpmd_trace.scheduling.costs import work_by_counts
 
 
 @dataclasses.dataclass(frozen=True, eq=False)

@@ -12,19 +12,66 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 
-from mpmd_trace.frontend.encoding import add_gradients, encoded_rows
 from mpmd_trace.frontend.errors import mistake
 from mpmd_trace.frontend.functions import name_of
 from mpmd_trace.frontend.gradients import (
     added,
     cut_batch,
     differentiable,
+    in_parts,
     joined,
     number_of_microbatches,
     with_others,
     zeros_like_sum,
 )
 from mpmd_trace.frontend.loops import enumerated_for
+
+
+def encoded_rows(encode: Callable[..., Any], params: Any, slices: tuple[Any, ...], who: str, wanted: str) -> Any:
+    """Return what `encode(params, *rows)` returns for all rows, computed in microbatches.
+
+    Args:
+        encode: returns a pytree of arrays with as many rows.
+        params: its first argument.
+        slices: the others, cut into microbatches along a new first axis.
+        who: the function, for errors.
+        wanted: what it should return instead, for errors.
+
+    Raises:
+        FrontendError: for an array with another number of rows.
+    """
+    rows = jax.tree.leaves(slices)[0].shape[1]
+
+    def body(i: Any, nothing: None, part: Any) -> Any:
+        result = encode(params, *part)
+        for path, leaf in jax.tree_util.tree_leaves_with_path(result):
+            if jnp.shape(leaf)[:1] != (rows,):
+                raise mistake(
+                    f"{who} returns an array of shape {list(jnp.shape(leaf))} for {rows} rows "
+                    f"(result{jax.tree_util.keystr(path)}); {wanted}"
+                )
+        return nothing, result
+
+    _, parts = enumerated_for(body, None, slices)
+    return joined(parts)
+
+
+def add_gradients(
+    encode: Callable[..., Any], params: Any, slices: tuple[Any, ...], cotangents: Any, count: int, sums: Any
+) -> Any:
+    """Return the sums with the gradients by `params`, for the cotangents of all rows; each microbatch is encoded again.
+
+    `cotangents` are those of what `differentiable` leaves of the encoded rows, `count` is the number of microbatches.
+    """
+    split = jax.tree.map(lambda x: in_parts(x, count), cotangents)
+
+    def body(i: Any, sums: Any, part: Any) -> Any:
+        rows, cotangent = part
+        [gradients] = jax.vjp(lambda p: differentiable(encode(p, *rows)), params)[1](cotangent)
+        return added(sums, gradients)
+
+    return enumerated_for(body, sums, (slices, split))
+
 
 Encoder = tuple[Callable[..., Any], int]
 
@@ -100,5 +147,59 @@ def encoded_value_and_grad(
         for name, (encode, n) in encoders.items():
             sums = add_gradients(encode, params, cuts[name], cotangents[name], n, sums)
         return value / count, sums
+
+    return called
+
+
+def contrastive_value_and_grad(
+    embed: Callable[..., Any],
+    loss: Callable[..., Any],
+    *,
+    microbatches: int,
+    has_aux: bool = False,
+    sum_dtype: Any = None,
+) -> Callable[..., Any]:
+    """Compute value and gradients of `loss(params, embed(params, *batch))`, with `embed` in microbatches.
+
+    For losses that compare the rows of a batch with each other, such as those of CLIP and SimCLR, for which
+    `value_and_grad(microbatches=)` computes another one.  Inside `mpmd_trace.jit` the rows are embedded in microbatches
+    of the pipeline; then comes the loss over all rows, once; then they are embedded again, each microbatch forward and
+    backward.  A random function must give the same both times: pass keys as rows of the batch.
+
+    Args:
+        embed: a function of the parameters and some rows of the batch; returns a pytree of arrays with as many rows,
+            such as the embeddings of two towers; labels and masks may be among them.
+        loss: a function of the parameters (for a temperature, say) and of what `embed` returns for the whole batch;
+            returns a scalar, with `has_aux` `(scalar, aux)`.
+        microbatches: the number of parts; it must divide the length of the first axes of the batch.
+        has_aux: whether `loss` returns auxiliary results besides.
+        sum_dtype: the dtype in which gradients are summed; by default that of the parameter.
+
+    Returns:
+        A function of the parameters and the batch, which may be several arguments, that returns what
+        `jax.value_and_grad` returns: `(value, gradients)`, or `((value, aux), gradients)`.
+
+    Raises:
+        FrontendError: for wrong arguments; when called, for a batch that cannot be split into this many equal parts,
+            or for embeddings with another number of rows.
+    """
+    count = number_of_microbatches(microbatches)
+    for fn, what in ((embed, "embed"), (loss, "loss")):
+        if not callable(fn):
+            raise mistake(f"{what} is a function, not {fn!r} of type {type(fn).__name__}.")
+
+    def called(params: Any, *batch: Any) -> Any:
+        slices = cut_batch((params, *batch), range(1, len(batch) + 1), count, embed)
+        wanted = "embeddings have a row for each. What belongs to the batch as a whole is for the loss to compute."
+        embeddings = encoded_rows(embed, params, slices, name_of(embed), wanted)
+
+        def of_embeddings(p: Any, own: Any) -> Any:
+            return loss(p, with_others(own, embeddings))
+
+        gradient = jax.value_and_grad(of_embeddings, (0, 1), has_aux=has_aux)
+        value, (direct, cotangents) = gradient(params, differentiable(embeddings))
+        zeros = jax.tree.map(lambda x: zeros_like_sum(x, sum_dtype), params)
+        sums = add_gradients(embed, params, slices, cotangents, count, zeros)
+        return value, added(sums, direct)
 
     return called

@@ -6,7 +6,7 @@
 The module is one whose named computations have become fragments and assigns (after
 `mpmd-introduce-transfers`, before mesh inference).  The answer is read off the sets that mesh inference
 computes: the chain of uses that asks for the mesh, and the sources that allow it.  With `placement="cut"` it is
-one before `mpmd-place`, and `explain_cut.py` tells which bytes decide.
+one before `mpmd-place`, and `CutExplainer` tells which bytes decide.
 """
 
 from __future__ import annotations
@@ -33,8 +33,10 @@ from mpmd_trace.passes.import_.infer_mesh_assign_using_input_output_constraints 
 from mpmd_trace.passes.import_.mesh_flow import Flow, because, function_name, is_user_label, mesh_list, place
 from mpmd_trace.passes.import_.mesh_sets import MeshSets, is_meshless, names, src_of_op
 from mpmd_trace.passes.manager import PassManager, PassRun
+from mpmd_trace.passes.placement.cut import cost, cut
+from mpmd_trace.passes.placement.hypergraph import TRANSFER_BYTES, DataflowHypergraph
+from mpmd_trace.passes.placement.place import drop_markers
 from mpmd_trace.passes.request import PartitionRequest
-from mpmd_trace.report.explain_cut import CutExplainer
 from mpmd_trace.report.query import Thing, UnknownName, close_names, find, location_of, made_by, things_of
 
 _ANALYSIS = ("mpmd-infer-mesh-populate-use-set", "mpmd-infer-mesh-populate-src-set")
@@ -207,7 +209,7 @@ class _Explainer:
         self.module = module
         self.infer_transfers = infer_transfers
         self.constraints = tuple(SameMesh(i, o) for i, o in same_mesh)
-        self.cut = CutExplainer(module, self.constraints, _described, most) if placement == "cut" else None
+        self.cut = CutExplainer(module, self.constraints, most) if placement == "cut" else None
 
     def placements(self, targets: list[Thing]) -> tuple[Placement, ...]:
         sets = self._inferred(targets) if self.cut is None else [((), None)] * len(targets)
@@ -369,3 +371,99 @@ def _rule(
     if possible is not None:
         return "what it is computed from is on different meshes; it takes the mesh with the smallest name"
     return "nothing says where it should be, so it takes the mesh with the smallest name"
+
+
+#: Fixes a node on a mesh: more than all that a step can move.
+_FIXED = 1 << 56
+#: What moves so many bytes is no scalar.
+_LITTLE = 256
+
+
+class CutExplainer:
+    """The placement of a module of its own, and what it costs to put something elsewhere.
+
+    most: the edges up to which costs are told; each is a cut of its own.
+    """
+
+    def __init__(self, module: Module, same_mesh: Sequence[SameMesh], most: int | None = None) -> None:
+        for function in module.mpmd_functions:
+            if not function.is_declaration:
+                drop_markers(function)
+        self.flow = DataflowHypergraph(module, {pair.output: pair.input for pair in same_mesh})
+        self.edges = list(self.flow.edges())
+        self.most = most
+        self.labels = cut(self.flow.count, len(self.flow.meshes), self.edges)
+        self.cost = cost(self.edges, self.labels)
+
+    def placed(self, thing: Value | Op) -> tuple[tuple[str, ...], str]:
+        """Return the meshes of a value or op that no name has put anywhere, and the reason."""
+        if isinstance(thing, BlockArg):
+            return self._argument(thing)
+        op = thing if isinstance(thing, Op) else thing.defining_op
+        if op in self.flow.node_of:
+            node = self.flow.node_of[op]
+            why = "no name says where it is, so it is where the fewest bytes move in a step"
+            return (self.flow.meshes[self.labels[node]],), why + self._else(node)
+        assert op is not None
+        meshes = self._readers(op.results)
+        if not meshes:
+            return (), "nothing uses it, so it is removed"
+        if op in self.flow.free:
+            return meshes, "it is cheap to compute from its inputs, so each mesh that uses it computes it"
+        if isinstance(op, CallOp):
+            return meshes, "a call runs on the meshes of its body; these use its results"
+        return meshes, "these use it"
+
+    def _readers(self, values: Sequence[Value]) -> tuple[str, ...]:
+        nodes = [node for value in values for node in self.flow.readers.get(value, ())]
+        return tuple(self.flow.meshes[label] for label in sorted({self.labels[node] for node in nodes}))
+
+    def _argument(self, value: BlockArg) -> tuple[tuple[str, ...], str]:
+        meshes = self._readers([value])
+        home = self.flow.home_of.get(value)
+        if not meshes and home is None:
+            return (self.flow.meshes[0],), "nothing uses it, so it takes the first mesh"
+        if home is not None:
+            where = self.flow.meshes[self.labels[home]]
+            why = "it shares a mesh with a result that replaces it (MeshOfInput)"
+            return (where,), why + (self._else(home) if home >= len(self.flow.meshes) else "")
+        if len(meshes) == 1:
+            nodes = self.flow.readers[value]
+            why = f"it is used on {mesh_list(meshes)} alone"
+            if min(nodes) < len(self.flow.meshes):
+                return meshes, why
+            node = min(nodes)
+            return meshes, f"{why}, by unnamed code{self._else(node)}{self._pulling(self.labels[node])}"
+        where = "it is on the one that uses it last, and sent to the others once"
+        return meshes, f"it is used on {mesh_list(meshes)}: {where}"
+
+    def _pulling(self, label: int) -> str:
+        """Return the unnamed op that takes the most from other meshes to this one, if that is not little."""
+        op_of = {node: op for op, node in self.flow.node_of.items()}
+        taken: dict[int, int] = {}
+        for weight, nodes in self.edges:
+            if len({self.labels[node] for node in nodes}) > 1:
+                for node in nodes:
+                    if node in op_of and self.labels[node] == label:
+                        taken[node] = taken.get(node, 0) + weight
+        if max(taken.values(), default=0) < _LITTLE:
+            return ""
+        node = max(taken, key=lambda n: (taken[n], -n))
+        return (
+            f"; there {_described(op_of[node])} combines values of several meshes, {taken[node]:,} bytes "
+            "from others in a step: let it work on the values of each mesh separately, or on a scalar of them"
+        )
+
+    def _else(self, node: int) -> str:
+        """Return what a step would move with a node on other meshes."""
+        if self.most is not None and len(self.edges) > self.most:
+            return "; mpmd-trace explain FILE --value NAME shows what other meshes would cost"
+        count = len(self.flow.meshes)
+        said = []
+        for label, mesh in enumerate(self.flow.meshes):
+            if label == self.labels[node]:
+                continue
+            other = cut(self.flow.count, count, [*self.edges, (_FIXED, (label, node))])
+            more = cost(self.edges, other) - self.cost
+            said.append(f"on {quote(mesh)} it would be {f'{more:,} more' if more > 0 else 'as many'}")
+        return f"; {', '.join(said)} (a transfer counts as {TRANSFER_BYTES} besides what it moves)" if said else ""

@@ -38,6 +38,9 @@ from mpmd_trace.schedules._partition import Partition as Partition
 from mpmd_trace.schedules._partition import partition_layers as partition_layers
 from mpmd_trace.schedules._picture import Picture as Picture
 from mpmd_trace.schedules._picture import draw as draw
+from mpmd_trace.schedules._picture import save_pdf as save_pdf
+from mpmd_trace.schedules._picture import save_png as save_png
+from mpmd_trace.schedules._picture import to_html as to_html
 from mpmd_trace.schedules._picture import to_svg as to_svg
 from mpmd_trace.schedules._registry import ENTRIES as ENTRIES
 from mpmd_trace.schedules._registry import Entry as Entry
@@ -45,9 +48,6 @@ from mpmd_trace.schedules._registry import find_entry as find_entry
 from mpmd_trace.schedules._registry import get_schedule as get_schedule
 from mpmd_trace.schedules._registry import orders as orders
 from mpmd_trace.schedules._registry import schedule_names as schedule_names
-from mpmd_trace.schedules._render import save_pdf as save_pdf
-from mpmd_trace.schedules._render import save_png as save_png
-from mpmd_trace.schedules._render import to_html as to_html
 from mpmd_trace.schedules._result import Event as Event
 from mpmd_trace.schedules._result import Simulation as Simulation
 from mpmd_trace.schedules._result import Timeline as Timeline

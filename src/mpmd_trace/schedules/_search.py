@@ -6,7 +6,7 @@ import warnings
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from mpmd_trace.schedules._bounds import memory_floor
+from mpmd_trace.schedules._chain import memory_floor
 from mpmd_trace.schedules._costs import Costs, Timer
 from mpmd_trace.schedules._dispatch import ACTIONS_TO_PLACE, dispatched_schedule
 from mpmd_trace.schedules._errors import ScheduleError, ScheduleWarning

@@ -13,13 +13,14 @@ from dataclasses import dataclass
 
 from mpmd_trace.ir.bodies import remembered
 from mpmd_trace.ir.core import Op, Region, Value
-from mpmd_trace.ir.ops import FuncOp, Module
+from mpmd_trace.ir.ops import FragmentOp, FuncOp, Module
 from mpmd_trace.ir.outlined import outlined_callee, outlined_work
 from mpmd_trace.ir.reading import listed, shape_of
 from mpmd_trace.ir.sharding_attributes import TensorShardingPerValueAttr
 from mpmd_trace.ir.shardings import bit_width, mesh_symbols
 from mpmd_trace.ir.types import TensorType
 from mpmd_trace.ir.work import RAGGED_DOT, products_of_ragged_dot
+from mpmd_trace.passes.programs.overlap_microbatches import Work
 
 #: Ops that move, reinterpret or make up data; XLA fuses them away or they cost bandwidth alone.
 _FREE = frozenset(
@@ -243,3 +244,20 @@ def _trips(op: Op) -> float:
                 if digits:
                     return float(digits.group(1))
     return 1.0
+
+
+def work_by_counts(
+    flops_per_second: float | None = None, bytes_per_second: float | None = None
+) -> Callable[[FragmentOp, Module], Work]:
+    """Return what tells the work of a fragment on devices of that speed, whose links to each other have that speed.
+
+    Without speeds, what a device computes is counted, and nothing is sent.
+    """
+
+    def work(op: FragmentOp, module: Module) -> Work:
+        topology = module.main.topology
+        devices = 1 if topology is None else topology.meshes[op.mesh].size
+        sent = collective_bytes(op.body, module) / bytes_per_second if bytes_per_second else 0.0
+        return Work(flops(op.body, module) / devices / (flops_per_second or 1.0), sent)
+
+    return work

@@ -8,7 +8,6 @@ recomputes (`jax.checkpoint`) does.
 
 from __future__ import annotations
 
-import dataclasses
 import re
 
 from mpmd_trace.ir.ops import Module
@@ -42,36 +41,3 @@ def peak_flops(device_kind: str) -> float | None:
 def model_flops(module: Module) -> float:
     """Return the FLOPs of one run of a traced program (`Lowered.compiler_ir("stablehlo")`)."""
     return flops(module.main.regions[0], module)
-
-
-@dataclasses.dataclass(frozen=True)
-class Utilization:
-    """What a step computes in how long, on how many devices.
-
-    flops: of one step.
-    seconds: of one step.
-    devices: how many take part.
-    peak: the FLOP/s of one device at most; None where it is not known.
-    tokens: how many tokens a step handles; None where nobody has said it.
-    """
-
-    flops: float
-    seconds: float
-    devices: int
-    peak: float | None = None
-    tokens: int | None = None
-
-    @property
-    def flops_per_second(self) -> float:
-        """The rate at which all devices together compute the FLOPs of the model."""
-        return self.flops / self.seconds
-
-    @property
-    def mfu(self) -> float | None:
-        """The part of the devices' peak rate that is used, from 0 to 1; None where the peak is not known."""
-        return None if self.peak is None else self.flops_per_second / (self.peak * self.devices)
-
-    @property
-    def tokens_per_second(self) -> float | None:
-        """Tokens per second of all devices together."""
-        return None if self.tokens is None else self.tokens / self.seconds
