@@ -75,11 +75,12 @@ def on_page_markdown(markdown: str, page: Any, config: Any, files: Any) -> str:
     return with_links(whole, page.file.src_uri)
 
 
-def on_page_content(html: str, page: Any, config: Any, files: Any) -> str:
+def on_post_page(output: str, page: Any, config: Any) -> str:
     """The page with plain defaults: `_default("cut")` is how the code tells that an argument was not given."""
-    html = re.sub(r'<span title="[^"]*">_default</span>\((.*?)\)(?=</code>)', r"\1", html)
+    # Only now are references between pages resolved, which names in signatures are, too.
+    output = re.sub(r'<span title="[^"]*">_default</span>\((.*?)\)(?=</code>)', r"\1", output)
     marked = r'<span class="n">_default</span><span class="p">\(</span>(.*?)<span class="p">\),</span>'
-    return re.sub(marked, r'\1<span class="p">,</span>', html)
+    return re.sub(marked, r'\1<span class="p">,</span>', output)
 
 
 def with_links(markdown: str, path: str) -> str:

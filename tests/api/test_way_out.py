@@ -161,3 +161,26 @@ def test_stages_anywhere_get_a_schedule(data: st.DataObject) -> None:
 def test_stages_in_a_row_take_as_long_as_with_1f1b(meshes: int) -> None:
     made = schedules.training_passes(schedules.Placement.loop(meshes), 8, in_flight=meshes)
     assert schedules.simulate(made).makespan == schedules.simulate(schedules.get_schedule("1f1b", meshes, 8)).makespan
+
+
+@pytest.mark.parametrize("schedule", ["auto", "zb-h1"])
+def test_a_stage_that_needs_what_comes_after_it(schedule: str) -> None:
+    """No schedule has such stages, and none is advised: "down0" is a stage that runs before and after another one."""
+
+    def loss(w: Any, x: jax.Array) -> jax.Array:
+        x = layer("down0")(w, layer("mid")(w, layer("down0")(w, x)))
+        return named_computation(lambda x: jnp.mean(x**2), name="head")(x)
+
+    def step(w: Any, x: jax.Array) -> Any:
+        return mpmd_trace.value_and_grad(loss, microbatches=4)(w, x)
+
+    stages = {"down0": ("m0", 0), "mid": ("m1", 1), "head": ("m1", 2)}
+    config = mpmd_trace.make_config(topology(2, size=1), stages, pipeline_schedule=schedule)
+    with pytest.raises(MpmdError) as raised:
+        mpmd_trace.jit(step, config).lower(jnp.ones((4, 4)), jnp.ones((8, 4))).as_text()
+    text = str(raised.value)
+    if schedule == "auto":
+        assert "no schedule has these stages, since stages 0, 1, 2 wait for each other in a cycle" in text
+    else:
+        assert "and without pipeline_schedule: stage 0 runs twice on mesh 'm0'" in text
+    assert "leave pipeline_schedule out" not in text

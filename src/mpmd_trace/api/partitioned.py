@@ -398,23 +398,32 @@ def way_out(
     `importing` gives the program after the import phase, its stages numbered as said; `is_followed` says whether it
     allows a schedule, `overlaps` whether it makes one program of a forward and a backward of two microbatches.
     """
+
+    def followed(name: str | None) -> ScheduleChoice | None:
+        other = dataclasses.replace(config, pipeline_schedule=name)
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore", ScheduleWarning)
+            choice = choose_schedule(other)
+            if choice.auto is not None:
+                choice = settle(choice, importing, other.options, overlaps=overlaps)
+            return choice if is_followed(other, choice) else None
+
     tried: list[str] = []
     for name in _candidates(config, importing):
         tried.append(repr(name))
-        other = dataclasses.replace(config, pipeline_schedule=name)
         try:
-            with warnings.catch_warnings():
-                warnings.simplefilter("ignore", ScheduleWarning)
-                choice = choose_schedule(other)
-                if choice.auto is not None:
-                    choice = settle(choice, importing, other.options, overlaps=overlaps)
-                followed = is_followed(other, choice)
-            if followed:
-                chosen = f" (it chooses '{choice.name}')" if name == "auto" else ""
-                return f'pipeline_schedule="{name}" is followed exactly here{chosen}'
+            choice = followed(name)
         except MpmdError:
             continue
-    return f"None of the schedules tried ({', '.join(tried)}) is followed exactly here: leave pipeline_schedule out"
+        if choice is not None:
+            chosen = f" (it chooses '{choice.name}')" if name == "auto" else ""
+            return f'pipeline_schedule="{name}" is followed exactly here{chosen}'
+    none = f"None of the schedules tried ({', '.join(tried)}) is followed exactly here"
+    try:
+        followed(None)
+    except MpmdError as error:
+        return f"{none}, and without pipeline_schedule: {error.diagnostics[0].message}"
+    return f"{none}: leave pipeline_schedule out"
 
 
 def _candidates(config: Config, importing: Callable[[str], Module]) -> Iterator[str]:

@@ -179,8 +179,17 @@ def _several(costs: StageCosts, memory_limit: float | None) -> list[Choice]:
 
 
 def _anywhere(costs: StageCosts, memory_limit: float | None) -> list[Choice]:
-    """Schedules made for the stages where they are, with more and more microbatches in flight, up to the fastest."""
-    graph = StageGraph.from_edges(len(costs.mesh_of), costs.edges) if costs.edges else None
+    """Return schedules for the stages where they are, with more and more microbatches in flight, up to the fastest.
+
+    Raises `MpmdError` for stages that form a cycle.
+    """
+    try:
+        graph = StageGraph.from_edges(len(costs.mesh_of), costs.edges) if costs.edges else None
+    except ScheduleError as error:
+        raise MpmdError(
+            f"no schedule has these stages, since {error}: what one of them computes reaches another one and comes "
+            "back to it. Give the later computation a stage of its own, or move what is in between into the stage."
+        ) from None
     result: list[Choice] = []
     for in_flight in _growing(costs.microbatches):
         made = training_passes(
