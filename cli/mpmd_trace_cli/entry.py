@@ -2,17 +2,15 @@
 
 from __future__ import annotations
 
-import importlib
 import os
 import sys
-from typing import NoReturn
 
-from mpmd_trace_cli.status import INTERRUPTED
+from mpmd_trace_cli import INTERRUPTED
 
 
 def main(arguments: list[str] | None = None) -> None:
     """The entry point; exits with the status of the command (`status.py`)."""
-    try:
+    try:  # early: Ctrl-C may come while the first module is imported
         _main(sys.argv[1:] if arguments is None else arguments)
     except KeyboardInterrupt:
         print("interrupted", file=sys.stderr)
@@ -26,7 +24,8 @@ def main(arguments: list[str] | None = None) -> None:
     os._exit(INTERRUPTED)
 
 
-def _main(arguments: list[str]) -> NoReturn:
+def _main(arguments: list[str]) -> None:
+    """Run a command, and exit."""
     if arguments[:1] == ["opt"]:
         from mpmd_trace_cli.opt import main as opt  # each command loads what it needs
 
@@ -38,6 +37,8 @@ def _main(arguments: list[str]) -> NoReturn:
             from mpmd_trace_cli.inspect import print_passes
 
             sys.exit(guard(lambda: print_passes(names[0] if names else None, "--json" in arguments)))
+    import importlib  # only here
+
     for library in ("typer", "rich"):
         try:
             importlib.import_module(library)

@@ -13,6 +13,7 @@ from mpmd_trace import __version__
 from mpmd_trace.diagnostics.brief import from_here
 from mpmd_trace.passes.registry import PASSES, PIPELINES
 from mpmd_trace.report.files import check_folder
+from mpmd_trace_cli import INTERRUPTED
 from mpmd_trace_cli._plan_options import PlanOptions
 from mpmd_trace_cli._schedule_options import grouped
 from mpmd_trace_cli.console import data, guard, keeps_output_apart, say
@@ -21,7 +22,7 @@ from mpmd_trace_cli.inspect import diff_snapshots, dump_program, print_passes, s
 from mpmd_trace_cli.plugins import load_passes
 from mpmd_trace_cli.reduce import reduce_file
 from mpmd_trace_cli.schedule import app as schedule_app
-from mpmd_trace_cli.status import FOUND, INTERRUPTED
+from mpmd_trace_cli.status import FOUND
 
 #: Each command's examples: a command line, and what it is for.
 EXAMPLES: dict[str, tuple[tuple[str, str], ...]] = {

@@ -25,10 +25,11 @@ from mpmd_trace.passes.base import Pass, said_by
 from mpmd_trace.passes.manager import check_bodies, printed_bodies
 from mpmd_trace.passes.options import parse_options
 from mpmd_trace.passes.registry import build, get_pass
+from mpmd_trace_cli import INTERRUPTED
 from mpmd_trace_cli.expected import Expectations
 from mpmd_trace_cli.files import check_output, explain_os_error, read_text, write_text
 from mpmd_trace_cli.opt_flags import SEPARATOR, Options, help_text, parse_arguments, pass_names
-from mpmd_trace_cli.status import FOUND, INTERRUPTED, WRONG_CALL, CallError, status_of
+from mpmd_trace_cli.status import FOUND, WRONG_CALL, CallError, status_of
 
 _LEVELS = ("errors", "warnings", "remarks")
 

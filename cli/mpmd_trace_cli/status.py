@@ -11,8 +11,6 @@ FOUND = 1
 WRONG_CALL = 2
 #: The user's own code raised an exception.
 PROGRAM_FAILED = 3
-#: After Ctrl-C, as shells have it.
-INTERRUPTED = 130
 
 
 class CallError(MpmdError):

@@ -34,6 +34,18 @@ def test_nothing_heavy_is_imported(arguments: list[str]) -> None:
     assert _loaded(arguments) == []
 
 
+def test_interrupts_are_caught_before_anything_is_imported() -> None:
+    code = (
+        "import os, sys, __future__\nbefore = set(sys.modules)\nimport mpmd_trace_cli.entry\n"
+        "assert set(sys.modules) - before == {'mpmd_trace_cli', 'mpmd_trace_cli.entry'}\n"
+        "def interrupt(event, arguments):\n"
+        "    if event == 'import': raise KeyboardInterrupt\n"
+        "sys.addaudithook(interrupt)\nmpmd_trace_cli.entry.main(['opt', '--help'])"
+    )
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True)
+    assert (done.returncode, done.stdout, done.stderr) == (130, "", "interrupted\n")
+
+
 @pytest.mark.parametrize("option", ["--version", "-h"])
 def test_options_of_all_commands(option: str) -> None:
     done = subprocess.run([sys.executable, "-m", "mpmd_trace", option], capture_output=True, text=True, check=True)
