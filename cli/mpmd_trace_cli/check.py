@@ -16,10 +16,10 @@ from mpmd_trace.backend.dtypes import dtype_of
 from mpmd_trace.backend.plan import Free, Plan, Run
 from mpmd_trace.backend.planner import make_plan
 from mpmd_trace.diagnostics.messages import MpmdError, shortened
+from mpmd_trace.diagnostics.tables import Table, as_text
 from mpmd_trace.report.timeline import FragmentActions, steps_by_place
 from mpmd_trace.schedules import KIND_NAMES
 from mpmd_trace_cli.console import data
-from mpmd_trace_cli.placement_report import drawn, table
 from mpmd_trace_cli.program import load_program
 from mpmd_trace_cli.status import CallError
 
@@ -153,21 +153,18 @@ def _links(plan: Plan, parts: Parts) -> dict[tuple[int, int], tuple[int, int]]:
 
 
 def _as_text(plan: Plan, owners: Mapping[str, Sequence[int]], parts: Parts) -> str:
-    done = table(f"what processes do in a step of {plan.name}", ["process", "meshes"], _COLUMNS)
+    rows = []
     for process, counts in _counts(parts).items():
         meshes = []
         for name, those in owners.items():
             if process in those:
                 others = ", ".join(map(str, sorted({*those} - {process})))
                 meshes.append(f"{name} (with {others})" if others else name)
-        done.add_row(str(process), ", ".join(meshes) or "none", *(f"{counts[column]:,}" for column in _COLUMNS))
-    links = _links(plan, parts)
-    if not links:
-        return drawn(done)
-    sent = table("sent between processes in a step", ["from", "to"], ["messages", "bytes"])
-    for (source, destination), (count, size) in links.items():
-        sent.add_row(str(source), str(destination), f"{count:,}", f"{size:,}")
-    return drawn(done, sent)
+        rows.append([str(process), ", ".join(meshes) or "none", *(f"{counts[column]:,}" for column in _COLUMNS)])
+    done = Table(f"what processes do in a step of {plan.name}", ["process", "meshes", *_COLUMNS], rows, words=2)
+    sent = [[str(a), str(b), f"{count:,}", f"{size:,}"] for (a, b), (count, size) in _links(plan, parts).items()]
+    tables = [done, Table("sent between processes in a step", ["from", "to", "messages", "bytes"], sent, words=2)]
+    return as_text(tables) + "\n"
 
 
 def _as_data(

@@ -10,11 +10,12 @@ from typing import Any
 from mpmd_trace.api.compiled import Compiled
 from mpmd_trace.api.program import Program
 from mpmd_trace.api.request import device_memory
+from mpmd_trace.diagnostics.tables import Table
+from mpmd_trace.diagnostics.tables import as_text as as_tables
 from mpmd_trace.report.files import check_folder, write_folder
 from mpmd_trace_cli import placement_report
 from mpmd_trace_cli.console import compiling, progress, say
 from mpmd_trace_cli.files import check_output
-from mpmd_trace_cli.placement_report import drawn, table
 from mpmd_trace_cli.program import load_program
 
 
@@ -100,25 +101,20 @@ def _report(compiled: Compiled, target: str) -> dict[str, Any]:
 def as_text(report: dict[str, Any]) -> str:
     """Return a report as tables."""
     limit = report["memory_of_a_device"]
-    held = table(
-        f"bytes on a {report['device_kind']} of each mesh",
-        ["mesh"],
-        ["devices", "arguments", "results", "temporary", "code", "peak"],
-    )
-    for mesh, one in report["meshes"].items():
-        parts = ("devices", "arguments", "results", "temporary", "code", "peak")
-        held.add_row(mesh, *(f"{one[part]:,}" for part in parts))
-    programs = table(
-        "programs: one device, one run", ["program", "mesh"], ["runs", "Mflop", "MB accessed", "temporary", "µs"]
-    )
+    parts = ("devices", "arguments", "results", "temporary", "code", "peak")
+    held = [[mesh, *(f"{one[part]:,}" for part in parts)] for mesh, one in report["meshes"].items()]
+    programs = []
     for one in report["programs"]:
         seconds = one["optimal_seconds"]
-        programs.add_row(
-            *(one["name"], one["mesh"], str(one["runs"])),
-            *(f"{one[part] / 1e6:,.2f}" for part in ("flops", "bytes_accessed")),
-            *(f"{one['temporary']:,}", "unknown" if seconds is None else f"{1e6 * seconds:,.1f}"),
-        )
-    text = drawn(held, programs)
+        counts = (f"{one[part] / 1e6:,.2f}" for part in ("flops", "bytes_accessed"))
+        time = "unknown" if seconds is None else f"{1e6 * seconds:,.1f}"
+        programs.append([one["name"], one["mesh"], str(one["runs"]), *counts, f"{one['temporary']:,}", time])
+    head = ["program", "mesh", "runs", "Mflop", "MB accessed", "temporary", "µs"]
+    tables = [
+        Table(f"bytes on a {report['device_kind']} of each mesh", ["mesh", *parts], held),
+        Table("programs: one device, one run", head, programs, words=2),
+    ]
+    text = as_tables(tables) + "\n"
     if report["estimated"]:
         text += "FLOPs and bytes accessed are counted from the program: XLA's compiler for GPUs does not say them\n"
     else:

@@ -3,21 +3,17 @@
 from __future__ import annotations
 
 import dataclasses
-import io
-from collections.abc import Mapping, Sequence
-from typing import TYPE_CHECKING, Any
+from collections.abc import Mapping
+from typing import Any
 
 from mpmd_trace.api.partitioned import PartitionedProgram
 from mpmd_trace.backend.collectives import Collectives
 from mpmd_trace.backend.placement_report import CAUSES, PlacementReport
 from mpmd_trace.diagnostics.messages import shortened
+from mpmd_trace.diagnostics.tables import Table
+from mpmd_trace.diagnostics.tables import as_text as as_tables
 from mpmd_trace.passes.memory.remarks import MEMORY
 from mpmd_trace.report.placement_reasons import MOST_REASONS
-
-if TYPE_CHECKING:
-    from rich.table import Table
-
-_WIDTH = 160
 
 
 def as_data(report: PlacementReport, why: Mapping[int, str]) -> dict[str, Any]:
@@ -36,14 +32,13 @@ def as_data(report: PlacementReport, why: Mapping[int, str]) -> dict[str, Any]:
 def as_text(report: PlacementReport, why: Mapping[int, str], file: str, *, returning: bool = True) -> str:
     """Return the tables, what is not where it is used and why, and with `returning` what leaves on another mesh."""
     columns = ("parameters", "state", "arguments", "gradients", "hoisted", "activations", "peak")
-    held = table("bytes on a device of each mesh", ["mesh"], columns)
-    for mesh in report.meshes:
-        held.add_row(mesh.mesh, *(f"{getattr(mesh, column):,}" for column in columns))
-    moves = table("sent in a step", ["cause"], ["count", "bytes"])
-    moves.add_column("what it is")
-    for cause, (count, size) in report.causes.items():
-        moves.add_row(cause, f"{count:,}", f"{size:,}", CAUSES[cause])
-    text = drawn(held, moves) if report.causes else drawn(held)
+    held = [[mesh.mesh, *(f"{getattr(mesh, column):,}" for column in columns)] for mesh in report.meshes]
+    moves = [[cause, CAUSES[cause], f"{count:,}", f"{size:,}"] for cause, (count, size) in report.causes.items()]
+    tables = [
+        Table("bytes on a device of each mesh", ["mesh", *columns], held),
+        Table("sent in a step", ["cause", "what it is", "count", "bytes"], moves, words=2),
+    ]
+    text = as_tables(tables) + "\n"
     for meshes in report.sharing:
         text += (
             f"{', '.join(meshes)} share their devices: the peak is that of all together, one of them works at a "
@@ -86,11 +81,13 @@ def collectives_data(collectives: Mapping[str, Collectives]) -> dict[str, Any]:
 
 def collectives_text(collectives: Mapping[str, Collectives]) -> str:
     """Return a table of the collectives that a device runs in a step; nothing where there are none."""
-    shown = table("collectives of a device in a step", ["mesh", "collective"], ["runs", "arrays", "bytes", "hidden"])
-    for mesh, all_of in collectives.items():
-        for kind, one in all_of.of.items():
-            shown.add_row(mesh, kind, f"{one.runs:,}", f"{one.arrays:,}", f"{one.bytes:,}", f"{one.hidden_share:.0%}")
-    return drawn(shown) if shown.row_count else ""
+    rows = [
+        [mesh, kind, f"{one.runs:,}", f"{one.arrays:,}", f"{one.bytes:,}", f"{one.hidden_share:.0%}"]
+        for mesh, all_of in collectives.items()
+        for kind, one in all_of.of.items()
+    ]
+    head = ["mesh", "collective", "runs", "arrays", "bytes", "hidden"]
+    return f"{Table('collectives of a device in a step', head, rows, words=2)}\n" if rows else ""
 
 
 def remarks_data(lowered: PartitionedProgram) -> dict[str, Any]:
@@ -107,24 +104,3 @@ def remarks_text(lowered: PartitionedProgram) -> str:
     lists = ((name.replace("_", " "), texts) for name, texts in remarks_data(lowered).items() if texts)
     listed = ([f"{name}:", *shortened([f"  {text}" for text in texts]), ""] for name, texts in lists)
     return "".join(map("\n".join, listed))
-
-
-def table(title: str, words: Sequence[str], numbers: Sequence[str]) -> Table:
-    """Return an empty table with columns of words, and then of numbers."""
-    from rich.table import Table  # late: tables are for people, JSON does without
-
-    made = Table(*words, title=title, title_justify="left")
-    for column in numbers:
-        made.add_column(column, justify="right")
-    return made
-
-
-def drawn(*tables: Table) -> str:
-    """Return the tables as text, as wide as they are."""
-    from rich.console import Console  # late: tables are for people, JSON does without
-
-    shown = Console(file=io.StringIO(), width=_WIDTH, highlight=False)
-    with shown.capture() as caught:
-        for table in tables:
-            shown.print(table)
-    return "\n".join(line.rstrip() for line in caught.get().splitlines()) + "\n"

@@ -29,8 +29,8 @@ def test_a_process_for_each_mesh(command: Command) -> None:
     result = command()
     assert (result.status, result.err) == (0, "")
     rows = [line.split() for line in result.out.splitlines()]
-    assert ["│", "0", "│", "m0", "│", "10", "│", "4", "│", "0", "│", "2", "│", "2", "│"] in rows
-    assert ["│", "1", "│", "0", "│", "2", "│", "128", "│"] in rows, "two gradients of 4 x 4"
+    assert ["0", "m0", "10", "4", "0", "2", "2"] in rows
+    assert ["1", "0", "2", "128"] in rows, "two gradients of 4 x 4"
     assert result.out.endswith(f"proved: all 2 processes terminate, {PROVED}")
 
 
