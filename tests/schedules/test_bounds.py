@@ -10,8 +10,8 @@ from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from mpmd_trace.schedules import Costs, Placement, check, get_schedule, overlapped, search, simulate, solve_exact
-from mpmd_trace.schedules._chain import Chain, memory_floor
 from mpmd_trace.schedules._dispatch import _changed, _Run, _settings, actions_of, dispatch
+from mpmd_trace.schedules._lower_bounds import Chain, memory_floor
 from mpmd_trace.schedules._schedule import make
 
 TIMES = st.integers(1, 4)

@@ -18,7 +18,7 @@ from mpmd_trace.schedules import (
     simulate,
     solve_exact,
 )
-from mpmd_trace.schedules._exact import Exact, Measure
+from mpmd_trace.schedules._exact_solver import Exact, Measure
 
 
 def prove(schedule: Schedule, measure: Measure, limit: float, costs: Costs | None = None) -> tuple[float, Exact]:

@@ -7,7 +7,7 @@ import itertools
 import pytest
 
 from mpmd_trace.schedules import ScheduleError, check, get_schedule, simulate
-from mpmd_trace.schedules import _block as blocks
+from mpmd_trace.schedules import _v_building_block as blocks
 from mpmd_trace.schedules._vshape import v_half
 
 

@@ -27,8 +27,8 @@ from mpmd_trace.schedules._dispatch import zb_auto as zb_auto
 from mpmd_trace.schedules._errors import Problem as Problem
 from mpmd_trace.schedules._errors import ScheduleError as ScheduleError
 from mpmd_trace.schedules._errors import ScheduleWarning as ScheduleWarning
-from mpmd_trace.schedules._exact import Exact as Exact
-from mpmd_trace.schedules._exact import solve_exact as solve_exact
+from mpmd_trace.schedules._exact_solver import Exact as Exact
+from mpmd_trace.schedules._exact_solver import solve_exact as solve_exact
 from mpmd_trace.schedules._graph import StageGraph as StageGraph
 from mpmd_trace.schedules._list_scheduling import forward_passes as forward_passes
 from mpmd_trace.schedules._list_scheduling import training_passes as training_passes

@@ -15,8 +15,8 @@ from dataclasses import dataclass, replace
 from heapq import heappop, heappush
 
 from mpmd_trace.schedules._actions import Action, Kind
-from mpmd_trace.schedules._chain import Chain
 from mpmd_trace.schedules._costs import Costs
+from mpmd_trace.schedules._lower_bounds import Chain
 from mpmd_trace.schedules._memory import limits_of
 from mpmd_trace.schedules._result import Measure
 from mpmd_trace.schedules._schedule import Placement, Schedule, make

@@ -10,8 +10,8 @@ from __future__ import annotations
 import math
 
 from mpmd_trace.schedules._actions import Action
-from mpmd_trace.schedules._classic import alternate
 from mpmd_trace.schedules._errors import ScheduleError
+from mpmd_trace.schedules._gpipe_1f1b import alternate
 from mpmd_trace.schedules._program import build, stuck_heads
 from mpmd_trace.schedules._schedule import Placement, Schedule, make
 from mpmd_trace.schedules._zero_bubble import split_backwards

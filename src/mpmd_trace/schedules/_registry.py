@@ -12,9 +12,9 @@ from importlib import import_module
 from typing import Any
 
 from mpmd_trace.schedules._check import validate
-from mpmd_trace.schedules._classic import one_f_one_b
 from mpmd_trace.schedules._costs import Costs
 from mpmd_trace.schedules._errors import ScheduleError, ScheduleWarning
+from mpmd_trace.schedules._gpipe_1f1b import one_f_one_b
 from mpmd_trace.schedules._graph import StageGraph
 from mpmd_trace.schedules._schedule import Schedule, contiguous_stages
 from mpmd_trace.schedules._simulate import simulate
@@ -61,14 +61,14 @@ _AUTO = ("costs", "memory_limit", "weight_fraction")
 
 # fmt: off
 ENTRIES: tuple[Entry, ...] = (
-    Entry("none", "program order: one microbatch after the other", "", "_classic:program_order"),
-    Entry("gpipe", "all forwards, then all backwards", "arXiv 1811.06965", "_classic:gpipe"),
+    Entry("none", "program order: one microbatch after the other", "", "_gpipe_1f1b:program_order"),
+    Entry("gpipe", "all forwards, then all backwards", "arXiv 1811.06965", "_gpipe_1f1b:gpipe"),
     Entry("1f1b", "one forward, one backward; memory bounded by the number of meshes",
-          "arXiv 2104.04473", "_classic:one_f_one_b", ("one-f-one-b", "dapple")),
+          "arXiv 2104.04473", "_gpipe_1f1b:one_f_one_b", ("one-f-one-b", "dapple")),
     Entry("eager-1f1b", "1F1B with twice the warm-up: hides transfers", "JaxPP",
-          "_classic:eager_one_f_one_b"),
+          "_gpipe_1f1b:eager_one_f_one_b"),
     Entry("gpipe-but-1f1b-for-last-mesh", "GPipe, but the last mesh starts each backward at once",
-          "Shardy MPMD", "_classic:gpipe_but_1f1b_for_last_mesh"),
+          "Shardy MPMD", "_gpipe_1f1b:gpipe_but_1f1b_for_last_mesh"),
     Entry("interleaved-1f1b", "1F1B over several chunks per mesh, depth first",
           "arXiv 2104.04473", "_interleaved:interleaved_1f1b", ("interleaved",),
           _INTERLEAVED, placement=_LOOP),
@@ -103,14 +103,14 @@ ENTRIES: tuple[Entry, ...] = (
     Entry("v-min", "a third of 1F1B's memory, about two thirds of its bubble", "arXiv 2405.15362",
           "_vshape:v_min", (), (), placement=_V),
     Entry("dualpipe", "two directions at once; forward and backward of a mesh overlap",
-          "DeepSeek DualPipe", "_dual:dualpipe", ("dual-pipe",),
+          "DeepSeek DualPipe", "_dualpipe:dualpipe", ("dual-pipe",),
           placement=_TWO_WAYS,
           needs="P and M even, M >= 2P"),
     Entry("dualpipe-v", "DualPipe with one chain folded into a V", "DeepSeek DualPipe",
-          "_dual:dualpipe_v", ("dual-pipe-v",), placement=_V, needs="M >= 2P"),
+          "_dualpipe:dualpipe_v", ("dual-pipe-v",), placement=_V, needs="M >= 2P"),
     Entry("parallel-pipelines-with-wrap-around",
           "inference on a ring: microbatch k starts on mesh k", "Shardy MPMD",
-          "_classic:parallel_pipelines_with_wrap_around", ("wrap-around",), forward_only=True),
+          "_gpipe_1f1b:parallel_pipelines_with_wrap_around", ("wrap-around",), forward_only=True),
     Entry("forward", "inference: no mesh waits while a stage is ready, the latest first",
           "list scheduling", "_list_scheduling:forward_only", ("inference", "forward-only"),
           ("chunks",), placement="stages anywhere; chunks in a loop", forward_only=True),

@@ -6,13 +6,13 @@ import warnings
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from mpmd_trace.schedules._chain import memory_floor
 from mpmd_trace.schedules._costs import Costs, Timer
 from mpmd_trace.schedules._dispatch import ACTIONS_TO_PLACE, dispatched_schedule
 from mpmd_trace.schedules._errors import ScheduleError, ScheduleWarning
-from mpmd_trace.schedules._exact import Exact, binaries, solve_exact
+from mpmd_trace.schedules._exact_solver import Exact, binaries, solve_exact
+from mpmd_trace.schedules._lower_bounds import memory_floor
 from mpmd_trace.schedules._memory import limits_of
-from mpmd_trace.schedules._order_problem import Flow
+from mpmd_trace.schedules._mixed_integer_program import Flow
 from mpmd_trace.schedules._overlap import overlapped
 from mpmd_trace.schedules._registry import ENTRIES, find_entry, get_schedule, whole
 from mpmd_trace.schedules._result import Measure, Simulation

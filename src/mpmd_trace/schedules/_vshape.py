@@ -19,9 +19,9 @@ from collections import deque
 from collections.abc import Iterator, Sequence
 
 from mpmd_trace.schedules._actions import Action, Step
-from mpmd_trace.schedules._block import SLOTS, WEIGHT, Block, play, timed
 from mpmd_trace.schedules._errors import ScheduleError
 from mpmd_trace.schedules._schedule import Placement, Schedule, make
+from mpmd_trace.schedules._v_building_block import SLOTS, WEIGHT, Block, play, timed
 from mpmd_trace.schedules._zero_bubble import zb_v
 
 PAIRS_PER_TRY = 8000

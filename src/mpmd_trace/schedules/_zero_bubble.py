@@ -13,7 +13,7 @@ from collections.abc import Sequence
 from typing import cast
 
 from mpmd_trace.schedules._actions import Action, Kind, Step
-from mpmd_trace.schedules._classic import alternate
+from mpmd_trace.schedules._gpipe_1f1b import alternate
 from mpmd_trace.schedules._schedule import Placement, Schedule, make
 
 

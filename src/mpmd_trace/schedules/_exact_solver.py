@@ -10,7 +10,7 @@ from mpmd_trace.schedules._costs import Costs
 from mpmd_trace.schedules._errors import ScheduleError
 from mpmd_trace.schedules._graph import StageGraph
 from mpmd_trace.schedules._memory import limits_of
-from mpmd_trace.schedules._order_problem import Flow, OrderProblem
+from mpmd_trace.schedules._mixed_integer_program import Flow, OrderProblem
 from mpmd_trace.schedules._result import Measure
 from mpmd_trace.schedules._schedule import Placement, Schedule, make
 from mpmd_trace.schedules._simulate import simulate

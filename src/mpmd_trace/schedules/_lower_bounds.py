@@ -8,7 +8,7 @@ import math
 from collections.abc import Sequence
 
 from mpmd_trace.schedules._costs import Costs
-from mpmd_trace.schedules._order_problem import Flow
+from mpmd_trace.schedules._mixed_integer_program import Flow
 from mpmd_trace.schedules._result import Measure
 from mpmd_trace.schedules._schedule import Schedule
 
