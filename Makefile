@@ -15,9 +15,9 @@ stale = $(shell test ! -e $(1) || { test "$$(cat $(1))" = "$(CURDIR)" && \
   { test "$(origin PYTHON)" != "command line" || test "$$now" = "$$($(PYTHON) --version 2>/dev/null)"; }; } || echo --clear)
 STALE := $(call stale,$(STAMP))
 DEMO_STALE := $(call stale,$(DEMO_STAMP))
-# uv is used where it is installed, since it is several times as fast.
+# uv is used where it is installed, since it is several times as fast. Neither compiles what nobody may ever import.
 UV := $(shell command -v uv 2>/dev/null)
-INSTALL = $(if $(UV),uv pip install --python $(BIN)/python,$(BIN)/python -m pip install --disable-pip-version-check --progress-bar off)
+INSTALL = $(if $(UV),uv pip install --python $(BIN)/python,$(BIN)/python -m pip install --disable-pip-version-check --progress-bar off --no-compile)
 # The extras that the demo needs.
 DEMO = cli,equinox,plots
 
@@ -49,26 +49,27 @@ GPU_ARGS ?=
 # `make grid`: which of its parts, all by default.
 GRID ?=
 
-.PHONY: demo test test-newest nightly fuzz deadlocks faults ends launchers frozen grid explorer docs lint bench gpu clean setup $(if $(STALE),$(STAMP)) $(if $(DEMO_STALE),$(DEMO_STAMP))
+.PHONY: demo test pytest test-newest nightly fuzz deadlocks faults ends launchers frozen grid explorer docs lint bench gpu clean setup $(if $(STALE),$(STAMP)) $(if $(DEMO_STALE),$(DEMO_STAMP))
 .DELETE_ON_ERROR:
 
 demo: $(if $(wildcard $(STAMP)),$(STAMP),$(DEMO_STAMP))
 	$(BIN)/mpmd-trace run examples/char_gpt.py
 
-test: $(STAMP)
-	$(BIN)/ruff check src cli devtools tests examples benchmarks
-	$(BIN)/ruff format --check --quiet src cli devtools tests examples benchmarks
-	$(BIN)/mypy
+test: lint pytest
+
+pytest: $(STAMP)
 	$(BIN)/python -m pytest -n 2 --dist worksteal $(PYTEST_ARGS)
 
 # What `make test` leaves out: nine of ten generated programs, the benchmarks at their smallest sizes, the docs site.
 nightly: $(STAMP)
 	$(BIN)/python -m pytest -n 2 --dist worksteal -m nightly $(PYTEST_ARGS)
 
+# The tests on the newest interpreter present, or with GOAL=setup its environment alone.
+GOAL ?= pytest
 test-newest:
 	@newest=$$(scripts/newest_python); \
 	echo "newest interpreter: $$newest"; \
-	$(MAKE) test PYTHON="$$newest" VENV=.venv-newest
+	$(MAKE) $(GOAL) PYTHON="$$newest" VENV=.venv-newest
 
 fuzz: $(STAMP)
 	PYTHONPATH=tests:tests/cpp_differential $(BIN)/python -m fuzz.driver --minutes $(MINUTES) \

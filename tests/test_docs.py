@@ -2,17 +2,33 @@
 
 from __future__ import annotations
 
+import contextlib
 import functools
 import importlib
+import io
+import json
 import os
 import re
 import runpy
 import subprocess
 import sys
+import warnings
 from pathlib import Path
 from typing import Any
 
+import jax
+import jax.numpy as jnp
+import numpy as np
 import pytest
+
+import mpmd_trace
+from mpmd_trace.diagnostics.messages import MpmdError
+from mpmd_trace.ir.text import parse
+from mpmd_trace.ir.verify_ops import _SHAPES
+from mpmd_trace.passes.manager import PassManager, run_passes
+from mpmd_trace.passes.optimize.pipeline_scheduler import PipelineScheduler
+from mpmd_trace.passes.optimize.schedules import Comparator
+from mpmd_trace_devtools.interpreter import interpret
 
 ROOT = Path(__file__).parents[1]
 
@@ -21,11 +37,30 @@ def blocks(name: str) -> list[str]:
     return re.findall(r"```python\n(.*?)```", (ROOT / name).read_text(), re.S)
 
 
-def run(code: str, tmp_path: Path, flags: str | None = None) -> str:
-    """What the program prints; `flags` are those of XLA, by default those of the tests."""
+#: Asks for devices; in this process there are eight.
+DEVICES = re.compile(r'^jax\.config\.update\("jax_num_cpu_devices", (\d+)\)\n', re.MULTILINE)
+
+
+def run(code: str, tmp_path: Path) -> str:
+    """Return what the program prints, in this process with as many devices as it asks for."""
+    file = tmp_path / "doc.py"
+    file.write_text(DEVICES.sub("", code))
+    devices = jax.devices()[: max(map(int, DEVICES.findall(code)), default=8)]
+    with (
+        pytest.MonkeyPatch.context() as patch,
+        warnings.catch_warnings(action="ignore"),
+        contextlib.redirect_stdout(io.StringIO()) as printed,
+    ):
+        patch.setattr(jax, "devices", lambda backend=None: devices)
+        runpy.run_path(str(file), run_name="__main__")
+    return printed.getvalue()
+
+
+def run_alone(code: str, tmp_path: Path, **variables: str) -> str:
+    """Return what the program prints in a process of its own."""
     file = tmp_path / "doc.py"
     file.write_text(code)
-    environment = os.environ if flags is None else {**os.environ, "XLA_FLAGS": flags}
+    environment = {**os.environ, **variables}
     done = subprocess.run([sys.executable, str(file)], capture_output=True, text=True, check=False, env=environment)
     assert done.returncode == 0, done.stderr
     return done.stdout
@@ -39,7 +74,7 @@ def test_readme_program_equals_plain_jit(tmp_path: Path) -> None:
         "    np.testing.assert_allclose(np.asarray(a), np.asarray(b), rtol=2e-5, atol=1e-6)\n"
         "print({d.id for w in new_weights for d in w.devices()})\n"
     )
-    assert run(code + check, tmp_path, flags="").strip() == "{0, 1, 2, 3}"
+    assert run_alone(code + check, tmp_path, XLA_FLAGS="").strip() == "{0, 1, 2, 3}"
 
 
 def test_stacked_layers_in_the_docs(tmp_path: Path) -> None:
@@ -99,7 +134,7 @@ for a, b in zip(new_weights, jax.jit(step)(weights, batch)):
 print(again.as_text("plan") == compiled.as_text("plan"))
 """
     saved = saved.replace("step.mpmd", str(tmp_path / "step.mpmd"))
-    assert run("\n".join([program, saved, check]), tmp_path, flags="").strip() == "True"
+    assert run("\n".join([program, saved, check]), tmp_path).strip() == "True"
 
 
 def test_the_rules_in_the_docs_work(tmp_path: Path) -> None:
@@ -146,12 +181,6 @@ for ratio in (2, 3):
 
 
 def test_the_rewriting_pass_in_the_docs(tmp_path: Path) -> None:
-    import numpy as np
-
-    from mpmd_trace.ir.text import parse
-    from mpmd_trace.passes.manager import PassManager
-    from mpmd_trace_devtools.interpreter import interpret
-
     module = parse("""
 !a = !mpmd.mesh_tensor<"a", tensor<4xf32>>
 func.func @main(%x: !a) -> !a attributes {topology = #mpmd.topology<<"a" : <["x"=1]>>>} {
@@ -186,11 +215,6 @@ print(picture.startswith("<svg"), jitted.lower(weights, batch).schedule.name)
 def test_the_comparator_in_the_docs_is_gpipe() -> None:
     from tests.passes.optimize.pipeline_programs import orders, pipeline
 
-    from mpmd_trace.ir.text import parse
-    from mpmd_trace.passes.manager import run_passes
-    from mpmd_trace.passes.optimize.pipeline_scheduler import PipelineScheduler
-    from mpmd_trace.passes.optimize.schedules import Comparator
-
     space: dict[str, Any] = {}
     code = blocks("docs/passes.md")[3].split("config =")[0]
     exec(code, space)
@@ -200,12 +224,6 @@ def test_the_comparator_in_the_docs_is_gpipe() -> None:
 
 
 def test_the_gradient_over_microbatches_in_the_docs_is_that_of_the_batch() -> None:
-    import jax
-    import jax.numpy as jnp
-    import numpy as np
-
-    import mpmd_trace
-
     space: dict[str, Any] = {"mpmd_trace": mpmd_trace, "jax": jax, "jnp": jnp}
     exec(blocks("docs/steps.md")[0], space)
     parameters, tokens = jnp.eye(4), jax.random.normal(jax.random.key(0), (16, 4))
@@ -218,12 +236,6 @@ def test_the_gradient_over_microbatches_in_the_docs_is_that_of_the_batch() -> No
 
 
 def test_the_contrastive_loss_in_the_docs_is_that_of_the_batch() -> None:
-    import jax
-    import jax.numpy as jnp
-    import numpy as np
-
-    import mpmd_trace
-
     space: dict[str, Any] = {"jax": jax, "jnp": jnp, "mpmd_trace": mpmd_trace}
     exec(blocks("docs/steps.md")[1], space)
     images, texts, *weights = (jax.random.normal(k, (8, 4)) for k in jax.random.split(jax.random.key(0), 4))
@@ -234,12 +246,6 @@ def test_the_contrastive_loss_in_the_docs_is_that_of_the_batch() -> None:
 
 
 def test_the_encoder_in_the_docs_gives_the_gradient_of_the_batch() -> None:
-    import jax
-    import jax.numpy as jnp
-    import numpy as np
-
-    import mpmd_trace
-
     space: dict[str, Any] = {
         "mpmd_trace": mpmd_trace,
         "encode_images": lambda w, images: jnp.tanh(images @ w),
@@ -255,12 +261,6 @@ def test_the_encoder_in_the_docs_gives_the_gradient_of_the_batch() -> None:
 
 
 def test_the_gradient_around_the_loop_in_the_docs_is_that_of_the_sum() -> None:
-    import jax
-    import jax.numpy as jnp
-    import numpy as np
-
-    import mpmd_trace
-
     space: dict[str, Any] = {"mpmd_trace": mpmd_trace, "jax": jax, "jnp": jnp}
     space.update(loss=lambda p, x: jnp.sum((p * x) ** 2))
     space.update(parameters=jnp.arange(4.0), batch=jax.random.normal(jax.random.key(0), (3, 4)))
@@ -269,11 +269,6 @@ def test_the_gradient_around_the_loop_in_the_docs_is_that_of_the_sum() -> None:
 
 
 def test_the_configurations_of_one_mesh_in_the_docs_are_the_same() -> None:
-    import jax
-    import numpy as np
-
-    import mpmd_trace
-
     devices = jax.devices()[:4]
     space: dict[str, Any] = {"mpmd_trace": mpmd_trace, "jax": jax, "np": np}
     exec(blocks("docs/steps.md")[3].replace("jax.devices()", "devices"), {**space, "devices": devices}, space)
@@ -288,8 +283,6 @@ def test_the_configurations_of_one_mesh_in_the_docs_are_the_same() -> None:
 
 
 def test_the_configuration_of_a_state_in_the_docs() -> None:
-    import mpmd_trace
-
     tiny = importlib.import_module("tests.programs.tiny").program()
     space = {"mpmd_trace": mpmd_trace, "topology": tiny.config.topology, "names": {"first": "m0"}}
     exec(blocks("docs/steps.md")[4], space)
@@ -321,10 +314,6 @@ def test_the_flax_model_in_the_docs_trains_over_two_meshes(tmp_path: Path) -> No
 
 
 def test_the_dialect_in_the_docs() -> None:
-    from mpmd_trace.diagnostics.messages import MpmdError
-    from mpmd_trace.ir.text import parse
-    from mpmd_trace.ir.verify_ops import _SHAPES
-
     page = (ROOT / "docs" / "dialect.md").read_text()
     [example] = re.findall(r"```mlir\n(.*?)```", page, re.S)
     assert "mpmd.fragment_call" in parse(example).to_generic()  # verified as well
@@ -360,6 +349,7 @@ print(step.lower(x, x.T).compile().input_formats[0][0] == jax.device_put(x, colu
     assert run(before + code + after, tmp_path).strip() == "True"
 
 
+@pytest.mark.nightly
 def test_a_ported_training_loop_trains_like_the_original(tmp_path: Path) -> None:
     check = """
 np.testing.assert_allclose(after[1], before[1], rtol=1e-3)
@@ -405,15 +395,13 @@ def test_data_loading_with_grain_resumes(tmp_path: Path) -> None:
 parts = [next(loader(process, 2)) for process in range(2)]
 assert [p.shape for p in parts] == [(2, 8), (2, 8)] and not np.array_equal(*parts)
 """
-    run(code + check, tmp_path)
+    run_alone(code + check, tmp_path)
 
 
 def test_metrics_in_the_docs_are_written_once_per_step(tmp_path: Path) -> None:
-    import json
-
     code = [block for block in blocks("docs/metrics.md") if "tensorboardX" not in block]
     file = tmp_path / "metrics.jsonl"
-    run("\n".join(code).replace('"metrics.jsonl"', repr(str(file))), tmp_path)
+    run_alone("\n".join(code).replace('"metrics.jsonl"', repr(str(file))), tmp_path)
     written = [json.loads(line) for line in file.read_text().splitlines()]
     assert [entry["step"] for entry in written] == list(range(5))
     losses = [entry["loss"] for entry in written]
@@ -423,7 +411,7 @@ def test_metrics_in_the_docs_are_written_once_per_step(tmp_path: Path) -> None:
 def test_metrics_go_to_tensorboard(tmp_path: Path) -> None:
     pytest.importorskip("tensorboardX")
     code = "\n".join(blocks("docs/metrics.md")).replace('writer("metrics.jsonl")', f"tensorboard({str(tmp_path)!r})")
-    run(code, tmp_path)
+    run_alone(code, tmp_path)
     [events] = tmp_path.glob("events.out.*")
     assert events.read_bytes().count(b"gradient_norm") == 5
 
@@ -439,8 +427,6 @@ def test_examples_of_public_names_run(file: str, tmp_path: Path) -> None:
 
 
 def test_every_public_name_has_an_example() -> None:
-    import mpmd_trace
-
     site = runpy.run_path(str(ROOT / "scripts" / "site_pages.py"))
     wanted = {*mpmd_trace.__all__} - {"__version__"}
     for module in mpmd_trace._MODULES:

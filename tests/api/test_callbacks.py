@@ -49,8 +49,7 @@ def step(ws: Weights, xs: jax.Array) -> Weights:
     return grads
 
 
-@pytest.mark.parametrize("schedule", ["1F1B", "zb-h1"])
-@pytest.mark.parametrize("sharded", [False, True])
+@pytest.mark.parametrize(("schedule", "sharded"), [("1F1B", True), ("zb-h1", False)])
 def test_callbacks_in_a_pipeline(schedule: str, sharded: bool) -> None:
     """Several callbacks with several numbers, on both meshes, whole and sharded arguments."""
     split = NamedSharding(topology()["m0"], PartitionSpec(None, "x")) if sharded else None
@@ -241,10 +240,18 @@ def alone(told: Told, ordered: bool) -> Any:
     return run
 
 
-@pytest.mark.parametrize("placement", ["reference", "cut"])
-@pytest.mark.parametrize("make", [control_flow, alone])
-@pytest.mark.parametrize("ordered", [False, True])
-@pytest.mark.parametrize("where", ["named", "unnamed", "checkpointed"])
+@pytest.mark.parametrize(
+    ("where", "ordered", "make", "placement"),
+    [
+        ("named", True, control_flow, "cut"),
+        ("named", False, alone, "reference"),
+        ("unnamed", True, control_flow, "reference"),
+        ("unnamed", False, control_flow, "cut"),
+        ("unnamed", True, alone, "cut"),
+        ("checkpointed", True, alone, "reference"),
+        ("checkpointed", False, control_flow, "cut"),
+    ],
+)
 def test_effects_in_loops_that_stay(where: str, ordered: bool, make: Any, placement: str) -> None:
     """In calls of microbatches, once each; what they compute is used on both meshes."""
 

@@ -123,11 +123,7 @@ def _run(script: str, *arguments: str) -> str:
     return done.stdout
 
 
-def test_in_another_process(file: Path) -> None:
-    _run(_FRESH, str(file))
-
-
-def test_a_loaded_program_can_be_saved_again(file: Path, tmp_path: Path) -> None:
+def test_a_loaded_program_can_be_saved_again_and_run_in_another_process(file: Path, tmp_path: Path) -> None:
     mt.load(file).save(tmp_path / "again.mpmd")
     _run(_FRESH, str(tmp_path / "again.mpmd"))
 
@@ -331,11 +327,6 @@ def test_warnings_are_repeated(tmp_path: Path) -> None:
     first, second = (json.loads(_run(_WARM, str(tmp_path), changed)) for _ in range(2))
     assert first[0] and not second[0]
     assert second[1:] == first[1:]
-
-
-def test_another_configuration_is_another_program(cache: Path) -> None:
-    found = json.loads(_run(_WARM, str(cache), "{'pipeline_schedule': '1F1B'}"))
-    assert "partition_as" in found[0]
 
 
 def test_damaged_entries_are_made_again(cache: Path) -> None:

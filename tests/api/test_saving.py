@@ -85,15 +85,18 @@ def restored(path: Path) -> int:
     return value
 
 
-@pytest.mark.parametrize("system_exchanges", [True, pytest.param(False, marks=pytest.mark.nightly)])
+@pytest.mark.parametrize(
+    ("system_exchanges", "stride"),
+    [(True, 5), *(pytest.param(exchanges, 1, marks=pytest.mark.nightly) for exchanges in (True, False))],
+)
 def test_a_kill_at_any_step_leaves_a_checkpoint(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, system_exchanges: bool
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, system_exchanges: bool, stride: int
 ) -> None:
     if not system_exchanges:
         monkeypatch.setattr(files, "_exchange", lambda one, other: False)
     path = tmp_path / "state"
     mt.save(path, tree(1))
-    for step in range(200):
+    for step in range(0, 200, stride):
         try:
             with ALARM.after(step, tmp_path):
                 mt.save(path, tree(step + 2), overwrite=True)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import gc
 import itertools
 from collections import Counter
 from collections.abc import Iterator
@@ -17,12 +16,8 @@ from jax.sharding import AbstractMesh, Mesh
 from jaxlib.mlir import ir
 
 import mpmd_trace as mt
-from mpmd_trace.backend.plan import Plan
 from mpmd_trace.frontend.folding import _NUMPY, Known, fold
 from mpmd_trace.frontend.trace import trace
-from mpmd_trace.jax_compat import tracing
-from mpmd_trace.jax_compat.mlir import new_context
-from mpmd_trace.passes.sharding import shardy_propagation
 
 _TRACED = "/jax/core/compile/jaxpr_trace_duration"
 
@@ -73,85 +68,6 @@ def test_a_step_is_traced_and_rewritten_but_not_traced_again_for_lowering() -> N
         jitted.lower(*args)
     assert {name: n for name, n in found.items() if "_step" in name} == {"_step": 2}
     assert found["run"] == 0
-
-
-def _unnamed(weights: list[jax.Array], key: jax.Array) -> Any:
-    """A named computation, and much around it: scopes, weak types, literals, indices, branches, loops and keys."""
-    x = mt.named_computation(jnp.tanh, name="layer0")(weights[0])
-    with jax.named_scope("update"):
-        noise = jax.random.normal(jax.random.wrap_key_data(key), x.shape)
-        rows = jnp.arange(8)[:, None] % 3 == 0
-        x = jnp.where(rows, 2 * x - noise / 3, x.astype(jnp.bfloat16).astype(jnp.float32)) + 1
-    x = jax.lax.cond(x[0, 0] > 0, jnp.sin, lambda v: v * 2, x)
-    x, sums = jax.lax.scan(lambda c, r: (c + r, jnp.sum(c) * r), x, x[None] @ jnp.ones((2, 8, 8)))
-    x = jax.lax.dynamic_slice(x, (jnp.argmax(x[0]), 2), (3, 4)) @ jnp.eye(4)
-    with jax.enable_x64(True):
-        total = jnp.sum(sums, dtype=jnp.float64).astype(jnp.float32)
-    return x, mt.named_tensor(total, name="layer1"), jax.nn.relu(weights[1]).at[rows.sum()].add(1)
-
-
-def test_what_has_no_name_is_copied_as_it_was_traced(monkeypatch: pytest.MonkeyPatch) -> None:
-    args = [jnp.ones((8, 8))] * 2, jax.random.key_data(jax.random.key(0))
-    bound: list[str] = []
-    rebind, staged = tracing.rebind, tracing.staged
-
-    def counting(eqn: Any, *rest: Any) -> list[Any]:
-        bound.append(eqn.primitive.name)
-        return rebind(eqn, *rest)
-
-    monkeypatch.setattr(tracing, "rebind", counting)
-    texts, counts = [], []
-    for copying in (staged, lambda eqn, args: None):
-        monkeypatch.setattr(tracing, "staged", copying)
-        bound.clear()
-        texts.append(trace(_unnamed, *args).mlir_text(debug_info=True))
-        counts.append(Counter(bound))
-    assert texts[0] == texts[1]
-    asked, before = counts
-    assert {"mul", "div", "argmax"} <= before.keys() - asked.keys()
-    assert asked.total() * 3 < before.total()
-
-
-def test_the_module_is_neither_printed_for_mlir_nor_parsed_by_it(monkeypatch: pytest.MonkeyPatch) -> None:
-    parsed = []
-    real = ir.Module.parse
-
-    def counting(text: str, *args: Any, **kwargs: Any) -> Any:
-        parsed.append(text)
-        return real(text, *args, **kwargs)
-
-    monkeypatch.setattr(ir.Module, "parse", counting)
-    jitted, args = _jitted()
-    lowered = jitted.lower(*args)
-    text = lowered.traced.mlir_text(debug_info=False)
-    assert "mpmd.named_computation" in text
-    ir.Module.parse("module {}", new_context())
-    assert parsed[-1] == "module {}", "this looks at what is parsed"
-    assert not [one for one in parsed if "named_computation" in one]
-
-
-def test_equal_layers_are_rewritten_once(monkeypatch: pytest.MonkeyPatch) -> None:
-    bodies = []
-    real = tracing.make_closed
-
-    def counting(function: Any, avals: Any) -> Any:
-        bodies.append(avals)
-        return real(function, avals)
-
-    monkeypatch.setattr(tracing, "make_closed", counting)
-    counts = []
-    for layers in (4, 8):
-        before = len(bodies)
-        mesh = AbstractMesh((1,), ("data",))
-        config = mt.make_config(
-            {"first": mesh, "second": mesh},
-            {f"layer{i}": ("first" if 2 * i < layers else "second") for i in range(layers)},
-            partitioning_options={"mpmd_infer_transfers": True},
-        )
-        weights = [jax.ShapeDtypeStruct((8, 8), jnp.float32)] * layers
-        mt.jit(_step, config).lower(weights, jax.ShapeDtypeStruct((3, 4, 8), jnp.float32))
-        counts.append(len(bodies) - before)
-    assert counts[0] == counts[1]
 
 
 def test_a_module_of_jaxlib_is_partitioned_as_its_text_is() -> None:
@@ -271,43 +187,3 @@ def test_numpy_folds_as_jax_computes(name: str, dtype: str) -> None:
             wanted = np.asarray(function(*given))
         assert found.value.dtype == wanted.dtype and found.value.shape == wanted.shape
         assert found.value.tolist() == wanted.tolist()
-
-
-def test_compiling_scans_no_memory_and_measures_none_that_nobody_asked_for(monkeypatch: pytest.MonkeyPatch) -> None:
-    held: list[Any] = []
-    real = Plan.memory_use
-    monkeypatch.setattr(Plan, "memory_use", lambda *args, **more: held.append(args) or real(*args, **more))
-    jitted, args = _jitted(devices=True)
-    lowered = jitted.lower(*args)
-    collected: list[str] = []
-    gc.callbacks.append(lambda phase, info: collected.extend([phase] if phase == "start" else []))
-    try:
-        compiled = lowered.compile()
-    finally:
-        gc.callbacks.pop()
-    assert len(collected) <= 1  # one that was due already when the collector was stopped, as Python 3.12 has it
-    assert not held
-    assert all(one.peak > 0 for one in compiled.placement_report().meshes)
-    assert held
-
-
-@pytest.mark.parametrize("size", [1, 2])
-def test_parameters_that_are_whole_on_their_meshes_are_not_propagated(
-    size: int, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """As they are from the second step on."""
-    devices = np.array(jax.devices()[: 2 * size]).reshape(2, size)
-    meshes = {f"m{i}": Mesh(devices[i], ("x",)) for i in range(2)}
-    jitted = mt.jit(_step, mt.make_config(meshes, {"layer0": "m0", "layer1": "m1"}))
-    weights = [jnp.ones((4, 4)) * i for i in range(2)]
-    batch = jnp.ones((3, 2, 4))
-    expected = jitted.lower(weights, batch).as_text()
-    replicated = jax.sharding.PartitionSpec()
-    placed = [
-        jax.device_put(w, jax.sharding.NamedSharding(mesh, replicated))
-        for w, mesh in zip(weights, meshes.values(), strict=True)
-    ]
-    assert "sdy.sharding" in jitted.lower_lazily(placed, batch).as_text("stablehlo")
-    monkeypatch.setattr(shardy_propagation, "run_shardy", lambda *_: pytest.fail("Shardy is asked"))
-    found = jitted.lower(placed, batch).as_text()
-    assert found.replace(' {mhlo.memory_kind = "device"}', "") == expected

@@ -39,7 +39,7 @@ from mpmd_trace.ir.sharding_attributes import parse_sharding_body
 from mpmd_trace.ir.text import parse
 from mpmd_trace.ir.types import TensorType, mesh_tensor, parse_type
 
-PARTS = 8
+PARTS = 16
 #: The first two every time, the others in `make nightly`; `make deadlocks` checks any number of plans.
 PART = [0, 1, *(pytest.param(part, marks=pytest.mark.nightly) for part in range(2, PARTS))]
 
@@ -56,7 +56,7 @@ def test_swapped_actions_hang_where_the_checker_says_so(part: int) -> None:
     became: collections.Counter[str] = collections.Counter()
     for seed in range(10_000 + part, 10_400, PARTS):
         became[check_swapped(seed, *check(seed))] += 1
-    assert became["hangs"] > 2 and became["ends"] > 2
+    assert became["hangs"] > 1 and became["ends"] > 1
 
 
 def test_how_it_ends_does_not_depend_on_who_comes_first() -> None:
@@ -69,7 +69,7 @@ def test_how_it_ends_does_not_depend_on_who_comes_first() -> None:
 
 def test_more_buffers_never_hurt() -> None:
     seen = set()
-    for seed in range(30_000, 30_100):
+    for seed in range(30_000, 30_060):
         rng = random.Random(seed)
         example = random_example(rng)
         order = distribute(example.plan, example.owners)
@@ -86,7 +86,7 @@ def test_more_buffers_never_hurt() -> None:
     assert {None, 0, 1} <= seen
 
 
-@pytest.mark.parametrize("seed", range(150))
+@pytest.mark.parametrize("seed", range(60))
 def test_every_interleaving_ends_where_one_does(seed: int) -> None:
     """All ways to play a few messages and collectives, one after the other, against the checker's one."""
     rng = random.Random(seed)

@@ -10,9 +10,8 @@ import jax
 import numpy as np
 import pytest
 from exported import PIPELINE, mesh, topology
-from jax.sharding import Mesh, NamedSharding, PartitionSpec
+from jax.sharding import Mesh
 
-from mpmd_trace.backend.arguments import ArgumentChecker
 from mpmd_trace.backend.load import LoadedProgram, load
 from mpmd_trace.ir.text import parse
 from mpmd_trace.jax_compat import runtime as compat
@@ -114,36 +113,6 @@ def test_an_error_in_a_batch_names_all_transfers_of_it(copied: list[int]) -> Non
     ]
 
 
-def test_arguments_that_fit_are_looked_at_once(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Later arrays of the same type and place cost two comparisons of objects."""
-    program = load(parse(PIPELINE), meshes())
-    looked: list[int] = []
-    place = ArgumentChecker._place
-
-    def counting(self: ArgumentChecker, index: int, x: Any) -> jax.Array:
-        looked.append(index)
-        return place(self, index, x)
-
-    monkeypatch.setattr(ArgumentChecker, "_place", counting)
-    # The caller's own shardings: equal to the program's, but other objects.
-    shardings = [
-        NamedSharding(mesh(2 * (s.mesh.devices.flat[0].id // 2), ("x", 2)), PartitionSpec(*s.spec))
-        for s in program.input_shardings
-    ]
-    x, w, v = (jax.device_put(a, s) for a, s in zip(random_args(parse(PIPELINE)), shardings, strict=True))
-    _, w = program(x, w, v)
-    assert looked == [0, 1, 2]
-    looked.clear()
-    _, w = program(x, w, v)  # w comes from the program now
-    assert set(looked) <= {1}
-    looked.clear()
-    _, w = program(x, w, v)
-    assert looked == []
-    with pytest.raises(Exception, match=r"argument 2 .*was donated to an earlier call, or deleted"):
-        v.delete()
-        program(x, w, v)
-
-
 def test_what_only_the_program_holds_goes_with_its_last_use() -> None:
     """Host arrays are placed by the program: the copies are not kept for the whole step."""
     program = load(parse(PIPELINE), meshes())
@@ -162,29 +131,3 @@ def test_what_only_the_program_holds_goes_with_its_last_use() -> None:
     (shapes,) = alive
     # What was transferred, w and v; not x.
     assert sorted(shapes) == sorted([*before, (4, 8), (8, 8), (8, 8)])
-
-
-def test_python_frames_are_collected_once_a_step(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Each array remembers its traceback: in a scope, the frames below the runtime are known already."""
-    events: list[str] = []
-
-    class Scope(compat._jax.TracebackScope):  # type: ignore[misc]
-        def __enter__(self) -> Any:
-            events.append("enter")
-            return super().__enter__()
-
-        def __exit__(self, *error: object) -> Any:
-            events.append("exit")
-            return super().__exit__(*error)
-
-    monkeypatch.setattr(compat, "traceback_scope", Scope)
-    program = load(parse(PIPELINE), meshes())
-    for i, (call, *rest) in enumerate(program.runtime.steps):
-
-        def counted(arrays: Sequence[Any], call: Any = call) -> Sequence[Any]:
-            events.append("call")
-            return call(arrays)
-
-        program.runtime.steps[i] = (counted, *rest)
-    program(*random_args(parse(PIPELINE)))
-    assert events == ["enter", *["call"] * len(program.runtime.steps), "exit"]

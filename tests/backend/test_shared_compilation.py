@@ -7,7 +7,6 @@ import os
 import re
 import subprocess
 import sys
-import threading
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -20,10 +19,8 @@ from jax.sharding import Mesh, NamedSharding, PartitionSpec
 
 import mpmd_trace
 from mpmd_trace import enumerated_for, named_computation
-from mpmd_trace.ir import bodies
 from mpmd_trace.ir.core import Region
 from mpmd_trace.ir.ops import Module
-from mpmd_trace.ir.printer import print_region
 from mpmd_trace.ir.verifier import verify
 from mpmd_trace.jax_compat import runtime
 
@@ -88,17 +85,6 @@ def test_compilations_do_not_grow_with_equal_meshes(compiled_names: list[str]) -
     assert 0 < _compilations(8, compiled_names) == few
 
 
-def test_only_what_is_compiled_is_written(compiled_names: list[str], monkeypatch: pytest.MonkeyPatch) -> None:
-    written = []
-    monkeypatch.setattr(Module, "to_generic", lambda self, **how: written.append(self) or text(self, **how))
-    step, arguments = _jitted(8)
-    lowered = step.lower(*arguments)
-    written.clear()
-    before = len(compiled_names)
-    compiled = lowered.compile()
-    assert len(written) == len(compiled_names) - before < len(compiled.program.runtime.executables)
-
-
 def _bodies(module: Module) -> list[Region]:
     return [function.regions[0] for function in module.functions if function.sym_name != "main"]
 
@@ -111,16 +97,6 @@ def test_functions_of_equal_stages_share_their_body_but_where_a_hook_may_change_
     assert not verify(shared)
     assert len(set(_bodies(own))) == len(_bodies(own)) > 2 * len(set(_bodies(shared)))
     assert all(body.frozen for body in _bodies(shared)) and not any(body.frozen for body in _bodies(own))
-
-
-def test_a_shared_body_is_printed_once(monkeypatch: pytest.MonkeyPatch) -> None:
-    step, arguments = _jitted(8)
-    lowered = step.lower(*arguments)
-    distinct = set(_bodies(lowered.partitioned.module))
-    printed: list[Region] = []
-    monkeypatch.setattr(bodies, "print_region", lambda region: printed.append(region) or print_region(region))
-    lowered.compile()
-    assert len(printed) == len(distinct) and set(printed) == distinct
 
 
 def test_functions_that_a_hook_changed_are_compiled_as_they_are_then() -> None:
@@ -154,23 +130,6 @@ def test_platforms_that_cannot_compile_for_each_mesh(monkeypatch: pytest.MonkeyP
     assert not any(isinstance(e.compiled, runtime.Rebound) for e in compiled.program.runtime.executables)
     for wanted, got in zip(jax.jit(_step)(*arguments), compiled(*arguments), strict=True):
         np.testing.assert_allclose(got, wanted, rtol=1e-6, atol=1e-7)
-
-
-def test_other_threads_bind_what_they_have_written_once(monkeypatch: pytest.MonkeyPatch) -> None:
-    rebound, serialize = runtime.rebound, runtime.Built._serialize
-    bound: list[str] = []
-    written: list[Any] = []
-    monkeypatch.setattr(
-        runtime, "rebound", lambda *given: bound.append(threading.current_thread().name) or rebound(*given)
-    )
-    monkeypatch.setattr(runtime.Built, "_serialize", lambda built: written.append(built) or serialize(built))
-    step, arguments = _jitted(8)
-    compiled = step.lower(*arguments).compile()
-    executables = [e.compiled for e in compiled.program.runtime.executables]
-    apart = [e for e in executables if not isinstance(e, runtime.Rebound)]
-    assert len(bound) == len(executables) - len(apart) > 0
-    assert all(name.startswith("mpmd-compile") for name in bound)
-    assert len(written) == len(set(map(id, written))) <= len(apart)
 
 
 def test_how_much_xla_optimizes(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -204,8 +204,8 @@ def test_gradients_by_the_arrays_of_the_model(kind: str) -> None:
     compare(kind, gradients)
 
 
-@pytest.mark.parametrize("kind", MODELS)
-@settings(max_examples=8, deadline=None, derandomize=True)
+@pytest.mark.parametrize("kind", ["equinox", pytest.param("linen", marks=pytest.mark.nightly), "nnx", "haiku"])
+@settings(max_examples=4, deadline=None, derandomize=True)
 @given(names=st.lists(st.sampled_from(sorted(TRANSFORMATIONS)), min_size=2, max_size=3))
 def test_transformations_of_transformations(kind: str, names: list[str]) -> None:
 

@@ -1,4 +1,4 @@
-"""A hundred generated programs, a thousand in `make nightly`, the same ones each time; `make fuzz` runs others, whole.
+"""Fifty generated programs, a thousand in `make nightly`, the same ones each time; `make fuzz` runs others, whole.
 
 What a step computes is compared with JAX's own module of it, both op by op; so the steps share the executables of
 their ops, and a program costs a tenth of a second.
@@ -19,9 +19,9 @@ from fuzz.source import setup_source, source, tolerance, topology_source
 from mpmd_trace.passes.cpp_engine import available
 
 #: `SETUPS` setups for each of `STEPS` steps.
-PARTS, STEPS, SETUPS = 10, 100, 10
+PARTS, STEPS, SETUPS = 20, 100, 10
 #: How many programs have sharded weights.
-SHARDED = 5
+SHARDED = 3
 #: What is asked for instead of all once per step: nothing, or a part.
 ONCE: tuple[dict[str, Any], ...] = (
     {"hoists_nothing": True, "reduces_each": True},
@@ -88,7 +88,7 @@ def test_once_per_step_means_the_same_as_for_each_microbatch() -> None:
     assert 2 * changed > checked, "options without effect test little"
 
 
-@pytest.mark.parametrize("seed", [1000, 1001, 1002, 1003, 1005])
+@pytest.mark.parametrize("seed", [1000, 1001, 1003])
 def test_whole_programs(seed: int) -> None:
     program = random_program(seed)
     subject = oracles.load(source(program), tolerance(program.step))

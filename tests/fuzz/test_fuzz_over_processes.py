@@ -11,6 +11,7 @@ from fuzz.programs import Layer, Program, Setup, Step, over_processes, random_se
 from fuzz.source import source
 
 
+@pytest.mark.nightly
 def test_several_processes_compute_what_one_does(monkeypatch: pytest.MonkeyPatch) -> None:
     job = driver.Job(2)
     try:

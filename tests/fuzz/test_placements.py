@@ -12,7 +12,7 @@ from mpmd_trace.backend.planner import make_plan
 from mpmd_trace.passes.placement.hypergraph import TRANSFER_BYTES
 from mpmd_trace.passes.placement.rematerializable import byte_size
 
-STEPS, SETUPS = 12, 3
+STEPS, SETUPS = 6, 3
 
 
 def cost(subject: oracles.Subject) -> int:

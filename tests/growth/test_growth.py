@@ -54,11 +54,9 @@ def warm() -> None:
 #: One of each kind of program; the others, of the same kinds at other places, in `make nightly`.
 EACH_TIME = frozenset(
     {
-        *("layers", "meshes", "microbatches", "experts", "draws of one key", "fan-out between layers"),
-        *("depth of weights before the microbatches", "depth of a constant in a branch", "depth of a mask"),
-        *("depth of a constant that is returned", "depth of a learning rate", "depth of the loss"),
-        *("depth of gradients", "depth of summed gradients", "depth of an update", "all of a result's graph"),
-        *("unrolled ops between layers", "nested custom_vjp", "nested scan between layers"),
+        *("layers", "microbatches", "draws of one key", "fan-out between layers", "all of a result's graph"),
+        *("depth of weights before the microbatches", "depth of a constant in a branch", "depth of the loss"),
+        *("depth of summed gradients", "unrolled ops between layers", "nested scan between layers"),
     }
 )
 

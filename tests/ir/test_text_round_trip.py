@@ -162,7 +162,7 @@ def modules(draw: st.DrawFn) -> str:
     return '"foo.graph"() ({\n' + "\n".join(lines) + "\n}) : () -> ()"
 
 
-@settings(max_examples=20, deadline=None, suppress_health_check=[HealthCheck.too_slow])
+@settings(max_examples=8, deadline=None, suppress_health_check=[HealthCheck.too_slow])
 @given(modules())
 def test_generated_modules(text: str) -> None:
     try:

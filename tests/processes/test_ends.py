@@ -40,7 +40,7 @@ def test_one_that_comes_while_others_end_does_not_abort_them(tmp_path: Path) -> 
 @pytest.mark.parametrize(
     ("kind", "victim", "by_launcher"),
     [
-        ("exit", 1, True),
+        pytest.param("exit", 1, True, marks=pytest.mark.nightly),
         pytest.param("leave", 1, True, marks=pytest.mark.nightly),
         ("save", 1, True),
         pytest.param("tensors", 1, False, marks=pytest.mark.nightly),

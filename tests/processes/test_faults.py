@@ -21,7 +21,7 @@ from injections import inject
         pytest.param("withhold", 1, (), marks=pytest.mark.nightly),
         ("cut", 1, ()),
         ("bug", 1, ()),
-        ("withhold", 0, ("measured",)),
+        pytest.param("withhold", 0, ("measured",), marks=pytest.mark.nightly),
     ],
 )
 def test_the_others_name_who_is_at_fault(kind: str, victim: int, options: tuple[str, ...]) -> None:

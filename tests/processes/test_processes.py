@@ -119,7 +119,7 @@ def test_a_job_whose_output_nobody_reads_does_not_hang(tmp_path: Path, logs: boo
         assert process.returncode == 1 and b"] BrokenPipeError: " in said
 
 
-@pytest.mark.parametrize("status", [0, 3])
+@pytest.mark.parametrize("status", [pytest.param(0, marks=pytest.mark.nightly), 3])
 def test_who_ends_too_early_is_noticed_at_once_and_keeps_its_status(tmp_path: Path, status: int) -> None:
     script = tmp_path / "early.py"
     script.write_text(
@@ -256,6 +256,7 @@ def test_a_full_disk_for_logs_does_not_end_the_job(tmp_path: Path) -> None:
     assert (tmp_path / "logs" / "1.log").read_text().count("line") == 5
 
 
+@pytest.mark.nightly
 def test_a_line_without_an_end_takes_no_memory(tmp_path: Path) -> None:
     code = "import sys\nfor _ in range(300): sys.stdout.write('x' * (1 << 20))\nprint('end')"
     size = most = 0
@@ -271,8 +272,9 @@ def test_a_line_without_an_end_takes_no_memory(tmp_path: Path) -> None:
     assert 0 < most < 600 << 10, f"{most >> 10} MiB; jaxlib alone takes 200"
 
 
-@pytest.mark.parametrize("number", [signal.SIGHUP, signal.SIGINT, signal.SIGTERM])
-@pytest.mark.parametrize("is_early", [True, False])
+@pytest.mark.parametrize(
+    ("number", "is_early"), [(signal.SIGHUP, False), (signal.SIGINT, True), (signal.SIGTERM, False)]
+)
 def test_signals_end_all_processes_also_while_they_start(
     tmp_path: Path, number: signal.Signals, is_early: bool
 ) -> None:

@@ -8,7 +8,6 @@ import pytest
 
 from mpmd_trace.schedules import ScheduleError, check, get_schedule, simulate
 from mpmd_trace.schedules import _v_building_block as blocks
-from mpmd_trace.schedules._vshape import v_half
 
 
 def measured(meshes: int, microbatches: int, limit: int) -> tuple[float, float]:
@@ -74,34 +73,6 @@ def test_skipping_the_steady_part_changes_nothing(meshes: int, chunks: int, monk
     short = blocks.play(block, meshes, microbatches, chunks)
     monkeypatch.setattr(blocks, "_ONE_BLOCK", (-1,) * 5)
     assert blocks.play(block, meshes, microbatches, chunks) == short
-
-
-def test_work_does_not_grow_with_the_microbatches(monkeypatch: pytest.MonkeyPatch) -> None:
-    slots = 0
-    deliver = blocks._Pipeline.deliver
-
-    def counted(self: blocks._Pipeline) -> None:
-        nonlocal slots
-        slots += 1
-        deliver(self)
-
-    monkeypatch.setattr(blocks._Pipeline, "deliver", counted)
-    counts = []
-    for microbatches in (2_000, 20_000):
-        slots = 0
-        rows = blocks.play(blocks.Block(1, 5), 8, microbatches, 8)
-        assert [len(row) for row in rows] == [6 * microbatches] * 8
-        counts.append(slots)
-    assert counts[0] == counts[1] < 6 * 100
-
-
-def test_large_pipelines_are_made_from_one_block(monkeypatch: pytest.MonkeyPatch) -> None:
-    played = []
-    play = blocks.play
-    monkeypatch.setattr("mpmd_trace.schedules._vshape.play", lambda *a: played.append(a) or play(*a))
-    monkeypatch.setattr("mpmd_trace.schedules._vshape.timed", lambda *_: pytest.fail("timed to choose"))
-    schedule = v_half(32, 256)
-    assert len(played) == 1 and len(schedule) == 32 * 256 * 6
 
 
 def test_a_block_in_the_order_of_its_slots() -> None:

@@ -44,10 +44,6 @@ func.func private @step(%arg0: !A) -> !A attributes {topology = #topo} {
 """
 
 
-def test_example() -> None:
-    check(BEFORE, "mpmd-call-inline", AFTER)
-
-
 def test_attributes_of_the_call_are_copied_to_fragments_and_fragment_calls() -> None:
     module = run(
         """

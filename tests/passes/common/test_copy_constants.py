@@ -44,10 +44,6 @@ func.func @main(%arg0: !B) -> !B attributes {topology = #topo} {
 """
 
 
-def test_example() -> None:
-    check(BEFORE, "mpmd-copy-constants", AFTER)
-
-
 def test_constants_are_found_through_transfers_but_not_through_fragments() -> None:
     check(
         """

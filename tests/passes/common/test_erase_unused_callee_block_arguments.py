@@ -30,10 +30,6 @@ func.func private @step(%arg0: tensor<4xf32>) -> tensor<4xf32> attributes {topol
 """
 
 
-def test_example() -> None:
-    check(BEFORE, "mpmd-erase-unused-callee-block-arguments", AFTER)
-
-
 PASS = "mpmd-erase-unused-callee-block-arguments"
 STEP = """
 func.func private @step(%a: tensor<f32> {jax.buffer_donor = true}, %b: tensor<f32> {mhlo.layout_mode = "b"})

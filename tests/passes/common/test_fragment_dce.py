@@ -29,10 +29,6 @@ func.func @main(%arg0: !A, %arg1: !B) -> !A attributes {topology = #topo} {
 """
 
 
-def test_example() -> None:
-    check(BEFORE, "mpmd-fragment-dce", AFTER)
-
-
 def test_what_is_unused_goes_through_chains_and_loops() -> None:
     check(
         """

@@ -25,10 +25,6 @@ func.func @main(%arg0: !A, %arg1: !A) -> (!A, !A) attributes {topology = #topo} 
 """
 
 
-def test_example() -> None:
-    check(BEFORE, "mpmd-fragment-dedup", AFTER)
-
-
 def test_returned_arguments_of_equal_operands_are_equal_results() -> None:
     check(
         """

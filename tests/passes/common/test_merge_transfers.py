@@ -7,7 +7,7 @@ import pytest
 
 from mpmd_trace.ir.ops import FragmentOp, Module
 from mpmd_trace.passes.manager import run_passes
-from util import PRELUDE, check, run
+from util import PRELUDE, run
 
 BEFORE = """
 func.func @mt(%p: !S, %q: !S) -> !T attributes {topology = #topo} {
@@ -45,10 +45,6 @@ func.func @mt(%arg0: !S, %arg1: !S) -> !T attributes {topology = #topo} {
   return %4 : !T
 }
 """
-
-
-def test_example() -> None:
-    check(BEFORE, "mpmd-merge-transfers", AFTER)
 
 
 PASS = "mpmd-merge-transfers"

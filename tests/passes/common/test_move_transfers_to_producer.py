@@ -30,10 +30,6 @@ func.func @mv(%arg0: !A, %arg1: !B) -> (!A, !B, !A, !B) attributes {topology = #
 """
 
 
-def test_example() -> None:
-    check(BEFORE, "mpmd-move-transfers-to-producer", AFTER)
-
-
 def test_chains_stay_behind_their_source() -> None:
     check(
         """

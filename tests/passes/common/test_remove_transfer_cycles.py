@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from util import check, run
+from util import run
 
 BEFORE = """
 func.func @cy(%p: !A) -> (!A, !B) attributes {topology = #topo} {
@@ -18,10 +18,6 @@ func.func @cy(%arg0: !A) -> (!A, !B) attributes {topology = #topo} {
   return %arg0, %0 : !A, !B
 }
 """
-
-
-def test_example() -> None:
-    check(BEFORE, "mpmd-remove-transfer-cycles", AFTER)
 
 
 PASS = "mpmd-remove-transfer-cycles"

@@ -35,10 +35,6 @@ func.func private @step(%arg0: tensor<4xf32>) -> tensor<4xf32> attributes {topol
 """
 
 
-def test_example() -> None:
-    check(BEFORE, "mpmd-sink-negligible-ops-into-call-op", AFTER)
-
-
 PASS = "mpmd-sink-negligible-ops-into-call-op"
 F = """
 func.func private @f(%a: tensor<f32>, %b: tensor<f32>) -> tensor<f32> attributes {topology = #topo} {

@@ -7,7 +7,7 @@ from mpmd_trace.ir.ops import FragmentOp
 from mpmd_trace.ir.text import parse
 from mpmd_trace.passes.manager import run_passes
 from oracle import assert_same_meaning
-from util import PRELUDE, check, run
+from util import PRELUDE, run
 
 BEFORE = """
 func.func @pr(%p: !A, %q: !B) -> (!A, !A, !B) attributes {topology = #topo} {
@@ -38,10 +38,6 @@ func.func @pr(%arg0: !A, %arg1: !B) -> (!A, !A, !B) attributes {topology = #topo
   return %3, %2#0, %1 : !A, !A, !B
 }
 """
-
-
-def test_example() -> None:
-    check(BEFORE, "mpmd-split-and-prioritize-transfer-independent-computations", AFTER)
 
 
 PASS = "mpmd-split-and-prioritize-transfer-independent-computations"

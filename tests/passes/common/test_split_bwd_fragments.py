@@ -46,10 +46,6 @@ func.func @sp(%arg0: !A, %arg1: !A) -> (!B, !A) attributes {topology = #topo} {
 """
 
 
-def test_example() -> None:
-    check(BEFORE, "mpmd-split-bwd-fragments", AFTER)
-
-
 PASS = "mpmd-split-bwd-fragments"
 
 

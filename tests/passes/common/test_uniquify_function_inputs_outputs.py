@@ -27,33 +27,6 @@ func.func @uf(%arg0: !A, %arg1: !B) -> (!A, !B, !A, !B) attributes {topology = #
 }
 """
 
-BEFORE2 = """
-func.func @ut(%p: !A, %q: !B) -> (!A, !B, !B) attributes {topology = #topo} {
-  %0 = mpmd.fragment<mesh="beta", origin=["f"]> (%q) (%x: tensor<4xf32>) {
-    mpmd.return %x : tensor<4xf32>
-  } : (!B) -> !B
-  return %p, %0, %0 : !A, !B, !B
-}
-"""
-AFTER2 = """
-func.func @ut(%arg0: !A, %arg1: !B) -> (!A, !B, !B) attributes {topology = #topo} {
-  %0 = mpmd.fragment<mesh="beta", origin=["f"]> (%arg1) (%arg2: tensor<4xf32>) {
-    mpmd.return %arg2 : tensor<4xf32>
-  } : (!B) -> !B
-  %1 = mpmd.transfer %arg0 : (!A) -> !A
-  %2 = mpmd.transfer %0 : (!B) -> !B
-  return %1, %0, %2 : !A, !B, !B
-}
-"""
-
-
-def test_example() -> None:
-    check(BEFORE, "mpmd-uniquify-function-inputs-outputs", AFTER)
-
-
-def test_example_2() -> None:
-    check(BEFORE2, "mpmd-uniquify-function-inputs-outputs{use-transfer-instead-of-fragment=true}", AFTER2)
-
 
 def test_a_function_that_needs_nothing_is_unchanged() -> None:
     text = """

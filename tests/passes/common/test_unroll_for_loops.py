@@ -33,10 +33,6 @@ func.func @main(%arg0: tensor<ui32>) -> tensor<ui32> attributes {topology = #top
 """
 
 
-def test_example() -> None:
-    check(BEFORE, "mpmd-unroll-for-loops", AFTER)
-
-
 def test_values_from_outside_may_be_used_and_yielded() -> None:
     check(
         """

@@ -3,46 +3,13 @@
 from __future__ import annotations
 
 from mpmd_trace.ir.ops import FragmentOp
-from util import check, run
+from util import run
 
 PASS = "mpmd-delay-inferred-fragments"
 PRELUDE = """
 !s = !mpmd.mesh_tensor<"s0", tensor<4xf32>>
 #topo = #mpmd.topology<<"s0" : <["d"=2]>>>
 """
-
-
-def test_example() -> None:
-    check(
-        """
-func.func public @main(%p: !s) -> (!s, !s) attributes {topology = #topo} {
-  %i = mpmd.fragment<mesh="s0", origin=[]> (%p) (%x: tensor<4xf32>) { %y = stablehlo.sine %x : tensor<4xf32>
-      mpmd.return %y : tensor<4xf32> } : (!s) -> !s
-  %j = mpmd.fragment<mesh="s0", origin=[]> (%p) (%x: tensor<4xf32>) { %y =
-      stablehlo.cosine %x : tensor<4xf32> mpmd.return %y : tensor<4xf32> } : (!s) -> !s
-  %u = mpmd.fragment<mesh="s0", origin=["u"]> (%p) (%x: tensor<4xf32>) { %y =
-      stablehlo.tanh %x : tensor<4xf32> mpmd.return %y : tensor<4xf32> } : (!s) -> !s
-  %v = mpmd.fragment<mesh="s0", origin=["v"]> (%i, %j) (%x: tensor<4xf32>, %z: tensor<4xf32>) { %y =
-      stablehlo.add %x, %z : tensor<4xf32> mpmd.return %y : tensor<4xf32> } : (!s, !s) -> !s
-  return %u, %v : !s, !s
-}
-""",
-        PASS,
-        """
-func.func public @main(%p: !s) -> (!s, !s) attributes {topology = #topo} {
-  %u = mpmd.fragment<mesh="s0", origin=["u"]> (%p) (%x: tensor<4xf32>) { %y =
-      stablehlo.tanh %x : tensor<4xf32> mpmd.return %y : tensor<4xf32> } : (!s) -> !s
-  %j = mpmd.fragment<mesh="s0", origin=[]> (%p) (%x: tensor<4xf32>) { %y =
-      stablehlo.cosine %x : tensor<4xf32> mpmd.return %y : tensor<4xf32> } : (!s) -> !s
-  %i = mpmd.fragment<mesh="s0", origin=[]> (%p) (%x: tensor<4xf32>) { %y = stablehlo.sine %x : tensor<4xf32>
-      mpmd.return %y : tensor<4xf32> } : (!s) -> !s
-  %v = mpmd.fragment<mesh="s0", origin=["v"]> (%i, %j) (%x: tensor<4xf32>, %z: tensor<4xf32>) { %y =
-      stablehlo.add %x, %z : tensor<4xf32> mpmd.return %y : tensor<4xf32> } : (!s, !s) -> !s
-  return %u, %v : !s, !s
-}
-""",
-        PRELUDE,
-    )
 
 
 def order(body: str) -> list[str]:

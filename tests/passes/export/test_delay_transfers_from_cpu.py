@@ -12,29 +12,6 @@ PRELUDE = """
 """
 
 
-def test_example() -> None:
-    check(
-        """
-func.func public @main(%a: !c, %b: !d) -> (!d, !d) attributes {topology = #topo} {
-  %t = mpmd.transfer %a : (!c) -> !d
-  %f = mpmd.fragment<mesh="s0", origin=["f"]> (%b) (%x: tensor<4xf32>) { %y =
-      stablehlo.sine %x : tensor<4xf32> mpmd.return %y : tensor<4xf32> } : (!d) -> !d
-  return %f, %t : !d, !d
-}
-""",
-        PASS,
-        """
-func.func public @main(%a: !c, %b: !d) -> (!d, !d) attributes {topology = #topo} {
-  %f = mpmd.fragment<mesh="s0", origin=["f"]> (%b) (%x: tensor<4xf32>) { %y =
-      stablehlo.sine %x : tensor<4xf32> mpmd.return %y : tensor<4xf32> } : (!d) -> !d
-  %t = mpmd.transfer %a : (!c) -> !d
-  return %f, %t : !d, !d
-}
-""",
-        PRELUDE,
-    )
-
-
 MORE = """
 !d = !mpmd.mesh_tensor<"s0", tensor<4xf32>>
 !h = !mpmd.mesh_tensor<"s0", tensor<4xf32>, memory_kind="pinned_host">

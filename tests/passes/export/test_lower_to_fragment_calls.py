@@ -13,67 +13,12 @@ from mpmd_trace.ir.verifier import verify
 from mpmd_trace.passes.dedup_bodies import share_equal_bodies
 from mpmd_trace.passes.export.lower_to_fragment_calls import LowerToFragmentCalls
 from mpmd_trace.passes.manager import run_passes
-from util import check, diagnostics, run
+from util import diagnostics, run
 
 PASS = "mpmd-lower-to-fragment-calls"
 PRELUDE = """
 !s = !mpmd.mesh_tensor<"s0", tensor<8x6xf32>, sharding=<@mesh, [{"d"}, {}]>>
 """
-
-
-def test_example() -> None:
-    check(
-        """
-module @jit_step {
-  sdy.mesh @mesh = <["d"=2]>
-  func.func public @main(%p: !s, %q: !s) -> (!s, !s, !s)
-      attributes {topology = #mpmd.topology<<"s0" : <["d"=2]>>>} {
-    %a = mpmd.fragment<mesh="s0", origin=["blk_1", "blk_2"]> (%p)
-        {arg_attrs = [{}], call_counter = 0 : ui32, res_attrs = [{}], reserved_hbm_bytes = 96 : i64}
-        (%x: tensor<8x6xf32>) {
-      %y = stablehlo.sine %x : tensor<8x6xf32> mpmd.return %y : tensor<8x6xf32> } : (!s) -> !s
-    %b = mpmd.fragment<mesh="s0", origin=["blk_1", "blk_2"]> (%q)
-        {arg_attrs = [{}], call_counter = 1 : ui32, res_attrs = [{}], reserved_hbm_bytes = 192 : i64}
-        (%x: tensor<8x6xf32>) {
-      %y = stablehlo.sine %x : tensor<8x6xf32> mpmd.return %y : tensor<8x6xf32> } : (!s) -> !s
-    %c = mpmd.fragment<mesh="s0", origin=["head"(1)], stage=2> (%b)
-        {arg_attrs = [{tf.aliasing_output = 0 : i32}], res_attrs = [{}], remat} (%x: tensor<8x6xf32>) {
-      %y = stablehlo.cosine %x : tensor<8x6xf32> mpmd.return %y : tensor<8x6xf32> } : (!s) -> !s
-    return %a, %b, %c : !s, !s, !s
-  }
-}
-""",
-        PASS,
-        """
-module @jit_step {
-  sdy.mesh @mesh = <["d"=2]>
-  func.func public @main(%p: !s, %q: !s) -> (!s, !s, !s)
-      attributes {topology = #mpmd.topology<<"s0" : <["d"=2]>>>} {
-    %a = mpmd.fragment_call<mesh="s0", origin=["blk_1", "blk_2"]>
-        @"p0_blk_1:2_fwd_calls0to1.step"(%p) : (!s) -> !s
-    %b = mpmd.fragment_call<mesh="s0", origin=["blk_1", "blk_2"]>
-        @"p0_blk_1:2_fwd_calls0to1.step"(%q) : (!s) -> !s
-    %c = mpmd.fragment_call<mesh="s0", origin=["head"(1)]> @p1_stage2_bwd.step(%b) {remat} : (!s) -> !s
-    return %a, %b, %c : !s, !s, !s
-  }
-  func.func @"p0_blk_1:2_fwd_calls0to1.step"(
-      %x: tensor<8x6xf32> {sdy.sharding = #sdy.sharding<@mesh, [{"d"}, {}]>})
-      -> (tensor<8x6xf32> {sdy.sharding = #sdy.sharding<@mesh, [{"d"}, {}]>})
-      attributes {mesh_shape = #sdy.mesh<["d"=2]>, reserved_hbm_bytes = 192 : i64} {
-    %y = stablehlo.sine %x : tensor<8x6xf32>
-    return %y : tensor<8x6xf32>
-  }
-  func.func @p1_stage2_bwd.step(
-      %x: tensor<8x6xf32> {sdy.sharding = #sdy.sharding<@mesh, [{"d"}, {}]>, tf.aliasing_output = 0 : i32})
-      -> (tensor<8x6xf32> {sdy.sharding = #sdy.sharding<@mesh, [{"d"}, {}]>})
-      attributes {mesh_shape = #sdy.mesh<["d"=2]>} {
-    %y = stablehlo.cosine %x : tensor<8x6xf32>
-    return %y : tensor<8x6xf32>
-  }
-}
-""",
-        PRELUDE,
-    )
 
 
 def fragment(name: str, origin: str, *, attrs: str = "", stage: str = "", op: str = "sine", mesh: str = "s0") -> str:

@@ -18,44 +18,13 @@ from mpmd_trace.passes.base import Pass
 from mpmd_trace.passes.export.mark_aliasing_and_donation import MarkAliasingAndDonation
 from mpmd_trace.passes.programs.mark_equal_donation import MarkEqualDonation
 from mpmd_trace.passes.programs.share_programs import SharePrograms
-from util import check, diagnostics, run
+from util import diagnostics, run
 
 PASS = "mpmd-mark-aliasing-and-donation"
 PRELUDE = """
 !s = !mpmd.mesh_tensor<"s0", tensor<4xf32>>
 #topo = #mpmd.topology<<"s0" : <["d"=2]>>>
 """
-
-
-def test_example() -> None:
-    check(
-        """
-func.func public @main(%p: !s {tf.aliasing_output = 1 : i32}, %q: !s, %r: !s {jax.buffer_donor = true}) ->
-    (!s, !s) attributes {topology = #topo} {
-  %f:2 = mpmd.fragment<mesh="s0", origin=["f"]> (%p, %q, %r) (%x: tensor<4xf32>, %y: tensor<4xf32>,
-      %z: tensor<4xf32>) { %u = stablehlo.add %x, %y : tensor<4xf32> %v = stablehlo.multiply %u,
-      %z : tensor<4xf32> mpmd.return %u, %v : tensor<4xf32>, tensor<4xf32> } : (!s, !s, !s) -> (!s, !s)
-  %g = mpmd.fragment<mesh="s0", origin=["g"]> (%f#0, %q) (%x: tensor<4xf32>, %y: tensor<4xf32>) { %u =
-      stablehlo.subtract %x, %y : tensor<4xf32> mpmd.return %u : tensor<4xf32> } : (!s, !s) -> !s
-  return %g, %f#1 : !s, !s
-}
-""",
-        PASS,
-        """
-func.func public @main(%p: !s {tf.aliasing_output = 1 : i32}, %q: !s, %r: !s {jax.buffer_donor = true}) ->
-    (!s, !s) attributes {topology = #topo} {
-  %f:2 = mpmd.fragment<mesh="s0", origin=["f"]> (%p, %q, %r) {arg_attrs = [{tf.aliasing_output = 1 : i32},
-      {}, {jax.buffer_donor = true}]} (%x: tensor<4xf32>, %y: tensor<4xf32>, %z: tensor<4xf32>) { %u =
-      stablehlo.add %x, %y : tensor<4xf32> %v = stablehlo.multiply %u, %z : tensor<4xf32> mpmd.return %u,
-      %v : tensor<4xf32>, tensor<4xf32> } : (!s, !s, !s) -> (!s, !s)
-  %g = mpmd.fragment<mesh="s0", origin=["g"]> (%f#0, %q) {arg_attrs = [{tf.aliasing_output = 0 : i32},
-      {}]} (%x: tensor<4xf32>, %y: tensor<4xf32>) { %u = stablehlo.subtract %x, %y : tensor<4xf32>
-      mpmd.return %u : tensor<4xf32> } : (!s, !s) -> !s
-  return %g, %f#1 : !s, !s
-}
-""",
-        PRELUDE,
-    )
 
 
 def marks(signature: str, results: str, body: str, passes: Sequence[str | Pass] = (PASS,)) -> list[str]:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from mpmd_trace.ir.ops import FragmentOp
-from util import check, diagnostics, run
+from util import diagnostics, run
 
 PASS = "mpmd-mark-fragment-reserved-memory"
 PRELUDE = """
@@ -24,28 +24,6 @@ def fragment(result: str, operand: str, attrs: str = "", mesh: str = "s0") -> st
 def reserved(text: str) -> list[str]:
     module = run(text, PASS, PRELUDE)
     return [op.attrs["reserved_hbm_bytes"].text for op in module.main.body if isinstance(op, FragmentOp)]
-
-
-def test_example() -> None:
-    head = """
-func.func public @main(%p: !s {jax.buffer_donor = true}, %q: !s, %r: !s {tf.aliasing_output = 0 : i32}) -> !s
-    attributes {topology = #topo} {
-"""
-    pair = (
-        '%g = mpmd.fragment<mesh="s0", origin=["g"]> (%f, %r) {ATTR} (%x: tensor<4xf32>, %y: tensor<4xf32>) '
-        "{ %u = stablehlo.add %x, %y : tensor<4xf32> mpmd.return %u : tensor<4xf32> } : (!s, !s) -> !s\n"
-    )
-    tail = "return %h : !s }"
-    check(
-        head + fragment("%f", "%p") + pair.replace("ATTR", "") + fragment("%h", "%g") + tail,
-        PASS,
-        head
-        + fragment("%f", "%p", "reserved_hbm_bytes = 32 : i64")
-        + pair.replace("ATTR", "reserved_hbm_bytes = 16 : i64")
-        + fragment("%h", "%g", "reserved_hbm_bytes = 32 : i64")
-        + tail,
-        PRELUDE,
-    )
 
 
 def test_host_values_and_unused_donated_arguments_take_nothing() -> None:

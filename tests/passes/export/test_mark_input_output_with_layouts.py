@@ -2,44 +2,13 @@
 
 from __future__ import annotations
 
-from util import check, diagnostics, run
+from util import diagnostics, run
 
 PASS = "mpmd-mark-input-output-with-layouts"
 PRELUDE = """
 !s = !mpmd.mesh_tensor<"s0", tensor<4xf32>>
 #topo = #mpmd.topology<<"s0" : <["d"=2]>>>
 """
-
-
-def test_example() -> None:
-    check(
-        """
-func.func public @main(%p: !s {mhlo.layout_mode = "auto"}, %q: !s {mhlo.layout_mode = "auto"}) ->
-    (!s {mhlo.layout_mode = "auto"}, !s {mhlo.layout_mode = "default"}) attributes {topology = #topo} {
-  %f:2 = mpmd.fragment<mesh="s0", origin=["f"]> (%p, %q) (%x: tensor<4xf32>, %z: tensor<4xf32>) { %y =
-      stablehlo.add %x, %z : tensor<4xf32> mpmd.return %y, %y : tensor<4xf32>, tensor<4xf32> } : (!s, !s) ->
-      (!s, !s)
-  %g = mpmd.fragment<mesh="s0", origin=["g"]> (%q, %f#1) (%x: tensor<4xf32>, %z: tensor<4xf32>) { %y =
-      stablehlo.multiply %x, %z : tensor<4xf32> mpmd.return %y : tensor<4xf32> } : (!s, !s) -> !s
-  return %f#0, %g : !s, !s
-}
-""",
-        PASS,
-        """
-func.func public @main(%p: !s {mhlo.layout_mode = "auto"}, %q: !s) -> (!s {mhlo.layout_mode = "auto"}, !s)
-    attributes {topology = #topo} {
-  %f:2 = mpmd.fragment<mesh="s0", origin=["f"]> (%p, %q) {arg_attrs = [{mhlo.layout_mode = "auto"}, {}],
-      res_attrs = [{mhlo.layout_mode = "auto"}, {}]} (%x: tensor<4xf32>, %z: tensor<4xf32>) { %y =
-      stablehlo.add %x, %z : tensor<4xf32> mpmd.return %y, %y : tensor<4xf32>, tensor<4xf32> } : (!s, !s) ->
-      (!s, !s)
-  %g = mpmd.fragment<mesh="s0", origin=["g"]> (%q, %f#1) {arg_attrs = [{}, {}],
-      res_attrs = [{}]} (%x: tensor<4xf32>, %z: tensor<4xf32>) { %y = stablehlo.multiply %x,
-      %z : tensor<4xf32> mpmd.return %y : tensor<4xf32> } : (!s, !s) -> !s
-  return %f#0, %g : !s, !s
-}
-""",
-        PRELUDE,
-    )
 
 
 MORE = (

@@ -13,45 +13,6 @@ PRELUDE = """
 """
 
 
-def test_example() -> None:
-    check(
-        """
-func.func public @main(%p: !s {mhlo.memory_kind = "pinned_host"}, %q: !s) ->
-    (!s {mhlo.memory_kind = "pinned_host"}, !s) attributes {topology = #topo} {
-  %f:2 = mpmd.fragment<mesh="s0", origin=["f"]> (%q, %p) (%x: tensor<4xf32>, %h: tensor<4xf32>) {
-    %d = stablehlo.custom_call @annotate_device_placement(%h) {has_side_effect = true,
-        mhlo.frontend_attributes = {_xla_buffer_placement = "device"}} : (tensor<4xf32>) -> tensor<4xf32>
-    %y = stablehlo.add %d, %x : tensor<4xf32>
-    %o = stablehlo.custom_call @annotate_device_placement(%y) {has_side_effect = true,
-        mhlo.frontend_attributes = {_xla_buffer_placement = "pinned_host"}} : (tensor<4xf32>)
-        -> tensor<4xf32>
-    mpmd.return %o, %y : tensor<4xf32>, tensor<4xf32>
-  } : (!s, !s) -> (!s, !s)
-  return %f#0, %f#1 : !s, !s
-}
-""",
-        PASS,
-        """
-func.func public @main(%p: !s {mhlo.memory_kind = "pinned_host"}, %q: !s) ->
-    (!s {mhlo.memory_kind = "pinned_host"}, !s) attributes {topology = #topo} {
-  %f:2 = mpmd.fragment<mesh="s0", origin=["f"]> (%q, %p) {arg_attrs = [{},
-      {mhlo.memory_kind = "pinned_host"}], res_attrs = [{mhlo.memory_kind = "pinned_host"},
-      {}]} (%x: tensor<4xf32>, %h: tensor<4xf32>) {
-    %d = stablehlo.custom_call @annotate_device_placement(%h) {has_side_effect = true,
-        mhlo.frontend_attributes = {_xla_buffer_placement = "device"}} : (tensor<4xf32>) -> tensor<4xf32>
-    %y = stablehlo.add %d, %x : tensor<4xf32>
-    %o = stablehlo.custom_call @annotate_device_placement(%y) {has_side_effect = true,
-        mhlo.frontend_attributes = {_xla_buffer_placement = "pinned_host"}} : (tensor<4xf32>)
-        -> tensor<4xf32>
-    mpmd.return %o, %y : tensor<4xf32>, tensor<4xf32>
-  } : (!s, !s) -> (!s, !s)
-  return %f#0, %f#1 : !s, !s
-}
-""",
-        PRELUDE,
-    )
-
-
 def body(ops: str, result: str, operand: str = "%p", host: bool = False) -> str:
     kind = 'mhlo.memory_kind = "pinned_host"' if host else ""
     return f"""

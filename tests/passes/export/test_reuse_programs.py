@@ -106,44 +106,6 @@ def test_what_stays(whole: str, returned: str, mesh: str) -> None:
     assert len(after(whole, returned, mesh)) == 2
 
 
-def test_updates_of_all_stages_are_one_program() -> None:
-    """The first stage has an embedding besides, and what it sends on is read by the last one for the last time."""
-    meshes = {f"m{i}": Mesh(np.array(jax.devices()[i : i + 1]), ("data",)) for i in range(3)}
-    config = mpmd_trace.make_config(
-        meshes,
-        {"embed": "m0", **{f"layer{i}": f"m{i}" for i in range(3)}},
-        pipeline_schedule="1F1B",
-        partitioning_options={"mpmd_infer_transfers": True},
-    )
-    names = [f"w{i:02}" for i in range(14)]
-    weights = {
-        "embed": np.ones((4, 3), np.float32),
-        **{f"layer{i}": {name: np.ones(3, np.float32) for name in names} for i in range(3)},
-    }
-
-    def loss(w: Any, x: jax.Array) -> jax.Array:
-        x = named_computation(lambda e, x: x @ e, name="embed")(w["embed"], x)
-        for i in range(3):
-            x = named_computation(lambda w, x: jnp.tanh(sum(w.values()) * x), name=f"layer{i}")(w[f"layer{i}"], x)
-        return jnp.mean(x)
-
-    def step(w: Any, m: Any, batch: jax.Array) -> Any:
-        def microbatch(i: jax.Array, total: Any, x: jax.Array) -> Any:
-            return jax.tree.map(jnp.add, total, jax.grad(loss)(w, x))
-
-        grads = enumerated_for(microbatch, jax.tree.map(jnp.zeros_like, w), batch)
-        scale = sum(jnp.sum(g) for g in jax.tree.leaves(grads))
-        m = jax.tree.map(lambda g, m: 0.9 * m + g / scale, grads, m)
-        return jax.tree.map(lambda w, m: w - m / (1 + jnp.abs(m)), w, m), m
-
-    lowered = mpmd_trace.jit(step, config).lower(weights, weights, np.ones((2, 2, 4), np.float32))
-    module = lowered.partitioned.module
-    calls = [op for op in module.main.body if isinstance(op, FragmentCallOp) and not op.origin]
-    updates = [module.lookup(op.callee) for op in calls if len(op.results) == 2 * len(names)]
-    programs = {(fingerprint(f.regions[0]), tuple(a.text for a in f.arg_attrs)) for f in updates if f is not None}
-    assert len(updates) == 3 and len(programs) == 1
-
-
 def test_norms_of_all_stages_are_one_program() -> None:
     """The first stage has an embedding besides, the last one a head and the loss, whose sum starts from a scalar zero.
 

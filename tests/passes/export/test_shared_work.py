@@ -13,7 +13,6 @@ from mpmd_trace.ir.core import Op, make_op
 from mpmd_trace.ir.fast_ops import take_over
 from mpmd_trace.ir.ops import FragmentCallOp, FragmentOp, Module
 from mpmd_trace.ir.text import parse
-from mpmd_trace.passes.export import mark_aliasing_and_donation, mark_input_output_with_layouts
 from mpmd_trace.passes.manager import run_passes
 
 COUNT = 6
@@ -46,23 +45,6 @@ def count(monkeypatch: pytest.MonkeyPatch, where: object, name: str) -> list[Non
 
     monkeypatch.setattr(where, name, counted)
     return calls
-
-
-def test_equal_fragments_are_marked_once(monkeypatch: pytest.MonkeyPatch) -> None:
-    module = run_passes(microbatches(), "mpmd-mark-offloaded-input-output")
-    calls = count(monkeypatch, mark_aliasing_and_donation, "array_of")
-    run_passes(module, "mpmd-mark-aliasing-and-donation")
-    marked = [op.attrs["arg_attrs"].text for op in module.main.body if isinstance(op, FragmentOp)]
-    assert marked == ["[{}, {}]", *["[{tf.aliasing_output = 0 : i32}, {}]"] * (COUNT - 1)]
-    assert len(calls) == 1
-
-
-def test_only_users_of_what_is_returned_are_asked_for_layouts(monkeypatch: pytest.MonkeyPatch) -> None:
-    module = run_passes(microbatches(), "mpmd-mark-offloaded-input-output")
-    asked = count(monkeypatch, mark_input_output_with_layouts._Marker, "users")
-    told = count(monkeypatch, mark_input_output_with_layouts._Marker, "push")
-    run_passes(module, "mpmd-mark-input-output-with-layouts")
-    assert (len(asked), len(told)) == (1, 1)
 
 
 def test_a_call_has_the_operands_and_results_of_its_fragment() -> None:

@@ -11,35 +11,6 @@ PRELUDE = """
 """
 
 
-def test_example() -> None:
-    check(
-        """
-func.func public @main(%p: !s) -> !s attributes {topology = #topo} {
-  %f:2 = mpmd.fragment<mesh="s0", origin=["f"]> (%p) (%x: tensor<4xf32>) {
-      %k = stablehlo.create_token : !stablehlo.token %y = stablehlo.sine %x : tensor<4xf32> mpmd.return %k,
-      %y : !stablehlo.token, tensor<4xf32> } : (!s) -> (!stablehlo.token, !s)
-  %g = mpmd.fragment<mesh="s0", origin=["g"]> (%f#1, %f#0) (%x: tensor<4xf32>, %k: !stablehlo.token) { %n =
-      stablehlo.after_all %k : !stablehlo.token %y = stablehlo.cosine %x : tensor<4xf32>
-      mpmd.return %y : tensor<4xf32> } : (!s, !stablehlo.token) -> !s
-  return %g : !s
-}
-""",
-        PASS,
-        """
-func.func public @main(%p: !s) -> !s attributes {topology = #topo} {
-  %f = mpmd.fragment<mesh="s0", origin=["f"]> (%p) (%x: tensor<4xf32>) {
-      %k = stablehlo.create_token : !stablehlo.token %y = stablehlo.sine %x : tensor<4xf32>
-      mpmd.return %y : tensor<4xf32> } : (!s) -> !s
-  %g = mpmd.fragment<mesh="s0", origin=["g"]> (%f) (%x: tensor<4xf32>) {
-      %k = stablehlo.create_token : !stablehlo.token %n = stablehlo.after_all %k : !stablehlo.token %y =
-      stablehlo.cosine %x : tensor<4xf32> mpmd.return %y : tensor<4xf32> } : (!s) -> !s
-  return %g : !s
-}
-""",
-        PRELUDE,
-    )
-
-
 def test_several_tokens_come_in_operand_order_and_lists_are_filtered() -> None:
     text = """
 func.func public @main(%p: !s, %k: !stablehlo.token, %l: !stablehlo.token) -> !s

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import gc
 from typing import Any
 
 import pytest
@@ -10,7 +9,6 @@ import pytest
 from mpmd_trace.ir.diagnostics import Diagnostics
 from mpmd_trace.ir.ops import Module, NamedComputationOp
 from mpmd_trace.ir.text import parse
-from mpmd_trace.passes import mlir_pass
 from mpmd_trace.passes.import_.clean_up import CleanUp, read_clean
 from mpmd_trace.passes.manager import PassRun
 from mpmd_trace.passes.partition import partition
@@ -71,20 +69,6 @@ def test_reading_and_cleaning_at_once_gives_what_the_pass_gives(text: str) -> No
     assert "chlo" not in found.as_text() and "call @g" not in found.as_text()
 
 
-def test_text_without_calls_goes_through_mlir_once(monkeypatch: pytest.MonkeyPatch) -> None:
-    def refuse(*_: object, **__: object) -> None:
-        raise AssertionError("the program was printed for MLIR again")
-
-    monkeypatch.setattr(mlir_pass, "run_pipeline", refuse)
-    read = read_clean(PLAIN)
-    assert read is not None
-    names = [op.name for op in read[0].walk()]
-    assert names.count("stablehlo.multiply") == 1, "two equal squares are one"
-    assert "stablehlo.negate" not in names, "unused"
-    with pytest.raises(AssertionError, match="again"):
-        every_step(PLAIN)
-
-
 def test_calls_and_mistakes_take_the_steps() -> None:
     assert read_clean(WITH_CALL) is None
     assert read_clean("func.func @main() { nonsense }") is None
@@ -126,16 +110,3 @@ def test_equal_layers_are_one_body(square: str) -> None:
     for found in [module, *([] if read is None else [read[0]])]:
         f, g, h = (op.regions[0] for op in found.main.body if isinstance(op, NamedComputationOp))
         assert f is g and f is not h
-
-
-def test_the_collector_is_paused_once_and_not_for_each_phase(monkeypatch: pytest.MonkeyPatch) -> None:
-    enabled: list[None] = []
-    enable = gc.enable
-
-    def count() -> None:  # each time, what was made since is scanned
-        enabled.append(None)
-        enable()
-
-    monkeypatch.setattr(gc, "enable", count)
-    partition(PLAIN, **ARGUMENTS)
-    assert len(enabled) == 1 and gc.isenabled()

@@ -95,30 +95,6 @@ def test_ops_inside_of_other_ops_stay() -> None:
     check(text, "mpmd-infer-mesh-convert-reduce-ops{infer-cross-mesh-reductions=true}", text)
 
 
-def test_example() -> None:
-    """Chains are flattened; an inner reduce with one use goes."""
-    check(
-        """
-        func.func @main(%a: !T, %b: !T) -> !T attributes {topology = #topo} {
-          %0 = stablehlo.minimum %a, %b {mpmd.reduce = #mpmd.reduction<min>, src=<"p0", "p1">,
-              use=<"p0">} : !T
-          %1 = stablehlo.minimum %b, %0 {mpmd.reduce = #mpmd.reduction<min>, src=<"p1", "p0">} : !T
-          %2 = stablehlo.minimum %1, %1 {mpmd.reduce = #mpmd.reduction<min>, src=<"p1", "p0">} : !T
-          return %2 : !T
-        }
-        """,
-        "func.func(mpmd-infer-mesh-convert-reduce-ops{infer-cross-mesh-reductions=true})",
-        """
-        func.func @main(%arg0: !T, %arg1: !T) -> !T attributes {topology = #topo} {
-          %0 = mpmd.reduce<min> {src=<"p1", "p0">} %arg1, %arg0, %arg1 : (!T, !T, !T) -> !T
-          %1 = mpmd.reduce<min> {src=<"p1", "p0">} %arg1, %arg0, %arg1, %arg1, %arg0, %arg1 : (!T, !T,
-              !T, !T, !T, !T) -> !T
-          return %1 : !T
-        }
-        """,
-    )
-
-
 def test_only_equal_kinds_are_flattened() -> None:
     check(
         """

@@ -126,43 +126,6 @@ def test_reductions_that_are_no_longer_needed_somewhere() -> None:
     assert [op.name for op in module.main.body] == ["mpmd.transfer", "mpmd.fragment", "func.return"]
 
 
-def test_example() -> None:
-    check(
-        """
-        func.func @main(%a: !P0, %b: !P1, %c: !T) -> (!P2, !P1, !P0) attributes {topology = #topo} {
-          %ua = mpmd.unassign %a : (!P0) -> !T
-          %ub = mpmd.unassign %b : (!P1) -> !T
-          %r = mpmd.reduce<max> {use=<"p2">} %ub, %ua, %ub : (!T, !T, !T) -> !T
-          %0 = mpmd.assign %r : (!T) -> !P2
-          %1 = mpmd.assign %c : (!T) -> !P1
-          %2 = mpmd.assign %c : (!T) -> !P0
-          return %0, %1, %2 : !P2, !P1, !P0
-        }
-        """,
-        "mpmd-infer-mesh-finalize{infer-transfers=false}",
-        """
-        func.func @main(%arg0: !P0,
-            %arg1: !P1,
-            %arg2: !P0) -> (!P2, !P1, !P0) attributes {topology = #topo} {
-          %0 = mpmd.fragment<mesh="p1", origin=[]> (%arg1, %arg1)
-              {mpmd.inferred_by = ["infer_mesh_convert_reduce_ops"]} (%arg3: !T, %arg4: !T) {
-            %5 = stablehlo.maximum %arg3, %arg4 : !T
-            mpmd.return %5 : !T
-          } : (!P1, !P1) -> !P1
-          %1 = mpmd.transfer %arg0 : (!P0) -> !P2
-          %2 = mpmd.transfer %0 : (!P1) -> !P2
-          %3 = mpmd.fragment<mesh="p2", origin=[]> (%1, %2)
-              {mpmd.inferred_by = ["infer_mesh_convert_reduce_ops"]} (%arg3: !T, %arg4: !T) {
-            %5 = stablehlo.maximum %arg3, %arg4 : !T
-            mpmd.return %5 : !T
-          } : (!P2, !P2) -> !P2
-          %4 = mpmd.transfer %arg2 : (!P0) -> !P1
-          return %3, %4, %arg2 : !P2, !P1, !P0
-        }
-        """,
-    )
-
-
 def test_same_mesh_pairs_vanish_and_sets_are_cleared() -> None:
     """Also in fragments, and dead code everywhere."""
     check(

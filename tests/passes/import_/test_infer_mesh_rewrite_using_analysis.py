@@ -67,57 +67,6 @@ def test_body_is_copied_once_however_many_ops_are_absorbed() -> None:
     assert fragment.num_operands == 1
 
 
-def test_example() -> None:
-    check(
-        """
-        func.func @main(%a: !T, %b: !T) -> (!P1, !P0, !P2) attributes {topology = #topo} {
-          %c = stablehlo.constant dense<3.0> : !T
-          %0 = stablehlo.add %a, %c {use=<"p0", "p1">} : !T
-          %1 = mpmd.assign %0 : (!T) -> !P1
-          %2 = mpmd.assign %0 : (!T) -> !P0
-          %3 = stablehlo.multiply %b, %c : !T
-          %4 = mpmd.assign %3 : (!T) -> !P2
-          %5 = mpmd.fragment<mesh="p2", origin=["s"]> (%4) (%x: !T) {
-            %9 = stablehlo.abs %x : !T
-            mpmd.return %9 : !T
-          } : (!P2) -> !P2
-          return %1, %2, %5 : !P1, !P0, !P2
-        }
-        """,
-        "mpmd-infer-mesh-rewrite-using-analysis{max-clones=1}",
-        """
-        func.func @main(%arg0: !T, %arg1: !T) -> (!P1, !P0, !P2) attributes {topology = #topo} {
-          %0 = mpmd.assign %arg0 : (!T) -> !P0
-          %1 = mpmd.fragment<mesh="p0", origin=[]> (%0)
-              {mpmd.inferred_by = ["infer_mesh_wrap_meshless_ops"]} (%arg2: !T) {
-            %cst = stablehlo.constant dense<3.0> : !T
-            %10 = stablehlo.add %arg2, %cst : !T
-            mpmd.return %10 : !T
-          } : (!P0) -> !P0
-          %2 = mpmd.unassign %1 : (!P0) -> !T
-          %3 = mpmd.assign %arg0 : (!T) -> !P1
-          %4 = mpmd.fragment<mesh="p1", origin=[]> (%3)
-              {mpmd.inferred_by = ["infer_mesh_wrap_meshless_ops"]} (%arg2: !T) {
-            %cst = stablehlo.constant dense<3.0> : !T
-            %10 = stablehlo.add %arg2, %cst : !T
-            mpmd.return %10 : !T
-          } : (!P1) -> !P1
-          %5 = mpmd.unassign %4 : (!P1) -> !T
-          %6 = mpmd.assign %5 : (!T) -> !P1
-          %7 = mpmd.assign %2 : (!T) -> !P0
-          %8 = mpmd.assign %arg1 : (!T) -> !P2
-          %9 = mpmd.fragment<mesh="p2", origin=["s"]> (%8) (%arg2: !T) {
-            %cst = stablehlo.constant dense<3.0> : !T
-            %10 = stablehlo.multiply %arg2, %cst : !T
-            %11 = stablehlo.abs %10 : !T
-            mpmd.return %11 : !T
-          } : (!P2) -> !P2
-          return %6, %7, %9 : !P1, !P0, !P2
-        }
-        """,
-    )
-
-
 def test_one_fragment_takes_everything() -> None:
     """Operands of absorbed ops come last; nothing is deduplicated."""
     check(

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from util import check, diagnostics, run
+from util import diagnostics, run
 
 PASS = "mpmd-convert-sdy-shardings-to-mpmd-types"
 PRELUDE = """
@@ -10,31 +10,6 @@ PRELUDE = """
 !sd = !mpmd.mesh_tensor<"s0", tensor<8x6xf32>, sharding=<@mesh, [{"d"}, {}]>>
 sdy.mesh @mesh = <["d"=2]>
 """
-
-
-def test_example() -> None:
-    check(
-        """
-func.func public @main(%a: !s {sdy.sharding = #sdy.sharding<@mesh, [{"d"}, {}]>}) ->
-    (!s {sdy.sharding = #sdy.sharding<@mesh, [{"d"}, {}]>})
-    attributes {topology = #mpmd.topology<<"s0" : <["d"=2]>>>} {
-  %f = mpmd.fragment<mesh="s0", origin=["f"], in_shardings=[<@mesh, [{"d"}, {}]>], out_shardings=[<@mesh,
-      [{"d"}, {}]>]> (%a) (%x: tensor<8x6xf32>) { %y =
-      stablehlo.sine %x {sdy.sharding = #sdy.sharding_per_value<[<@mesh, [{"d"}, {}]>]>} : tensor<8x6xf32>
-      mpmd.return %y : tensor<8x6xf32> } : (!s) -> !s
-  return %f : !s
-}
-""",
-        PASS,
-        """
-func.func public @main(%a: !sd) -> !sd attributes {topology = #mpmd.topology<<"s0" : <["d"=2]>>>} {
-  %f = mpmd.fragment<mesh="s0", origin=["f"]> (%a) (%x: tensor<8x6xf32>) { %y =
-      stablehlo.sine %x : tensor<8x6xf32> mpmd.return %y : tensor<8x6xf32> } : (!sd) -> !sd
-  return %f : !sd
-}
-""",
-        PRELUDE,
-    )
 
 
 def test_loops_carry_the_sharding_of_their_operands() -> None:

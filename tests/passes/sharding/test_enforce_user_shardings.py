@@ -13,36 +13,6 @@ sdy.mesh @mesh = <["d"=2]>
 """
 
 
-def test_example() -> None:
-    check(
-        """
-func.func public @main(%a: !s {sdy.sharding = #sdy.sharding<@mesh, [{"d"}, {}]>}, %b: !s) ->
-    (!s {sdy.sharding = #sdy.sharding<@mesh, [{}, {"d"}]>}, !s)
-    attributes {topology = #mpmd.topology<<"s0" : <["d"=2]>>>} {
-  %f = mpmd.fragment<mesh="s0", origin=["f"], in_shardings=[<@mesh, [{}, {}]>]> (%a) (%x: tensor<8x6xf32>) {
-      mpmd.return %x : tensor<8x6xf32> } : (!s) -> !s
-  %g = mpmd.fragment<mesh="s0", origin=["g"]> (%f, %b) (%x: tensor<8x6xf32>, %z: tensor<8x6xf32>) { %y =
-      stablehlo.add %x, %z : tensor<8x6xf32> mpmd.return %y : tensor<8x6xf32> } : (!s, !s) -> !s
-  return %f, %g : !s, !s
-}
-""",
-        PASS,
-        """
-func.func public @main(%a: !s {sdy.sharding = #sdy.sharding<@mesh, [{"d"}, {}]>}, %b: !s) ->
-    (!s {sdy.sharding = #sdy.sharding<@mesh, [{}, {"d"}]>}, !s)
-    attributes {topology = #mpmd.topology<<"s0" : <["d"=2]>>>} {
-  %f = mpmd.fragment<mesh="s0", origin=["f"], in_shardings=[<@mesh, [{"d"}, {}]>], out_shardings=[<@mesh,
-      [{}, {"d"}]>]> (%a) (%x: tensor<8x6xf32>) { mpmd.return %x : tensor<8x6xf32> } : (!s) -> !s
-  %g = mpmd.fragment<mesh="s0", origin=["g"], in_shardings=[<@mesh, [{}, {"d"}]>, <@mesh, [{?}, {?}]>]> (%f,
-      %b) (%x: tensor<8x6xf32>, %z: tensor<8x6xf32>) { %y = stablehlo.add %x, %z : tensor<8x6xf32>
-      mpmd.return %y : tensor<8x6xf32> } : (!s, !s) -> !s
-  return %f, %g : !s, !s
-}
-""",
-        PRELUDE,
-    )
-
-
 def around(signature: str, results: str, body: str) -> str:
     return f"""
 module {{

@@ -13,36 +13,6 @@ sdy.mesh @mesh = <["d"=2]>
 """
 
 
-def test_example() -> None:
-    check(
-        """
-func.func public @main(%p: !a {sdy.sharding = #sdy.sharding<@mesh, [{"d"}, {}]>}) -> (!b, !b)
-    attributes {topology = #mpmd.topology<<"s0" : <["d"=2]>>, <"s1" : <["d"=2]>>>} {
-  %t = mpmd.transfer {sdy.sharding = #sdy.sharding_per_value<[<@mesh, [{}, {"d"}]>]>} %p : (!a) -> !b
-  %c = mpmd.fragment<mesh="s1", origin=["c"], in_shardings=[<@mesh, [{}, {"d"}]>], out_shardings=[<@mesh,
-      [{}, {"d"}]>]> (%t) (%x: tensor<8x6xf32>) { %y = stablehlo.sine %x : tensor<8x6xf32>
-      mpmd.return %y : tensor<8x6xf32> } : (!b) -> !b
-  return %t, %c : !b, !b
-}
-""",
-        PASS,
-        """
-func.func public @main(%p: !a {sdy.sharding = #sdy.sharding<@mesh, [{"d"}, {}]>}) -> (!b, !b)
-    attributes {topology = #mpmd.topology<<"s0" : <["d"=2]>>, <"s1" : <["d"=2]>>>} {
-  %t = mpmd.transfer {sdy.sharding = #sdy.sharding_per_value<[<@mesh, [{"d"}, {}]>]>} %p : (!a) -> !b
-  %r = mpmd.fragment<mesh="s1", origin=[], out_shardings=[<@mesh, [{}, {"d"}]>]> (%t)
-      {mpmd.inferred_by = ["extract_reshards"]} (%x: tensor<8x6xf32>) {
-      mpmd.return %x : tensor<8x6xf32> } : (!b) -> !b
-  %c = mpmd.fragment<mesh="s1", origin=["c"], in_shardings=[<@mesh, [{"d"}, {}]>], out_shardings=[<@mesh,
-      [{}, {"d"}]>]> (%t) (%x: tensor<8x6xf32>) { %y = stablehlo.sine %x : tensor<8x6xf32>
-      mpmd.return %y : tensor<8x6xf32> } : (!b) -> !b
-  return %r, %c : !b, !b
-}
-""",
-        PRELUDE,
-    )
-
-
 def around(body: str, signature: str = "%p: !a", results: str = "!b", second: str = '["d"=2, "e"=2]') -> str:
     return f"""
 !h = !mpmd.mesh_tensor<"s0", tensor<8x6xf32>, memory_kind="pinned_host">

@@ -11,37 +11,6 @@ sdy.mesh @mesh = <["d"=2, "e"=2]>
 """
 
 
-def test_example() -> None:
-    check(
-        """
-func.func public @main(%a: !s) -> (!s, !s) attributes {topology = #mpmd.topology<<"s0" : <["d"=2,
-    "e"=2]>>>} {
-  %f:2 = mpmd.fragment<mesh="s0", origin=["f"], in_shardings=[<@mesh, [{}, {}], unreduced={"d"}>]> (%a)
-      (%x: tensor<8x6xf32>) {
-    %c = sdy.sharding_constraint %x <@mesh, [{}, {}], unreduced={"d"}> : tensor<8x6xf32>
-    %y = stablehlo.sine %x : tensor<8x6xf32>
-    mpmd.return %y, %c : tensor<8x6xf32>, tensor<8x6xf32>
-  } : (!s) -> (!s, !s)
-  return %f#0, %f#1 : !s, !s
-}
-""",
-        PASS,
-        """
-func.func public @main(%a: !s) -> (!s, !s) attributes {topology = #mpmd.topology<<"s0" : <["d"=2,
-    "e"=2]>>>} {
-  %f:2 = mpmd.fragment<mesh="s0", origin=["f"], in_shardings=[<@mesh, [{}, {}], unreduced={"d"}>],
-      out_shardings=[<@mesh, [{}, {}]>, <@mesh, [{}, {}], unreduced={"d"}>]> (%a) (%x: tensor<8x6xf32>) {
-    %c = sdy.sharding_constraint %x <@mesh, [{}, {}], unreduced={"d"}> : tensor<8x6xf32>
-    %y = stablehlo.sine %x : tensor<8x6xf32>
-    mpmd.return %y, %c : tensor<8x6xf32>, tensor<8x6xf32>
-  } : (!s) -> (!s, !s)
-  return %f#0, %f#1 : !s, !s
-}
-""",
-        PRELUDE,
-    )
-
-
 def program(header: str, body: str, results: int = 1, mesh: str = "s0") -> str:
     kinds = ", ".join(["!s"] * results)
     returned = ", ".join(f"%f#{i}" for i in range(results)) if results > 1 else "%f"

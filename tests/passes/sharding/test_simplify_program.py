@@ -13,34 +13,6 @@ PRELUDE = """
 """
 
 
-def test_example() -> None:
-    check(
-        """
-func.func public @main(%a: !s, %b: !s) -> (!s, !s, !s, !s)
-    attributes {topology = #mpmd.topology<<"s0" : <["d"=2]>>>} {
-  %f:4 = mpmd.fragment<mesh="s0", origin=["f"]> (%a, %b, %a) (%x: tensor<4xf32>, %y: tensor<4xf32>,
-      %z: tensor<4xf32>) {
-    %s = stablehlo.subtract %x, %z : tensor<4xf32>
-    mpmd.return %s, %y, %s, %z : tensor<4xf32>, tensor<4xf32>, tensor<4xf32>, tensor<4xf32>
-  } : (!s, !s, !s) -> (!s, !s, !s, !s)
-  return %f#2, %f#1, %f#0, %f#3 : !s, !s, !s, !s
-}
-""",
-        PASS,
-        """
-func.func public @main(%a: !s, %b: !s) -> (!s, !s, !s, !s)
-    attributes {topology = #mpmd.topology<<"s0" : <["d"=2]>>>} {
-  %f = mpmd.fragment<mesh="s0", origin=["f"]> (%a) (%x: tensor<4xf32>) {
-    %s = stablehlo.subtract %x, %x : tensor<4xf32>
-    mpmd.return %s : tensor<4xf32>
-  } : (!s) -> !s
-  return %f, %b, %f, %a : !s, !s, !s, !s
-}
-""",
-        PRELUDE,
-    )
-
-
 def fragment(results: str, body: str, operands: str = "(%a, %b)", kinds: str = "!s", inner: str = "") -> str:
     count = operands.count("%")
     args = ", ".join(f"%{n}: tensor<4xf32>" for n in "xyz"[:count])
