@@ -15,7 +15,6 @@ from pipelines import Weights, accumulate, assert_same, batch, check, config, la
 
 import mpmd_trace
 from mpmd_trace import MpmdError, named_computation
-from mpmd_trace.api import jit as api
 
 
 @pytest.fixture(scope="module")
@@ -148,33 +147,6 @@ def test_shardings_of_committed_arguments_are_kept(partitioned: list[str]) -> No
     assert len(partitioned) == 2
     wanted = jitted.lower(weights()[0], split).compile().function_named_shardings.inputs[0][1]
     assert wanted.spec == PartitionSpec("x")
-
-
-def test_the_same_types_again_are_not_looked_up(monkeypatch: pytest.MonkeyPatch, partitioned: list[str]) -> None:
-    looked: list[Any] = []
-    original = api._type_key
-    monkeypatch.setattr(api, "_type_key", lambda leaf: looked.append(leaf) or original(leaf))
-
-    def step(ws: Weights, x: jax.Array) -> tuple[Weights, jax.Array]:
-        return jax.tree.map(lambda w, g: w - 0.1 * g, ws, jax.grad(loss)(ws, x)), x.sum()
-
-    jitted = mpmd_trace.jit(step, config())
-    expected = jax.jit(step)
-    ours = theirs = weights()
-    for _ in range(3):
-        ours, total = jitted(ours, batch())
-        theirs, wanted = expected(theirs, batch())
-        assert_same((ours, total), (theirs, wanted))
-    # The first call has arrays of the caller, the second its own results; from then on the types are known.
-    assert len(looked) == 2 * 3
-    # Other types in between, and what is forgotten, are found out.
-    before = len(partitioned)
-    assert_same(jitted(ours, batch(rows=2)), expected(theirs, batch(rows=2)))
-    assert_same(jitted(ours, batch()), expected(theirs, batch()))
-    assert len(partitioned) == before + 1
-    jitted.clear_cache()
-    assert_same(jitted(ours, batch()), expected(theirs, batch()))
-    assert len(partitioned) == before + 2
 
 
 def test_a_jitted_function_inside_other_transformations_is_the_function() -> None:

@@ -205,34 +205,3 @@ def test_options_that_cannot_be(options: Any, message: str) -> None:
     with pytest.raises(MpmdError, match=message) as error:
         mpmd_trace.jit(loss, config(), compiler_options=options)
     assert "test_options.py:" in str(error.value)
-
-
-def test_programs_of_meshes_with_the_same_options_are_compiled_once(monkeypatch: pytest.MonkeyPatch) -> None:
-    from mpmd_trace.jax_compat import runtime
-
-    compiled: list[dict[str, Any]] = []
-    real = runtime.compile_lowered
-
-    def counting(lowered: Any, options: dict[str, Any] | None = None) -> Any:
-        compiled.append(dict(options or {}))
-        return real(lowered, options)
-
-    def fn(x: jax.Array) -> Any:
-        for i in range(3):
-            x = mpmd_trace.named_computation(jnp.tanh, name=f"f{i}")(x)
-        return x
-
-    monkeypatch.setattr(runtime, "compile_lowered", counting)
-    fast = {"xla_cpu_enable_fast_math": True}
-    three = config({f"f{i}": f"m{i}" for i in range(3)}, meshes=3)
-    # Meshes m1 and m2 run the same program.
-    for given, tests, programs in (
-        (None, [], [{}] * 2),
-        (fast, [fast] * 3, [fast] * 2),
-        ({"m2": fast}, [fast], [{}, {}, fast]),
-    ):
-        compiled.clear()
-        jitted = mpmd_trace.jit(fn, three, compiler_options=given)
-        assert_same(jitted(batch()), jnp.tanh(jnp.tanh(jnp.tanh(batch()))), rtol=1e-3)
-        assert compiled[: len(tests)] == tests, "first the test of the options of each mesh"
-        assert sorted(compiled[len(tests) :], key=len) == programs, "then the programs, by several threads"

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import os
-import re
 from pathlib import Path
 from typing import Any
 
@@ -219,33 +218,6 @@ def test_gpt2_with_a_list_of_layers(tmp_path: Path) -> None:
     assert all(x.sharding == spread for x in jax.tree.leaves(restored))
     mt.checkpoint.save_safetensors(tmp_path / "back", restored, names=names)
     check(read(tmp_path / "back"), tensors)
-
-
-def test_bert_without_its_pooler(tmp_path: Path) -> None:
-    """A tensor that nothing here takes is told; half precision is converted where that was asked for."""
-    attention = "encoder.layer.{}.attention.self"
-    shapes: dict[str, tuple[int, ...]] = {"pooler.dense.weight": (WIDTH, WIDTH)}
-    for i in range(LAYERS):
-        for n in ("query", "key", "value"):
-            at = f"{attention.format(i)}.{n}"
-            shapes |= {f"bert.{at}.weight": (WIDTH, WIDTH), f"bert.{at}.bias": (WIDTH,)}
-    tensors = random(shapes, np.float16)
-    names = {
-        r"(\w+)\.w": StoredAs(rf"bert.{attention}.\1.weight", transpose=True),
-        r"(\w+)\.b": StoredAs(rf"bert.{attention}.\1.bias"),
-    }
-    like = {
-        n: {"w": jnp.zeros((LAYERS, WIDTH, WIDTH)), "b": jnp.zeros((LAYERS, WIDTH))} for n in ("query", "key", "value")
-    }
-    folder = hugging_face(tmp_path / "model", tensors, 1)
-    with pytest.raises(
-        mt.MpmdError, match=r"is stored as float16\[8\], and float32 is wanted; restore\(\.\.\., cast=True\)"
-    ):
-        mt.restore(folder, like, names=names)
-    with pytest.warns(mt.MpmdWarning, match=re.escape("also has pooler.dense.weight, which nothing here takes")):
-        restored = mt.restore(folder, like, names=names, cast=True)
-    wanted = tensors[f"bert.{attention.format(1)}.key.weight"].T.astype(np.float32)
-    np.testing.assert_array_equal(restored["key"]["w"][1], wanted)
 
 
 def test_layers_that_are_one_array_there(tmp_path: Path) -> None:

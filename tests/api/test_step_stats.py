@@ -93,15 +93,3 @@ def test_it_prints_units(compiled: Any) -> None:
     text = str(compiled.step_stats())
     assert ("bubble" in text and "sent in a step" in text and "KiB" in text) or " B" in text
     assert "<table>" in compiled.step_stats()._repr_html_()
-
-
-def test_a_call_reads_the_clock_once_and_asking_does_not(compiled: Any, monkeypatch: pytest.MonkeyPatch) -> None:
-    arguments = compiled.place(weights(), batch(4))[0]
-    clock, readings = StepClock(), iter(range(100))
-    tick = clock.tick
-    clock.tick = lambda: tick(now=lambda: float(next(readings)))  # type: ignore[call-arg]
-    monkeypatch.setattr(compiled, "_clock", clock)
-    for _ in range(5):
-        compiled(*arguments)
-        assert compiled.step_stats().seconds in (None, 1.0)
-    assert next(readings) == clock.steps == 5

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import threading
-from types import SimpleNamespace
 from typing import Any
 
 import jax
@@ -15,7 +14,7 @@ from hypothesis import strategies as st
 from jax.sharding import Mesh
 
 import mpmd_trace as mt
-from mpmd_trace.backend.issue_threads import SLOW, lanes_of
+from mpmd_trace.backend.issue_threads import lanes_of
 from mpmd_trace.backend.plan import Free, Plan, Run, Transfer
 
 STAGES = 4
@@ -118,33 +117,6 @@ def test_several_threads_launch_at_once_and_numbers_are_those_of_jit() -> None:
     for _ in range(2):
         for ours, theirs in zip(jax.tree.leaves(c(*ARGS)), jax.tree.leaves(expected), strict=True):
             np.testing.assert_allclose(ours, theirs, rtol=1e-5, atol=1e-6)
-
-
-@pytest.mark.parametrize(("factor", "threads"), [(0.9, False), (1.1, True)])
-def test_threads_issue_where_launches_take_long(factor: float, threads: bool, monkeypatch: pytest.MonkeyPatch) -> None:
-    c = compiled()
-    runtime = c.program.runtime
-    assert not runtime.may_use_threads  # on CPUs
-    runtime.may_use_threads = True
-    clock = iter(np.arange(1000) * factor * SLOW * len(runtime.steps))  # looked at before and after each call
-    monkeypatch.setattr("mpmd_trace.backend.runtime.time", SimpleNamespace(perf_counter=lambda: next(clock)))
-    results = [c(*ARGS) for _ in range(4)]
-    assert runtime._launches_slowly is threads
-    results += [c(*ARGS) for _ in range(2)]
-    assert ("_threaded" in runtime.__dict__) is threads
-    for one in results[1:]:
-        jax.tree.map(np.testing.assert_array_equal, one, results[0])
-
-
-def test_one_call_that_takes_long_is_an_exception(monkeypatch: pytest.MonkeyPatch) -> None:
-    c = compiled()
-    c.program.runtime.may_use_threads = True
-    many = SLOW * len(c.program.runtime.steps)
-    clock = iter(np.cumsum([0, 0, *[0, 2 * many, 0, 2 * many, 0, 0.1 * many] * 4]))
-    monkeypatch.setattr("mpmd_trace.backend.runtime.time", SimpleNamespace(perf_counter=lambda: next(clock)))
-    for _ in range(10):
-        c(*ARGS)
-    assert not c.program.runtime._launches_slowly
 
 
 def test_meshes_that_share_all_devices_have_one_thread() -> None:

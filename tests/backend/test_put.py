@@ -83,9 +83,3 @@ def test_a_transformation_around_it_traces_it() -> None:
     found: list[Any] = []
     jax.jit(lambda: found.append(placed(numbers(np.float32), SHARDINGS["one"])))()
     assert isinstance(found[0], jax.core.Tracer)
-
-
-def test_jax_is_not_asked_for_each(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(jax, "device_put", None)
-    for sharding in SHARDINGS.values():
-        placed(numbers(np.float32), sharding)

@@ -131,23 +131,3 @@ def test_bodies_go_through_mlir_once() -> None:
     module = run(text, "mpmd-call-inline,mpmd-symbol-dce,mpmd-canonicalize")
     assert "abs" not in str(module)
     assert distinct_bodies(module) == 1
-
-
-def test_symbol_dce() -> None:
-    """Private functions that only dead functions refer to go; those that bodies call stay."""
-    text = """
-func.func private @used(%x: tensor<4xf32>) -> tensor<4xf32> { return %x : tensor<4xf32> }
-func.func private @a() { call @b() : () -> ()  return }
-func.func private @b() { call @a() : () -> ()  return }
-func.func @public() { return }
-""" + function(
-        "  %0 = "
-        + frag("alpha", '"f"', "%p").replace(
-            "stablehlo.negate %x : tensor<4xf32>", "func.call @used(%x) : (tensor<4xf32>) -> tensor<4xf32>"
-        ),
-        "%0",
-        "!A",
-    )
-    module = run(text, "mpmd-symbol-dce")
-    assert [f.sym_name for f in module.functions] == ["used", "public", "main"]
-    assert str(module) == str(run(text, "symbol-dce"))

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import random
-from collections.abc import Sequence
 
 import pytest
 from random_programs import Program, Shape
@@ -12,7 +11,6 @@ from mpmd_trace.ir.core import Value
 from mpmd_trace.ir.ops import FragmentOp, Module
 from mpmd_trace.ir.text import parse
 from mpmd_trace.passes.common.fragment_groups import Groups
-from mpmd_trace.passes.common.group_operands import GroupOperands, Slot
 from mpmd_trace.passes.common.merge import merge_fragments
 
 
@@ -58,27 +56,3 @@ def test_groups_are_what_pairs_make(seed: int) -> None:
     assert groups.build()
     assert str(later) == str(now)
     assert use_lists(later) == use_lists(now)
-
-
-def test_operands_of_fragments_that_are_only_looked_at_are_not_listed(monkeypatch: pytest.MonkeyPatch) -> None:
-    listed: list[int] = []
-    make = GroupOperands.__init__
-
-    def count(self: GroupOperands, slots: Sequence[Slot]) -> None:
-        listed.append(len(slots))
-        make(self, slots)
-
-    monkeypatch.setattr(GroupOperands, "__init__", count)
-    module = parse(Program(3, Shape(fragments=14, transfers=0.3, effects=False)).text())
-    groups = Groups()
-    found = [groups.add(op, i) for i, op in enumerate(module.main.body) if isinstance(op, FragmentOp)]
-    assert sum(len(groups.users(group)) for group in found) > 0
-    assert not groups.build() and not listed
-    for op in module.main.body:
-        if isinstance(op, FragmentOp):
-            following = next((c for c in op.users if isinstance(c, FragmentOp) and follows(c, op)), None)
-            first, second = groups.of(op), None if following is None else groups.of(following)
-            if first is not None and second is not None:
-                groups.merge(first, second, at_consumer=True, attrs={})
-                break
-    assert len(listed) == 2, "those of the two that are merged"

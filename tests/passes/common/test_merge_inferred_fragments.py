@@ -2,13 +2,8 @@
 
 from __future__ import annotations
 
-import pytest
 from fragment_texts import frag, function
-from random_programs import Program, Shape
 
-from mpmd_trace.ir.text import parse
-from mpmd_trace.passes.manager import run_passes
-from oracle import assert_same_meaning
 from util import check, diagnostics, run
 
 
@@ -186,13 +181,3 @@ def test_both_options_are_refused() -> None:
         function(body, "%0", "!A"), "mpmd-merge-inferred-fragments{merge-any-consumer=true merge-sideways=true}"
     )
     assert not ok and "cannot be used together" in found[0].message
-
-
-@pytest.mark.parametrize("option", ["", "{merge-any-consumer=true}", "{merge-sideways=true}"])
-@pytest.mark.parametrize("seed", range(6))
-def test_meaning_is_kept(seed: int, option: str) -> None:
-    """Random programs compute what they computed."""
-    before = parse(Program(seed, Shape(fragments=10)).text())
-    after = before.clone()
-    run_passes(after, f"mpmd-merge-inferred-fragments{option}")
-    assert_same_meaning(before, after)

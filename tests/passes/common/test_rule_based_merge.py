@@ -3,18 +3,14 @@
 
 from __future__ import annotations
 
-import random
-
 import pytest
 from fragment_texts import frag, function
-from random_programs import Program, Shape
 
 from mpmd_trace.ir.ops import FragmentOp
 from mpmd_trace.ir.text import parse
 from mpmd_trace.passes.control_dependencies import CONTROL_START, add_control_dependency
 from mpmd_trace.passes.fragment_rules import FragmentInfo, MergeRule
 from mpmd_trace.passes.manager import run_passes
-from oracle import assert_same_meaning
 from util import PRELUDE, check, diagnostics, run
 
 
@@ -170,22 +166,6 @@ def test_control_operands(keep: bool) -> None:
     assert isinstance(merged, FragmentOp) and len(merged.origin) == 2
     assert (CONTROL_START in merged.attrs) == keep
     assert merged.num_operands == len(merged.body.block.args) + keep
-
-
-@pytest.mark.parametrize("seed", range(8))
-def test_meaning_is_kept(seed: int) -> None:
-    """Random pairs of fragments that do not depend on each other."""
-    before = parse(Program(seed, Shape(fragments=8, effects=False)).text())
-    fragments = [op for op in before.main.body if isinstance(op, FragmentOp) and op.is_user]
-    rng = random.Random(seed)
-    infos = list(dict.fromkeys(FragmentInfo.of(f) for f in fragments if f.stage is None))
-    rng.shuffle(infos)
-    rules = [MergeRule((a, b), a) for a, b in zip(infos[::2], infos[1::2], strict=False) if a.mesh_name == b.mesh_name]
-    after = before.clone()
-    ok, _ = diagnostics(str(before), pipeline(*rules), "")
-    if ok:
-        run_passes(after, pipeline(*rules))
-        assert_same_meaning(before, after)
 
 
 def test_fragments_in_loops_take_no_part() -> None:

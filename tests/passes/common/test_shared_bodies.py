@@ -50,10 +50,3 @@ def test_bodies_do_not_multiply_with_microbatches(pipeline: str) -> None:
     many_fragments, many_bodies = bodies(pipeline, 12)
     assert many_fragments > few_fragments
     assert many_bodies == few_bodies
-
-
-def test_what_the_benchmark_measures() -> None:
-    size = BENCHMARK.Size(2, 2, 6)
-    for name in ("mpmd-unroll-for-loops", "mpmd-rule-based-merge"):
-        (make, *_) = BENCHMARK.OPTIONS.get(name, [lambda _: {}])
-        assert BENCHMARK.measure(name, make(size), size).ops > 0

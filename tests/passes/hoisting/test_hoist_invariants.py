@@ -2,13 +2,6 @@
 
 from __future__ import annotations
 
-import random
-import re
-
-import pytest
-from hypothesis import given, settings
-from hypothesis import strategies as st
-
 from mpmd_trace.ir.ops import FragmentOp, Module
 from mpmd_trace.ir.text import parse
 from mpmd_trace.passes.manager import PassManager
@@ -199,97 +192,6 @@ def test_a_weight_whose_columns_are_sharded_over_the_axis_of_the_rows_is_gathere
 
 
 # Random programs.
-
-SHAPES = {"w": W, "x": X, "h": "tensor<16x16xf32>"}
-UNARY = ["sine", "negate", "tanh", "abs"]
-
-
-def random_body(rng: random.Random, arguments: dict[str, str], length: int) -> tuple[str, dict[str, str]]:
-    """Ops on the arguments (value to type), and the values that there are in the end."""
-    values, lines = dict(arguments), []
-    for i in range(length):
-        name = f"%v{i}"
-        value, type = rng.choice(sorted(values.items()))
-        others = [v for v, t in sorted(values.items()) if t == type]
-        kind = rng.choice(["unary", "binary", "constant", "round", "dot", "sum"])
-        if kind == "dot" and type.count("x") == 2:
-            rows, width, _ = re.split("[<x]", type)[1:4]
-            result = f"tensor<{rows}x{rows}xf32>"
-            lines.append(
-                f"{name} = stablehlo.dot_general {value}, {rng.choice(others)}, contracting_dims = [1] x [1] "
-                f": ({type}, {type}) -> {result}"
-            )
-            type = result
-            assert width
-        elif kind == "constant":
-            lines.append(f"{name} = stablehlo.constant dense<{rng.randint(1, 3)}.5> : {type}")
-        elif kind == "round":
-            half = type.replace("f32", "bf16")
-            lines += [
-                f"{name}h = stablehlo.convert {value} : ({type}) -> {half}",
-                f"{name} = stablehlo.convert {name}h : ({half}) -> {type}",
-            ]
-        elif kind == "sum":
-            lines += [
-                f"{name}z = stablehlo.constant dense<0.0> : tensor<f32>",
-                f"{name}s = stablehlo.reduce({value} init: {name}z) applies stablehlo.add across dimensions = [0, 1] "
-                f": ({type}, tensor<f32>) -> tensor<f32>",
-                f"{name} = stablehlo.broadcast_in_dim {name}s, dims = [] : (tensor<f32>) -> {type}",
-            ]
-        elif kind == "binary":
-            op = rng.choice(["add", "multiply", "maximum"])
-            lines.append(f"{name} = stablehlo.{op} {value}, {rng.choice(others)} : {type}")
-        else:
-            lines.append(f"{name} = stablehlo.{rng.choice(UNARY)} {value} : {type}")
-        values[name] = type
-    return "\n".join(lines), {v: t for v, t in values.items() if v not in arguments} or values
-
-
-def random_program(seed: int) -> Module:
-    """Microbatches of two fragments, the second of which reads what the first returns."""
-    rng = random.Random(seed)
-    shared = {f"%{n}": t for n, t in SHAPES.items()}
-    one, made = random_body(rng, {**shared, "%m": X}, rng.randint(1, 12))
-    handed = dict(rng.choices(sorted(made.items()), k=2))
-    two, last = random_body(rng, {**shared, **{f"%g{i}": t for i, t in enumerate(handed.values())}}, rng.randint(1, 12))
-    result, result_type = rng.choice(sorted(last.items()))
-    names, types = ", ".join(f"{v}p" for v in shared), list(map(on_mesh, SHAPES.values()))
-    inner = ", ".join(f"{v}: {t}" for v, t in shared.items())
-    fragments, returned = [], []
-    for m in range(3):
-        passed = ", ".join(f"%f{m}#{i}" for i in range(len(handed)))
-        arguments = ", ".join(f"%g{i}: {t}" for i, t in enumerate(handed.values()))
-        fragments.append(f"""
-      %f{m}:{len(handed)} = mpmd.fragment<mesh="a", origin=["f"]> ({names}, %in{m}) {{call_counter = {m} : ui32}}
-          ({inner}, %m: {X}) {{
-        {one}
-        mpmd.return {", ".join(handed)} : {", ".join(handed.values())}
-      }} : ({", ".join([*types, on_mesh(X)])}) -> ({", ".join(map(on_mesh, handed.values()))})
-      %b{m} = mpmd.fragment<mesh="a", origin=["g"]> ({names}, {passed}) {{call_counter = {m} : ui32}}
-          ({inner}, {arguments}) {{
-        {two}
-        mpmd.return {result} : {result_type}
-      }} : ({", ".join([*types, *map(on_mesh, handed.values())])}) -> {on_mesh(result_type)}""")
-        returned.append(f"%b{m}")
-    outer = ", ".join([f"{v}p: {on_mesh(t)}" for v, t in shared.items()] + [f"%in{m}: {on_mesh(X)}" for m in range(3)])
-    results = ", ".join([on_mesh(result_type)] * 3)
-    return parse(f"""{PRELUDE}
-    func.func public @main({outer}) -> ({results}) attributes {{topology = #meshes}} {{
-      {"".join(fragments)}
-      return {", ".join(returned)} : {results}
-    }}""")
-
-
-@given(st.integers(0, 10_000))
-@settings(max_examples=25, deadline=None, derandomize=True)
-def test_random_programs_mean_the_same(seed: int) -> None:
-    hoisted(random_program(seed), "launch=0 least=0")
-
-
-@pytest.mark.parametrize("seed", [1, 2, 3])
-def test_random_programs_have_something_to_share(seed: int) -> None:
-    found = [hoisted(random_program(20 * seed + i), "launch=0 least=0")[1] for i in range(20)]
-    assert sum(map(bool, found)) > 5
 
 
 def test_a_slice_that_all_microbatches_read_is_cast_once() -> None:

@@ -2,12 +2,9 @@
 
 from __future__ import annotations
 
-import random
 import re
 
 import pytest
-from hypothesis import given, settings
-from hypothesis import strategies as st
 
 from mpmd_trace.ir.ops import Module
 from mpmd_trace.ir.text import parse
@@ -241,40 +238,3 @@ def test_sums_of_microbatches_that_one_fragment_reads_are_one_reduction_there() 
     }}"""
     after, finished = reduced(parse(text))
     assert finished == 3 and after.index("across dimensions = [0]") > after.index('origin=["u"]')
-
-
-def random_step(seed: int) -> Module:
-    """Something of a product, of what came before and of the operands is added."""
-    rng = random.Random(seed)
-    values, lines = ["%p", "%s", "%w"], [f"%w = stablehlo.constant dense<0.5> : {G}"]
-    for i in range(rng.randint(1, 6)):
-        a, b = rng.choice(values), rng.choice(values)
-        kind = rng.choice(["add", "subtract", "negate", "multiply", "tanh", "again", "bias"])
-        if kind in ("negate", "tanh"):
-            line = f"stablehlo.{kind} {a} : {G}"
-        elif kind == "again":
-            line = gradient("").partition("=")[2].strip()
-        elif kind == "bias":
-            lines += [
-                f"%z{i} = stablehlo.constant dense<0.0> : tensor<f32>",
-                f"%b{i} = stablehlo.reduce(%y init: %z{i}) applies stablehlo.add across dimensions = [0] "
-                f": ({Y}, tensor<f32>) -> tensor<6xf32>",
-            ]
-            line = f"stablehlo.broadcast_in_dim %b{i}, dims = [1] : (tensor<6xf32>) -> {G}"
-        else:
-            line = f"stablehlo.{kind} {a}, {b} : {G}"
-        lines.append(f"%v{i} = {line}")
-        values.append(f"%v{i}")
-    lines.append(f"%g = stablehlo.add {rng.choice(values)}, {rng.choice(values[-2:])} : {G}")
-    update = rng.choice(["%r = stablehlo.negate %s : {G}", "%r = stablehlo.multiply %s, %s : {G}"])
-    return step(gradient("%p") + "\n" + "\n".join(lines), update)
-
-
-@given(st.integers(0, 10_000))
-@settings(max_examples=60, deadline=None, derandomize=True)
-def test_random_steps_mean_the_same(seed: int) -> None:
-    reduced(random_step(seed))
-
-
-def test_random_steps_have_sums_to_put_off() -> None:
-    assert sum(reduced(random_step(seed))[1] for seed in range(60)) > 5

@@ -1,6 +1,6 @@
 """mpmd-copy-topology-from-main"""
 
-from import_programs import check, diagnostics
+from import_programs import check
 
 from mpmd_trace.ir.ops import CallOp
 from mpmd_trace.ir.text import parse
@@ -47,36 +47,6 @@ def test_other_functions_are_left_alone() -> None:
         }
         """
     check(text, PASS, text)
-
-
-def test_calls_in_loops_count() -> None:
-    check(
-        """
-        func.func @main(%a: !T) -> !T attributes {topology = #topo} {
-          %0 = mpmd.for (%a) {iterations = 2 : ui32} (%x: !T, %i: tensor<ui32>) {
-            %1 = mpmd.call @blk(%x) : (!T) -> !T
-            mpmd.return %1 : !T
-          } : !T
-          return %0 : !T
-        }
-        func.func @blk(%a: !T) -> !T {
-          return %a : !T
-        }
-        """,
-        PASS,
-        """
-        func.func @main(%a: !T) -> !T attributes {topology = #topo} {
-          %0 = mpmd.for (%a) {iterations = 2 : ui32} (%x: !T, %i: tensor<ui32>) {
-            %1 = mpmd.call @blk(%x) : (!T) -> !T
-            mpmd.return %1 : !T
-          } : !T
-          return %0 : !T
-        }
-        func.func private @blk(%a: !T) -> !T attributes {topology = #topo} {
-          return %a : !T
-        }
-        """,
-    )
 
 
 def test_a_private_callee_keeps_being_private_and_the_caller_need_not_be_main() -> None:
@@ -129,9 +99,3 @@ def test_a_call_of_nothing_is_an_error() -> None:
         assert "calls @missing, which is not a function" in str(error)
     else:
         raise AssertionError("the missing callee was not noticed")
-
-
-def test_nothing_to_do() -> None:
-    ok, found = diagnostics("func.func @f(%a: !T) -> !T { return %a : !T }", PASS)
-    assert ok
-    assert not found

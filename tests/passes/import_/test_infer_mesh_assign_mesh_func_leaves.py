@@ -133,24 +133,6 @@ def test_outputs() -> None:
     )
 
 
-def test_value_returned_twice_and_unused_inputs() -> None:
-    check(
-        """
-        func.func @main(%a: !T, %b: !T, %c: !P2) -> (!T, !T) attributes {topology = #topo} {
-          return %a, %a : !T, !T
-        }
-        """,
-        "mpmd-infer-mesh-assign-mesh-func-leaves{error-limit=5 infer-transfers=false}",
-        """
-        func.func @main(%arg0: !T, %arg1: !P0, %arg2: !P2) -> (!P0, !P0) attributes {topology = #topo} {
-          %0 = mpmd.assign {origin = "inferred_out"} %arg0 : (!T) -> !P0
-          %1 = mpmd.assign {origin = "inferred_out"} %arg0 : (!T) -> !P0
-          return %0, %1 : !P0, !P0
-        }
-        """,
-    )
-
-
 def test_conflicts_go_to_the_first_mesh_with_infer_transfers() -> None:
     check(
         """
@@ -311,69 +293,6 @@ def test_callees() -> None:
           %0 = stablehlo.abs %arg0 {src=<"p2">} : !T
           %1 = stablehlo.abs %arg0 : !T
           return %0, %0, %1 : !T, !T, !T
-        }
-        """,
-    )
-
-
-def test_ops_in_regions_are_left_alone() -> None:
-    check(
-        """
-        func.func @main(%a: !T, %i: tensor<i32>) -> !T attributes {topology = #topo} {
-          %0 = "stablehlo.case"(%i) ({
-            %1 = stablehlo.abs %a : !T
-            stablehlo.return %a : !T
-          }) {use=<"p1">} : (tensor<i32>) -> !T
-          %2 = mpmd.fragment<mesh="p1", origin=["s"]> () () {
-            %3 = stablehlo.constant dense<1.0> : !T
-            %4 = stablehlo.constant dense<1.0> : !T
-            mpmd.return %3 : !T
-          } : () -> !P1
-          return %0 : !T
-        }
-        """,
-        "mpmd-infer-mesh-assign-mesh-func-leaves{error-limit=5 infer-transfers=false}",
-        """
-        func.func @main(%arg0: !T, %arg1: tensor<i32>) -> !P1 attributes {topology = #topo} {
-          %0 = "stablehlo.case"(%arg1) ({
-            %3 = stablehlo.abs %arg0 : !T
-            stablehlo.return %arg0 : !T
-          }) : (tensor<i32>) -> !T
-          %1 = mpmd.fragment<mesh="p1", origin=["s"]> () () {
-            %cst = stablehlo.constant dense<1.0> : !T
-            %cst_0 = stablehlo.constant dense<1.0> : !T
-            mpmd.return %cst : !T
-          } : () -> !P1
-          %2 = mpmd.assign {origin = "inferred_out"} %0 : (!T) -> !P1
-          return %2 : !P1
-        }
-        """,
-    )
-
-
-def test_loop() -> None:
-    check(
-        """
-        func.func @main(%a: !T) -> !T attributes {topology = #topo} {
-          %0 = mpmd.for (%a) {iterations = 2 : ui32} (%x: !T, %i: tensor<ui32>) {
-            %1 = stablehlo.abs %x {use=<"p1">} : !T
-            %2 = stablehlo.negate %x {use=<"p1">} : !T
-            mpmd.return %1 : !T
-          } : !T
-          return %0 : !T
-        }
-        """,
-        "mpmd-infer-mesh-assign-mesh-func-leaves{error-limit=5 infer-transfers=false}",
-        """
-        func.func @main(%arg0: !T) -> !P0 attributes {topology = #topo} {
-          %0 = mpmd.for (%arg0) {iterations = 2 : ui32} (%arg1: !T, %index: tensor<ui32>) {
-            %2 = stablehlo.abs %arg1 : !T
-            %3 = stablehlo.negate %arg1 : !T
-            %4 = mpmd.assign {origin = "inferred_unused"} %3 : (!T) -> !P0
-            mpmd.return %2 : !T
-          } : !T
-          %1 = mpmd.assign {origin = "inferred_out"} %0 : (!T) -> !P0
-          return %1 : !P0
         }
         """,
     )

@@ -35,30 +35,6 @@ def test_both_ends_are_placed_apart() -> None:
     assert "input 0 of @main is on mesh p0 and output 0 on p1" in found[0].message
 
 
-def test_two_crossing_constraints() -> None:
-    """An example of both."""
-    check(
-        """
-        func.func @main(%a: !T {use=<"p1", "p0">}, %b: !T) -> (!T, !T) attributes {topology = #topo} {
-          %0 = stablehlo.add %a, %b {src=<"p2", "p1">} : !T
-          return %0, %a : !T, !T
-        }
-        """,
-        "mpmd-infer-mesh-assign-using-input-output-constraints{constraints=0:1,1:0}",
-        """
-        func.func @main(%arg0: !P0 {use=<"p1", "p0">},
-            %arg1: !P1) -> (!P1, !P0) attributes {topology = #topo} {
-          %0 = mpmd.unassign {origin = "io_constraint_in"} %arg1 : (!P1) -> !T
-          %1 = mpmd.unassign {origin = "io_constraint_in"} %arg0 : (!P0) -> !T
-          %2 = stablehlo.add %1, %0 {src=<"p2", "p1">} : !T
-          %3 = mpmd.assign {origin = "io_constraint_out"} %1 : (!T) -> !P0
-          %4 = mpmd.assign {origin = "io_constraint_out"} %2 : (!T) -> !P1
-          return %4, %3 : !P1, !P0
-        }
-        """,
-    )
-
-
 def test_the_use_set_of_the_output_wins() -> None:
     check(
         """
@@ -72,47 +48,6 @@ def test_the_use_set_of_the_output_wins() -> None:
         func.func @main(%arg0: !P1) -> !P1 attributes {topology = #topo} {
           %0 = mpmd.unassign {origin = "io_constraint_in"} %arg0 : (!P1) -> !T
           %1 = stablehlo.abs %0 {src=<"p0">, use=<"p2", "p1">} : !T
-          %2 = mpmd.assign {origin = "io_constraint_out"} %1 : (!T) -> !P1
-          return %2 : !P1
-        }
-        """,
-    )
-
-
-def test_nothing_known_about_the_output() -> None:
-    check(
-        """
-        func.func @main(%a: !T, %b: !T) -> (!T, !T) attributes {topology = #topo} {
-          %0 = stablehlo.abs %a {src=<>} : !T
-          %1 = stablehlo.abs %b : !T
-          return %0, %1 : !T, !T
-        }
-        """,
-        "mpmd-infer-mesh-assign-using-input-output-constraints{constraints=0:0,1:1}",
-        """
-        func.func @main(%arg0: !T, %arg1: !T) -> (!T, !T) attributes {topology = #topo} {
-          %0 = stablehlo.abs %arg0 {src=<>} : !T
-          %1 = stablehlo.abs %arg1 : !T
-          return %0, %1 : !T, !T
-        }
-        """,
-    )
-
-
-def test_both_use_sets() -> None:
-    """The smallest common mesh."""
-    check(
-        """
-        func.func @main(%a: !T {use=<"p2", "p1", "p0">}) -> !T attributes {topology = #topo} {
-          %0 = stablehlo.abs %a {use=<"p2", "p1">} : !T
-          return %0 : !T
-        }
-        """,
-        "mpmd-infer-mesh-assign-using-input-output-constraints{constraints=0:0}",
-        """
-        func.func @main(%arg0: !P1 {use=<"p2", "p1", "p0">}) -> !P1 attributes {topology = #topo} {
-          %0 = mpmd.unassign {origin = "io_constraint_in"} %arg0 : (!P1) -> !T
-          %1 = stablehlo.abs %0 {use=<"p2", "p1">} : !T
           %2 = mpmd.assign {origin = "io_constraint_out"} %1 : (!T) -> !P1
           return %2 : !P1
         }

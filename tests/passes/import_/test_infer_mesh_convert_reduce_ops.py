@@ -188,61 +188,6 @@ def test_concat_reduce() -> None:
     )
 
 
-def test_concat_reduce_that_the_user_asked_for() -> None:
-    check(
-        """
-        func.func @main(%a: tensor<1x6x2xf32>,
-            %b: tensor<1x6x2xf32>) -> (!T, !T) attributes {topology = #topo} {
-          %z = stablehlo.constant dense<0.0> : tensor<f32>
-          %1 = stablehlo.concatenate %a, %b, dim = 0 {mpmd.reduce = #mpmd.reduction<add>}
-              : (tensor<1x6x2xf32>, tensor<1x6x2xf32>) -> tensor<2x6x2xf32>
-          %2 = stablehlo.reduce(%1 init: %z) applies stablehlo.add across dimensions = [0]
-              {mpmd.reduce = #mpmd.reduction<add>} : (tensor<2x6x2xf32>, tensor<f32>) -> !T
-          %3 = mpmd.reduce<none> %2 : (!T) -> !T
-          %4 = stablehlo.concatenate %a, %b, dim = 0 {mpmd.reduce = #mpmd.reduction<add>}
-              : (tensor<1x6x2xf32>, tensor<1x6x2xf32>) -> tensor<2x6x2xf32>
-          %5 = stablehlo.reduce(%4 init: %z) applies stablehlo.add across dimensions = [0]
-              {mpmd.reduce = #mpmd.reduction<add>} : (tensor<2x6x2xf32>, tensor<f32>) -> !T
-          return %3, %5 : !T, !T
-        }
-        """,
-        "func.func(mpmd-infer-mesh-convert-reduce-ops{infer-cross-mesh-reductions=false})",
-        """
-        func.func @main(%arg0: tensor<1x6x2xf32>,
-            %arg1: tensor<1x6x2xf32>) -> (!T, !T) attributes {topology = #topo} {
-          %cst = stablehlo.constant dense<0.0> : tensor<f32>
-          %0 = stablehlo.reshape %arg0 : (tensor<1x6x2xf32>) -> !T
-          %1 = stablehlo.reshape %arg1 : (tensor<1x6x2xf32>) -> !T
-          %2 = mpmd.reduce<add> %0, %1 : (!T, !T) -> !T
-          %3 = mpmd.reduce<none> %2 : (!T) -> !T
-          %4 = stablehlo.concatenate %arg0, %arg1, dim = 0 {mpmd.reduce = #mpmd.reduction<add>}
-              : (tensor<1x6x2xf32>, tensor<1x6x2xf32>) -> tensor<2x6x2xf32>
-          %5 = stablehlo.reduce(%4 init: %cst) applies stablehlo.add across dimensions = [0]
-              {mpmd.reduce = #mpmd.reduction<add>} : (tensor<2x6x2xf32>, tensor<f32>) -> !T
-          return %3, %5 : !T, !T
-        }
-        """,
-    )
-
-
-def test_functions_without_topology_too() -> None:
-    check(
-        """
-        func.func @main(%a: !T, %b: !T) -> !T {
-          %0 = stablehlo.add %a, %b {mpmd.reduce = #mpmd.reduction<add>} : !T
-          return %0 : !T
-        }
-        """,
-        "func.func(mpmd-infer-mesh-convert-reduce-ops{infer-cross-mesh-reductions=true})",
-        """
-        func.func @main(%arg0: !T, %arg1: !T) -> !T {
-          %0 = mpmd.reduce<add> %arg0, %arg1 : (!T, !T) -> !T
-          return %0 : !T
-        }
-        """,
-    )
-
-
 @pytest.mark.parametrize("value", ["0.0", "3.0"])
 def test_an_initial_value_does_not_move_the_reduction(value: str) -> None:
     program = f"""

@@ -197,66 +197,6 @@ def test_inputs_go_to_the_smallest_mesh_by_name() -> None:
     )
 
 
-def test_an_existing_transfer_is_moved_up_and_shared() -> None:
-    check(
-        """
-        func.func @main(%a: !P0) -> (!P1, !P1, !P1) attributes {topology = #topo} {
-          %f = mpmd.fragment<mesh="p0", origin=["s"]> (%a) (%xf: !T) {
-            %yf = stablehlo.abs %xf : !T
-            %df = stablehlo.sine %xf {use=<"p0">} : !T
-            %ef = stablehlo.tanh %xf {use=<"p0">, src=<"p0">} : !T
-            mpmd.return %ef : !T
-          } : (!P0) -> !P0
-          %0 = mpmd.unassign %f : (!P0) -> !T
-          %1 = mpmd.assign %0 : (!T) -> !P1
-          %g = mpmd.fragment<mesh="p1", origin=["t"]> (%1) (%x: !T) {
-            mpmd.return %x : !T
-          } : (!P1) -> !P1
-          %2 = mpmd.transfer %f : (!P0) -> !P1
-          %3 = mpmd.assign %0 : (!T) -> !P1
-          return %g, %2, %3 : !P1, !P1, !P1
-        }
-        """,
-        "mpmd-infer-mesh-finalize{infer-transfers=false}",
-        """
-        func.func @main(%arg0: !P0) -> (!P1, !P1, !P1) attributes {topology = #topo} {
-          %0 = mpmd.fragment<mesh="p0", origin=["s"]> (%arg0) (%arg1: !T) {
-            %3 = stablehlo.tanh %arg1 : !T
-            mpmd.return %3 : !T
-          } : (!P0) -> !P0
-          %1 = mpmd.transfer %0 : (!P0) -> !P1
-          %2 = mpmd.fragment<mesh="p1", origin=["t"]> (%1) (%arg1: !T) {
-            mpmd.return %arg1 : !T
-          } : (!P1) -> !P1
-          return %2, %1, %1 : !P1, !P1, !P1
-        }
-        """,
-    )
-
-
-def test_chain_of_transfers_of_an_input() -> None:
-    """In pipeline order; two assigns to a type share one."""
-    check(
-        """
-        func.func @main(%a: !P1) -> (!P2, !P0, !P2) attributes {topology = #topo} {
-          %0 = mpmd.unassign %a : (!P1) -> !T
-          %1 = mpmd.assign %0 : (!T) -> !P2
-          %2 = mpmd.assign %0 : (!T) -> !P0
-          %3 = mpmd.assign %0 : (!T) -> !P2
-          return %1, %2, %3 : !P2, !P0, !P2
-        }
-        """,
-        "mpmd-infer-mesh-finalize{infer-transfers=false}",
-        """
-        func.func @main(%arg0: !P1) -> (!P2, !P0, !P2) attributes {topology = #topo} {
-          %0 = mpmd.transfer %arg0 : (!P1) -> !P0
-          %1 = mpmd.transfer %0 : (!P0) -> !P2
-          return %1, %0, %1 : !P2, !P0, !P2
-        }
-        """,
-    )
-
-
 def test_new_transfers_when_allowed() -> None:
     check(
         """
@@ -373,23 +313,6 @@ def test_reduce_of_one_value() -> None:
             mpmd.return %arg1 : !T
           } : (!P0) -> !P0
           return %0 : !P0
-        }
-        """,
-    )
-
-
-def test_functions_without_topology_lose_only_dead_code() -> None:
-    check(
-        """
-        func.func @main(%a: !T) -> !T {
-          %0 = stablehlo.abs %a : !T
-          return %a : !T
-        }
-        """,
-        "mpmd-infer-mesh-finalize{infer-transfers=false}",
-        """
-        func.func @main(%arg0: !T) -> !T {
-          return %arg0 : !T
         }
         """,
     )

@@ -152,59 +152,6 @@ def test_concat_reduce() -> None:
     )
 
 
-def test_concat_that_is_no_reduction() -> None:
-    """Operands of size 2, another dimension, a second use."""
-    check(
-        """
-        func.func @main(%a: tensor<2x4xf32> {use=<"p0">},
-            %b: tensor<2x4xf32> {use=<"p1">},
-            %c: tensor<1x1xf32> {use=<"p0">},
-            %d: tensor<1x1xf32> {use=<"p1">})
-            -> (tensor<4xf32>, tensor<2xf32>, tensor<1xf32>, tensor<2x1xf32>)
-            attributes {topology = #topo} {
-          %z = stablehlo.constant dense<0.0> : tensor<f32>
-          %0 = stablehlo.concatenate %a, %b, dim = 0 : (tensor<2x4xf32>, tensor<2x4xf32>)
-              -> tensor<4x4xf32>
-          %1 = stablehlo.reduce(%0 init: %z) applies stablehlo.add across dimensions = [0]
-              : (tensor<4x4xf32>, tensor<f32>) -> tensor<4xf32>
-          %2 = stablehlo.concatenate %c, %d, dim = 0 : (tensor<1x1xf32>, tensor<1x1xf32>)
-              -> tensor<2x1xf32>
-          %3 = stablehlo.reduce(%2 init: %z) applies stablehlo.add across dimensions = [1]
-              : (tensor<2x1xf32>, tensor<f32>) -> tensor<2xf32>
-          %4 = stablehlo.concatenate %c, %d, dim = 0 : (tensor<1x1xf32>, tensor<1x1xf32>)
-              -> tensor<2x1xf32>
-          %5 = stablehlo.reduce(%4 init: %z) applies stablehlo.add across dimensions = [0]
-              : (tensor<2x1xf32>, tensor<f32>) -> tensor<1xf32>
-          return %1, %3, %5, %4 : tensor<4xf32>, tensor<2xf32>, tensor<1xf32>, tensor<2x1xf32>
-        }
-        """,
-        PASS,
-        """
-        func.func @main(%arg0: tensor<2x4xf32> {src=<"p0"["inferred_in"]>, use=<"p0">},
-            %arg1: tensor<2x4xf32> {src=<"p1"["inferred_in"]>, use=<"p1">},
-            %arg2: tensor<1x1xf32> {src=<"p0"["inferred_in"]>, use=<"p0">},
-            %arg3: tensor<1x1xf32> {src=<"p1"["inferred_in"]>, use=<"p1">})
-            -> (tensor<4xf32>, tensor<2xf32>, tensor<1xf32>, tensor<2x1xf32>)
-            attributes {topology = #topo} {
-          %cst = stablehlo.constant dense<0.0> : tensor<f32>
-          %0 = stablehlo.concatenate %arg0, %arg1, dim = 0 {src=<>} : (tensor<2x4xf32>,
-              tensor<2x4xf32>) -> tensor<4x4xf32>
-          %1 = stablehlo.reduce(%0 init: %cst) applies stablehlo.add across dimensions = [0]
-              {src=<>} : (tensor<4x4xf32>, tensor<f32>) -> tensor<4xf32>
-          %2 = stablehlo.concatenate %arg2, %arg3, dim = 0 {src=<>} : (tensor<1x1xf32>,
-              tensor<1x1xf32>) -> tensor<2x1xf32>
-          %3 = stablehlo.reduce(%2 init: %cst) applies stablehlo.add across dimensions = [1]
-              {src=<>} : (tensor<2x1xf32>, tensor<f32>) -> tensor<2xf32>
-          %4 = stablehlo.concatenate %arg2, %arg3, dim = 0 {src=<>} : (tensor<1x1xf32>,
-              tensor<1x1xf32>) -> tensor<2x1xf32>
-          %5 = stablehlo.reduce(%4 init: %cst) applies stablehlo.add across dimensions = [0]
-              {src=<>} : (tensor<2x1xf32>, tensor<f32>) -> tensor<1xf32>
-          return %1, %3, %5, %4 : tensor<4xf32>, tensor<2xf32>, tensor<1xf32>, tensor<2x1xf32>
-        }
-        """,
-    )
-
-
 def test_calls_intersect() -> None:
     """The argument of the callee can be where all calls can give it; its own use set does not matter."""
     check(
@@ -268,50 +215,6 @@ def test_conflicting_calls_leave_the_empty_set() -> None:
         }
         func.func private @f(%arg0: !T {src=<>}) -> !T attributes {topology = #topo} {
           %0 = stablehlo.abs %arg0 {src=<>} : !T
-          return %0 : !T
-        }
-        """,
-    )
-
-
-def test_nested_ops_of_callees() -> None:
-    """In a callee ops inside of regions get a set, in an entry point they do not."""
-    check(
-        """
-        func.func @main(%a: !T {use=<"p0">},
-            %i: tensor<i32>) -> (!T, !T) attributes {topology = #topo} {
-          %0 = "stablehlo.case"(%i) ({
-            %5 = stablehlo.abs %a : !T
-            stablehlo.return %5 : !T
-          }) : (tensor<i32>) -> !T
-          %1 = mpmd.call @f(%a, %i) : (!T, tensor<i32>) -> !T
-          return %0, %1 : !T, !T
-        }
-        func.func private @f(%a: !T, %i: tensor<i32>) -> !T attributes {topology = #topo} {
-          %0 = "stablehlo.case"(%i) ({
-            %5 = stablehlo.abs %a : !T
-            stablehlo.return %5 : !T
-          }) : (tensor<i32>) -> !T
-          return %0 : !T
-        }
-        """,
-        PASS,
-        """
-        func.func @main(%arg0: !T {src=<"p0"["inferred_in"]>, use=<"p0">},
-            %arg1: tensor<i32>) -> (!T, !T) attributes {topology = #topo} {
-          %0 = "stablehlo.case"(%arg1) ({
-            %2 = stablehlo.abs %arg0 : !T
-            stablehlo.return %2 : !T
-          }) : (tensor<i32>) -> !T
-          %1 = mpmd.call @f(%arg0, %arg1) : (!T, tensor<i32>) -> !T
-          return %0, %1 : !T, !T
-        }
-        func.func private @f(%arg0: !T {src=<"p0"["inferred_in"]>},
-            %arg1: tensor<i32>) -> !T attributes {topology = #topo} {
-          %0 = "stablehlo.case"(%arg1) ({
-            %1 = stablehlo.abs %arg0 {src=<"p0"["inferred_in"]>} : !T
-            stablehlo.return %1 : !T
-          }) : (tensor<i32>) -> !T
           return %0 : !T
         }
         """,

@@ -36,28 +36,6 @@ def test_sets_flow_back_from_assigns() -> None:
     )
 
 
-def test_sets_that_exist_are_extended() -> None:
-    """Except on assigns."""
-    check(
-        """
-        func.func @main(%a: !T {use=<"p2"["x"]>}) -> !P0 attributes {topology = #topo} {
-          %0 = stablehlo.abs %a {use=<"p1", "p0"["y"]>} : !T
-          %1 = mpmd.assign {use=<"p2">, origin = "s"} %0 : (!T) -> !P0
-          return %1 : !P0
-        }
-        """,
-        PASS,
-        """
-        func.func @main(%arg0: !T {use=<"p2"["x"], "p1", "p0"["y", "s"]>}) -> !P0
-            attributes {topology = #topo} {
-          %0 = stablehlo.abs %arg0 {use=<"p1", "p0"["y", "s"]>} : !T
-          %1 = mpmd.assign {use=<"p0"["s"]>, origin = "s"} %0 : (!T) -> !P0
-          return %1 : !P0
-        }
-        """,
-    )
-
-
 def test_casts_transfers_and_fragments() -> None:
     """A transfer passes nothing on; an unassign has a set, its operand does not get it."""
     check(
@@ -242,39 +220,6 @@ def test_chain_of_calls() -> None:
     )
 
 
-def test_new_labels_alone_are_not_stored_for_callees() -> None:
-    check(
-        """
-        func.func @main(%a: !T) -> (!P1, !P1) attributes {topology = #topo} {
-          %0 = mpmd.call @f(%a) : (!T) -> !T
-          %1 = mpmd.call @f(%a) : (!T) -> !T
-          %2 = mpmd.assign {origin = "s"} %0 : (!T) -> !P1
-          %3 = mpmd.assign {origin = "t"} %1 : (!T) -> !P1
-          return %2, %3 : !P1, !P1
-        }
-        func.func private @f(%x: !T) -> !T attributes {topology = #topo} {
-          %0 = stablehlo.abs %x : !T
-          return %0 : !T
-        }
-        """,
-        PASS,
-        """
-        func.func @main(%arg0: !T {use=<"p1"["t"]>}) -> (!P1, !P1) attributes {topology = #topo} {
-          %0 = mpmd.call @f(%arg0) : (!T) -> !T
-          %1 = mpmd.call @f(%arg0) : (!T) -> !T
-          %2 = mpmd.assign {use=<"p1"["s"]>, origin = "s"} %0 : (!T) -> !P1
-          %3 = mpmd.assign {use=<"p1"["t"]>, origin = "t"} %1 : (!T) -> !P1
-          return %2, %3 : !P1, !P1
-        }
-        func.func private @f(%arg0: !T {use=<"p1"["t"]>})
-            -> (!T {use=<"p1"["t"]>}) attributes {topology = #topo} {
-          %0 = stablehlo.abs %arg0 {use=<"p1"["t"]>} : !T
-          return %0 : !T
-        }
-        """,
-    )
-
-
 def test_loop_with_a_call() -> None:
     check(
         """
@@ -308,24 +253,6 @@ def test_loop_with_a_call() -> None:
         func.func private @f(%arg0: !T {use=<"p1"["u"]>}) -> !T attributes {topology = #topo} {
           %0 = mpmd.assign {use=<"p1"["u"]>, origin = "u"} %arg0 : (!T) -> !P1
           return %arg0 : !T
-        }
-        """,
-    )
-
-
-def test_functions_without_topology_are_left_alone() -> None:
-    check(
-        """
-        func.func @main(%a: !T) -> !T {
-          %0 = stablehlo.abs %a : !T
-          return %0 : !T
-        }
-        """,
-        PASS,
-        """
-        func.func @main(%arg0: !T) -> !T {
-          %0 = stablehlo.abs %arg0 : !T
-          return %0 : !T
         }
         """,
     )

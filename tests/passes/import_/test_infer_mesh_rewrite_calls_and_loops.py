@@ -211,48 +211,6 @@ def test_callees_and_calls() -> None:
     )
 
 
-def test_chained_calls() -> None:
-    check(
-        """
-        func.func @main(%a: !T) -> !P1 attributes {topology = #topo} {
-          %0 = mpmd.call @f(%a) : (!T) -> !T
-          %1 = mpmd.call @f(%0) : (!T) -> !T
-          %2 = mpmd.assign %1 : (!T) -> !P1
-          return %2 : !P1
-        }
-        func.func private @f(%x: !T) -> (!T {use=<"p1">}) attributes {topology = #topo} {
-          %0 = stablehlo.abs %x {use=<"p1">} : !T
-          return %0 : !T
-        }
-        """,
-        "mpmd-infer-mesh-rewrite-using-analysis{max-clones=1}",
-        """
-        func.func @main(%arg0: !T) -> !P1 attributes {topology = #topo} {
-          %0 = mpmd.assign %arg0 : (!T) -> !P1
-          %1 = mpmd.call @f(%0) : (!P1) -> !P1
-          %2 = mpmd.unassign %1 : (!P1) -> !T
-          %3 = mpmd.assign %2 : (!T) -> !P1
-          %4 = mpmd.call @f(%3) : (!P1) -> !P1
-          %5 = mpmd.unassign %4 : (!P1) -> !T
-          %6 = mpmd.assign %5 : (!T) -> !P1
-          return %6 : !P1
-        }
-        func.func private @f(%arg0: !P1) -> (!P1 {use=<"p1">}) attributes {topology = #topo} {
-          %0 = mpmd.unassign %arg0 : (!P1) -> !T
-          %1 = mpmd.assign %0 : (!T) -> !P1
-          %2 = mpmd.fragment<mesh="p1", origin=[]> (%1)
-              {mpmd.inferred_by = ["infer_mesh_wrap_meshless_ops"]} (%arg1: !T) {
-            %5 = stablehlo.abs %arg1 : !T
-            mpmd.return %5 : !T
-          } : (!P1) -> !P1
-          %3 = mpmd.unassign %2 : (!P1) -> !T
-          %4 = mpmd.assign %3 : (!T) -> !P1
-          return %4 : !P1
-        }
-        """,
-    )
-
-
 def test_loops() -> None:
     check(
         """

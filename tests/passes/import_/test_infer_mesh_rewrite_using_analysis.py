@@ -1,5 +1,6 @@
 """mpmd-infer-mesh-rewrite-using-analysis: ops and fragments"""
 
+import pytest
 from infer_mesh_programs import check, run
 
 from mpmd_trace.ir.ops import FragmentOp
@@ -219,200 +220,38 @@ def test_unused_ops_vanish() -> None:
     )
 
 
-def test_two_fragments_cloned() -> None:
-    check(
-        """
-        func.func @main(%a: !T) -> (!P0, !P1) attributes {topology = #topo} {
-          %0 = stablehlo.abs %a : !T
+ADD, ABS, CONSTANT = "stablehlo.add %a, %b", "stablehlo.abs %a", "stablehlo.constant dense<1.0>"
+IMPURE = "stablehlo.custom_call @f(%a)"
+
+
+@pytest.mark.parametrize(
+    ("op", "clones", "is_copied"),
+    [(ABS, 1, True), (CONSTANT, 1, True), (ADD, 1, False), (ADD, 2, True), (IMPURE, 1, False)],
+)
+def test_what_two_fragments_read_is_copied_into_them_or_a_fragment_on_each_mesh(
+    op: str, clones: int, is_copied: bool
+) -> None:
+    type = "(!T) -> !T" if op is IMPURE else "!T"
+    module = run(
+        f"""
+        func.func @main(%a: !T, %b: !T) -> (!P0, !P1) attributes {{topology = #topo}} {{
+          %0 = {op} : {type}
           %1 = mpmd.assign %0 : (!T) -> !P1
           %2 = mpmd.assign %0 : (!T) -> !P0
-          %f0 = mpmd.fragment<mesh="p0", origin=["s"]> (%2) (%x: !T) {
+          %f0 = mpmd.fragment<mesh="p0", origin=["s"]> (%2) (%x: !T) {{
             mpmd.return %x : !T
-          } : (!P0) -> !P0
-          %f1 = mpmd.fragment<mesh="p1", origin=["t"]> (%1) (%x: !T) {
+          }} : (!P0) -> !P0
+          %f1 = mpmd.fragment<mesh="p1", origin=["t"]> (%1) (%x: !T) {{
             mpmd.return %x : !T
-          } : (!P1) -> !P1
+          }} : (!P1) -> !P1
           return %f0, %f1 : !P0, !P1
-        }
+        }}
         """,
-        "mpmd-infer-mesh-rewrite-using-analysis{max-clones=1}",
-        """
-        func.func @main(%arg0: !T) -> (!P0, !P1) attributes {topology = #topo} {
-          %0 = mpmd.assign %arg0 : (!T) -> !P0
-          %1 = mpmd.fragment<mesh="p0", origin=["s"]> (%0) (%arg1: !T) {
-            %4 = stablehlo.abs %arg1 : !T
-            mpmd.return %4 : !T
-          } : (!P0) -> !P0
-          %2 = mpmd.assign %arg0 : (!T) -> !P1
-          %3 = mpmd.fragment<mesh="p1", origin=["t"]> (%2) (%arg1: !T) {
-            %4 = stablehlo.abs %arg1 : !T
-            mpmd.return %4 : !T
-          } : (!P1) -> !P1
-          return %1, %3 : !P0, !P1
-        }
-        """,
+        f"{PASS}{{max-clones={clones}}}",
     )
-
-
-def test_two_fragments_wrapped() -> None:
-    check(
-        """
-        func.func @main(%a: !T) -> (!P0, !P1) attributes {topology = #topo} {
-          %0 = stablehlo.add %a, %a : !T
-          %1 = mpmd.assign %0 : (!T) -> !P1
-          %2 = mpmd.assign %0 : (!T) -> !P0
-          %f0 = mpmd.fragment<mesh="p0", origin=["s"]> (%2) (%x: !T) {
-            mpmd.return %x : !T
-          } : (!P0) -> !P0
-          %f1 = mpmd.fragment<mesh="p1", origin=["t"]> (%1) (%x: !T) {
-            mpmd.return %x : !T
-          } : (!P1) -> !P1
-          return %f0, %f1 : !P0, !P1
-        }
-        """,
-        "mpmd-infer-mesh-rewrite-using-analysis{max-clones=1}",
-        """
-        func.func @main(%arg0: !T) -> (!P0, !P1) attributes {topology = #topo} {
-          %0 = mpmd.assign %arg0 : (!T) -> !P0
-          %1 = mpmd.fragment<mesh="p0", origin=[]> (%0)
-              {mpmd.inferred_by = ["infer_mesh_wrap_meshless_ops"]} (%arg1: !T) {
-            %10 = stablehlo.add %arg1, %arg1 : !T
-            mpmd.return %10 : !T
-          } : (!P0) -> !P0
-          %2 = mpmd.unassign %1 : (!P0) -> !T
-          %3 = mpmd.assign %arg0 : (!T) -> !P1
-          %4 = mpmd.fragment<mesh="p1", origin=[]> (%3)
-              {mpmd.inferred_by = ["infer_mesh_wrap_meshless_ops"]} (%arg1: !T) {
-            %10 = stablehlo.add %arg1, %arg1 : !T
-            mpmd.return %10 : !T
-          } : (!P1) -> !P1
-          %5 = mpmd.unassign %4 : (!P1) -> !T
-          %6 = mpmd.assign %5 : (!T) -> !P1
-          %7 = mpmd.assign %2 : (!T) -> !P0
-          %8 = mpmd.fragment<mesh="p0", origin=["s"]> (%7) (%arg1: !T) {
-            mpmd.return %arg1 : !T
-          } : (!P0) -> !P0
-          %9 = mpmd.fragment<mesh="p1", origin=["t"]> (%6) (%arg1: !T) {
-            mpmd.return %arg1 : !T
-          } : (!P1) -> !P1
-          return %8, %9 : !P0, !P1
-        }
-        """,
-    )
-
-
-def test_two_fragments_impure() -> None:
-    check(
-        """
-        func.func @main(%a: !T) -> (!P0, !P1) attributes {topology = #topo} {
-          %0 = stablehlo.custom_call @f(%a) : (!T) -> !T
-          %1 = mpmd.assign %0 : (!T) -> !P1
-          %2 = mpmd.assign %0 : (!T) -> !P0
-          %f0 = mpmd.fragment<mesh="p0", origin=["s"]> (%2) (%x: !T) {
-            mpmd.return %x : !T
-          } : (!P0) -> !P0
-          %f1 = mpmd.fragment<mesh="p1", origin=["t"]> (%1) (%x: !T) {
-            mpmd.return %x : !T
-          } : (!P1) -> !P1
-          return %f0, %f1 : !P0, !P1
-        }
-        """,
-        "mpmd-infer-mesh-rewrite-using-analysis{max-clones=1}",
-        """
-        func.func @main(%arg0: !T) -> (!P0, !P1) attributes {topology = #topo} {
-          %0 = mpmd.assign %arg0 : (!T) -> !P0
-          %1 = mpmd.fragment<mesh="p0", origin=[]> (%0)
-              {mpmd.inferred_by = ["infer_mesh_wrap_meshless_ops"]} (%arg1: !T) {
-            %10 = stablehlo.custom_call @f(%arg1) : (!T) -> !T
-            mpmd.return %10 : !T
-          } : (!P0) -> !P0
-          %2 = mpmd.unassign %1 : (!P0) -> !T
-          %3 = mpmd.assign %arg0 : (!T) -> !P1
-          %4 = mpmd.fragment<mesh="p1", origin=[]> (%3)
-              {mpmd.inferred_by = ["infer_mesh_wrap_meshless_ops"]} (%arg1: !T) {
-            %10 = stablehlo.custom_call @f(%arg1) : (!T) -> !T
-            mpmd.return %10 : !T
-          } : (!P1) -> !P1
-          %5 = mpmd.unassign %4 : (!P1) -> !T
-          %6 = mpmd.assign %5 : (!T) -> !P1
-          %7 = mpmd.assign %2 : (!T) -> !P0
-          %8 = mpmd.fragment<mesh="p0", origin=["s"]> (%7) (%arg1: !T) {
-            mpmd.return %arg1 : !T
-          } : (!P0) -> !P0
-          %9 = mpmd.fragment<mesh="p1", origin=["t"]> (%6) (%arg1: !T) {
-            mpmd.return %arg1 : !T
-          } : (!P1) -> !P1
-          return %8, %9 : !P0, !P1
-        }
-        """,
-    )
-
-
-def test_two_fragments_constant() -> None:
-    check(
-        """
-        func.func @main(%a: !T) -> (!P0, !P1) attributes {topology = #topo} {
-          %0 = stablehlo.constant dense<1.0> : !T
-          %1 = mpmd.assign %0 : (!T) -> !P1
-          %2 = mpmd.assign %0 : (!T) -> !P0
-          %f0 = mpmd.fragment<mesh="p0", origin=["s"]> (%2) (%x: !T) {
-            mpmd.return %x : !T
-          } : (!P0) -> !P0
-          %f1 = mpmd.fragment<mesh="p1", origin=["t"]> (%1) (%x: !T) {
-            mpmd.return %x : !T
-          } : (!P1) -> !P1
-          return %f0, %f1 : !P0, !P1
-        }
-        """,
-        "mpmd-infer-mesh-rewrite-using-analysis{max-clones=1}",
-        """
-        func.func @main(%arg0: !T) -> (!P0, !P1) attributes {topology = #topo} {
-          %0 = mpmd.fragment<mesh="p0", origin=["s"]> () () {
-            %cst = stablehlo.constant dense<1.0> : !T
-            mpmd.return %cst : !T
-          } : () -> !P0
-          %1 = mpmd.fragment<mesh="p1", origin=["t"]> () () {
-            %cst = stablehlo.constant dense<1.0> : !T
-            mpmd.return %cst : !T
-          } : () -> !P1
-          return %0, %1 : !P0, !P1
-        }
-        """,
-    )
-
-
-def test_more_clones_on_request() -> None:
-    check(
-        """
-        func.func @main(%a: !T, %b: !T) -> (!P0, !P1) attributes {topology = #topo} {
-          %0 = stablehlo.add %a, %b : !T
-          %1 = mpmd.assign %0 : (!T) -> !P1
-          %2 = mpmd.assign %0 : (!T) -> !P0
-          %f0 = mpmd.fragment<mesh="p0", origin=["s"]> (%2) (%x: !T) {
-            mpmd.return %x : !T
-          } : (!P0) -> !P0
-          %f1 = mpmd.fragment<mesh="p1", origin=["t"]> (%1) (%x: !T) {
-            mpmd.return %x : !T
-          } : (!P1) -> !P1
-          return %f0, %f1 : !P0, !P1
-        }
-        """,
-        "mpmd-infer-mesh-rewrite-using-analysis{max-clones=2}",
-        """
-        func.func @main(%arg0: !T, %arg1: !T) -> (!P0, !P1) attributes {topology = #topo} {
-          %0 = mpmd.assign %arg0 : (!T) -> !P0
-          %1 = mpmd.assign %arg1 : (!T) -> !P0
-          %2 = mpmd.fragment<mesh="p0", origin=["s"]> (%0, %1) (%arg2: !T, %arg3: !T) {
-            %6 = stablehlo.add %arg2, %arg3 : !T
-            mpmd.return %6 : !T
-          } : (!P0, !P0) -> !P0
-          %3 = mpmd.assign %arg0 : (!T) -> !P1
-          %4 = mpmd.assign %arg1 : (!T) -> !P1
-          %5 = mpmd.fragment<mesh="p1", origin=["t"]> (%3, %4) (%arg2: !T, %arg3: !T) {
-            %6 = stablehlo.add %arg2, %arg3 : !T
-            mpmd.return %6 : !T
-          } : (!P1, !P1) -> !P1
-          return %2, %5 : !P0, !P1
-        }
-        """,
-    )
+    fragments = [op for op in module.main.body if isinstance(op, FragmentOp)]
+    bodies = [(f.mesh, [o.name for o in f.body.block][:-1]) for f in fragments]
+    made = [(mesh, [op.split()[0]]) for mesh in ("p0", "p1")]
+    assert bodies == (made if is_copied else [*made, ("p0", []), ("p1", [])])
+    inferred = [f.attrs.get("mpmd.inferred_by") for f in fragments]
+    assert [i is not None for i in inferred] == ([False] * 2 if is_copied else [True] * 2 + [False] * 2)

@@ -1,18 +1,6 @@
 """The passes of the infer-mesh pipeline one after the other."""
 
-import time
-
-from hypothesis import HealthCheck, given, settings
-from hypothesis import strategies as st
-from import_programs import PRELUDE
-from infer_mesh_programs import check, program, run, sequence
-
-from mpmd_trace.diagnostics.messages import MpmdError
-from mpmd_trace.ir.ops import FragmentOp, Module, local_type
-from mpmd_trace.ir.text import parse
-from mpmd_trace.ir.types import MeshTensorType
-from mpmd_trace.passes.manager import run_passes
-from oracle import assert_same_meaning
+from infer_mesh_programs import check, run, sequence
 
 
 def test_small_program() -> None:
@@ -204,89 +192,3 @@ def test_loop_with_a_value_on_one_mesh() -> None:
     assert loop is not None
     assert loop.name == "mpmd.for"
     assert [r.type for r in loop.results] == [module.main.body.args[0].type]
-
-
-def finished(module: Module) -> None:
-    """What holds after mesh inference."""
-    for op in module.walk():
-        assert "mpmd.use_set" not in op.attrs
-        assert "mpmd.src_set" not in op.attrs
-    for function in module.functions:
-        for op in function.body:
-            assert op.name in ("mpmd.fragment", "mpmd.transfer", "mpmd.call", "func.return")
-            if isinstance(op, FragmentOp):
-                for value in [*op.operands, *op.results]:
-                    assert isinstance(value.type, MeshTensorType)
-                    assert value.type.mesh == op.mesh
-                assert [local_type(v.type) for v in op.operands] == [a.type for a in op.body.block.args]
-                assert [local_type(r.type) for r in op.results] == [v.type for v in op.body.returned]
-
-
-@settings(max_examples=40, deadline=None, suppress_health_check=list(HealthCheck))
-@given(st.integers(0, 10**6), st.integers(1, 3), st.booleans())
-def test_meaning_is_kept(seed: int, max_clones: int, infer_transfers: bool) -> None:
-    before = parse(program(seed))
-    after = before.clone()
-    try:
-        run_passes(after, sequence(infer_transfers=infer_transfers, max_clones=max_clones))
-    except MpmdError as error:  # a transfer is missing: that must be said, and by an error of a check
-        assert not infer_transfers or "is needed as" in str(error)
-        assert error.diagnostics
-        return
-    finished(after)
-    parse(str(after))
-    assert_same_meaning(before, after, rtol=1e-4)
-
-
-@settings(max_examples=20, deadline=None, suppress_health_check=list(HealthCheck))
-@given(st.integers(0, 10**6))
-def test_running_twice_gives_the_same(seed: int) -> None:
-    texts = set()
-    for _ in range(2):
-        module = parse(program(seed))
-        try:
-            run_passes(module, sequence())
-        except MpmdError:
-            return
-        texts.add(str(module))
-    assert len(texts) == 1
-
-
-def test_cost_grows_with_the_program() -> None:
-    """Twice the microbatches take about twice the time, not four times."""
-
-    def seconds(microbatches: int) -> float:
-        lines, total = [], "%z"
-        for i in range(microbatches):
-            lines.append(f"%c{i} = mpmd.call @f(%w, %x) {{call_counter = {i} : ui32}} : (!T, !T) -> !T")
-            lines.append(f"%s{i} = stablehlo.add {total}, %c{i} : !T")
-            total = f"%s{i}"
-        body = "\n".join(lines)
-        module = parse(
-            PRELUDE
-            + f"""
-            func.func @main(%w: !T, %x: !T) -> !T attributes {{topology = #topo}} {{
-              %z = stablehlo.constant dense<0.0> : !T
-              {body}
-              return {total} : !T
-            }}
-            func.func private @f(%w: !T, %x: !T) -> !T attributes {{topology = #topo}} {{
-              %0 = mpmd.assign {{origin = "s"}} %w : (!T) -> !P1
-              %1 = mpmd.assign {{origin = "s"}} %x : (!T) -> !P1
-              %2 = mpmd.fragment<mesh="p1", origin=["s"]> (%0, %1) (%p: !T, %q: !T) {{
-                %9 = stablehlo.multiply %p, %q : !T
-                mpmd.return %9 : !T
-              }} : (!P1, !P1) -> !P1
-              %3 = mpmd.unassign {{origin = "s"}} %2 : (!P1) -> !T
-              return %3 : !T
-            }}
-            """
-        )
-        started = time.process_time()
-        run_passes(module, sequence(infer_transfers=False))
-        return time.process_time() - started
-
-    seconds(20)
-    small = min(seconds(300) for _ in range(3))
-    large = min(seconds(1200) for _ in range(2))
-    assert large < 10 * small

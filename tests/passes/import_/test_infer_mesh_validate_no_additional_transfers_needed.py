@@ -19,16 +19,6 @@ def test_sets_that_are_fine() -> None:
     check(text, PASS, text)
 
 
-def test_functions_without_topology_are_left_alone() -> None:
-    text = """
-        func.func @main(%a: !T) -> !T {
-          %0 = stablehlo.abs %a {src=<"p1">, use=<"p0">} : !T
-          return %0 : !T
-        }
-    """
-    check(text, PASS, text)
-
-
 def test_the_last_op_of_a_chain_is_reported() -> None:
     ok, found = diagnostics(
         """

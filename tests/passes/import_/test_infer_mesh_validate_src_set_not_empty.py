@@ -36,16 +36,6 @@ def test_sets_that_are_fine() -> None:
     check(text, PASS, text)
 
 
-def test_functions_without_topology_are_left_alone() -> None:
-    text = """
-        func.func @main(%a: !T) -> !T {
-          %0 = stablehlo.abs %a {src=<>} : !T
-          return %0 : !T
-        }
-    """
-    check(text, PASS, text)
-
-
 def test_the_first_op_of_a_chain_of_conflicts_is_reported() -> None:
     ok, found = diagnostics(CONFLICTS.replace("OP", "divide"), f"{SETS},{PASS}")
     assert not ok

@@ -1,11 +1,6 @@
 """mpmd-insert-nameless-clone-of-negligible-ops"""
 
-import pytest
-from import_programs import Named, check
-
-from mpmd_trace.ir.text import parse
-from mpmd_trace.passes.manager import run_passes
-from oracle import assert_same_meaning
+from import_programs import check
 
 PASS = "func.func(mpmd-insert-nameless-clone-of-negligible-ops)"
 
@@ -98,23 +93,3 @@ def test_the_return_of_an_enclosing_computation_takes_the_clone() -> None:
         }
         """,
     )
-
-
-def test_functions_without_topology_are_left_alone() -> None:
-    text = """
-        func.func @main() -> !T {
-          %0 = mpmd.named_computation<"k"> () () {
-            %c = stablehlo.constant dense<5.0> : !T
-            mpmd.return %c : !T
-          } : () -> !T
-          %1 = stablehlo.abs %0 : !T
-          return %1 : !T
-        }
-        """
-    check(text, PASS, text)
-
-
-@pytest.mark.parametrize("seed", range(12))
-def test_meaning(seed: int) -> None:
-    before = parse(Named(seed).module())
-    assert_same_meaning(before, run_passes(before.clone(), PASS))

@@ -196,19 +196,6 @@ module {
         propagated(module, 10**9)
 
 
-def test_the_reduced_program_is_small_and_in_order() -> None:
-    module = parse(Step(4, 40, 5).text())
-    kinds = Kinds(module.main)
-    assert kinds.stable
-    reduction = Reduction(module, module.main, kinds)
-    small = reduction.module.main.body
-    assert len(small.ops) < len(module.main.body.ops) / 6
-    for op in small:
-        for value in op.operands:
-            producer = value.defining_op
-            assert producer is None or producer.is_before(op)
-
-
 def test_pipeline_text_parses_and_leaves_partitioning_out() -> None:
     text = propagation_pipeline()
     assert "sdy-user-priority-propagate" in text
