@@ -49,7 +49,7 @@ print(os.waitpid(child, 0)[1], flush=True)
 
 
 @pytest.mark.skipif(sys.platform == "win32", reason="no fork")
-@pytest.mark.parametrize("when", ["late", "early"])
+@pytest.mark.parametrize("when", ["late", pytest.param("early", marks=pytest.mark.nightly)])
 def test_a_forked_child_does_not_hang(when: str) -> None:
     done = subprocess.run(
         [sys.executable, "-W", "ignore", "-c", textwrap.dedent(SCRIPT), when],

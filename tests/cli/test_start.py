@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import resource
 import subprocess
 import sys
 
@@ -50,24 +49,6 @@ def test_interrupts_are_caught_before_anything_is_imported() -> None:
 def test_options_of_all_commands(option: str) -> None:
     done = subprocess.run([sys.executable, "-m", "mpmd_trace", option], capture_output=True, text=True, check=True)
     assert ("mpmd-trace 0.1.0 (jax " if option == "--version" else "Usage: mpmd-trace") in done.stdout
-
-
-def _seconds(*arguments: str) -> float:
-    """The least CPU time of some runs; the first one writes bytecode."""
-    best = float("inf")
-    for _ in range(2):
-        before = resource.getrusage(resource.RUSAGE_CHILDREN)
-        subprocess.run([sys.executable, *arguments], capture_output=True, check=True)
-        after = resource.getrusage(resource.RUSAGE_CHILDREN)
-        best = min(best, after.ru_utime + after.ru_stime - before.ru_utime - before.ru_stime)
-    return best
-
-
-def test_faster_than_importing_jax() -> None:
-    """About half of it; the limit leaves room for noise, since what is imported is tested above."""
-    limit = _seconds("-c", "import jax")
-    assert _seconds("-m", "mpmd_trace", "opt", "--help") < limit
-    assert _seconds("-m", "mpmd_trace", "passes") < limit
 
 
 def test_parsing_needs_no_jax() -> None:
