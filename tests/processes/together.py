@@ -488,8 +488,8 @@ def timelines_are_of_all_processes() -> None:
 def large_arrays() -> None:
     """Their memory is lent to others; when a step is measured, the two ends come to them in another order."""
     generator = np.random.default_rng(2)
-    large = [(0.1 * generator.normal(size=(512, 512))).astype(np.float32) for _ in range(4)]
-    x = generator.normal(size=(2, 1024, 512)).astype(np.float32)
+    large = [(0.1 * generator.normal(size=(128, 128))).astype(np.float32) for _ in range(4)]
+    x = generator.normal(size=(2, 4096, 128)).astype(np.float32)
     jitted = run(train, (large, x), IN_TURNS, plain=False, pipeline_schedule="1F1B")
     compiled = jitted.lower(large, x).compile()
     expected = mt.fetch(compiled(large, x))
@@ -605,8 +605,8 @@ def memory_does_not_grow() -> None:
         topology(STAGES, False), {"f0": "m0", "f1": "m1"}, partitioning_options={"mpmd_infer_transfers": True}
     )
     jitted = mt.jit(train, made, donate_argnums=0)
-    ws = [np.zeros((256, 256), np.float32)] * 2
-    rows = np.zeros((3, 512, 256), np.float32)  # an activation is 512 KiB, and a step sends three of them
+    ws = [np.zeros((64, 64), np.float32)] * 2
+    rows = np.zeros((3, 2048, 64), np.float32)  # an activation is 512 KiB, and a step sends three of them
     for number in range(130):
         ws, _ = jitted(ws, rows)
         if number == 30:
