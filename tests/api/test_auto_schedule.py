@@ -197,9 +197,7 @@ def test_stages_that_no_schedule_has() -> None:
 
 
 def compiled(schedule: Any, names: dict[str, Any], stages: int, microbatches: int = 4) -> Any:
-    config = mpmd_trace.make_config(
-        topology(2, size=1), names, partitioning_options={"mpmd_infer_transfers": True}, pipeline_schedule=schedule
-    )
+    config = mpmd_trace.make_config(topology(2, size=1), names, pipeline_schedule=schedule)
     model = Model(stages)
     step, args = training(model, microbatches), data(model, microbatches)
     lowered = mpmd_trace.jit(step, config).lower(*args)
@@ -238,12 +236,7 @@ def test_auto_without_a_backward() -> None:
             x = named_computation(lambda w, x: x @ w, name=f"f{i}")(w, x)
         return x
 
-    config = mpmd_trace.make_config(
-        topology(2, size=1),
-        {"f0": "m0", "f1": "m1"},
-        partitioning_options={"mpmd_infer_transfers": True},
-        pipeline_schedule="auto",
-    )
+    config = mpmd_trace.make_config(topology(2, size=1), {"f0": "m0", "f1": "m1"}, pipeline_schedule="auto")
     ws = list(jnp.ones((2, 4, 4)))
     assert mpmd_trace.jit(step, config).lower(ws, jnp.ones((2, 4))).schedule.name == "GPipe"
 
@@ -252,7 +245,6 @@ def test_auto_with_the_other_engine() -> None:
     config = mpmd_trace.make_config(
         topology(2, size=1),
         {"blocks_0": ("m0", 0), "blocks_1": ("m1", 1), "blocks_2": ("m1", 2), "blocks_3": ("m0", 3)},
-        partitioning_options={"mpmd_infer_transfers": True},
         pipeline_schedule="auto",
     )
     model = Model(4)

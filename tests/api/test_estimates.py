@@ -42,12 +42,7 @@ def _lowered(kind: str, devices: int, sharded: bool = False) -> mt.Lowered:
     else:
         found = np.array(jax.devices()[: 2 * devices]).reshape(2, devices)
         meshes = {n: Mesh(found[i], ("x",)) for i, n in enumerate(names)}
-    config = mt.make_config(
-        meshes,
-        {f"layer{i}": f"m{i // 2}" for i in range(4)},
-        pipeline_schedule="1F1B",
-        partitioning_options={"mpmd_infer_transfers": True},
-    )
+    config = mt.make_config(meshes, {f"layer{i}": f"m{i // 2}" for i in range(4)}, pipeline_schedule="1F1B")
     shapes = dict.fromkeys("qkv", (WIDTH, WIDTH)) | {"up": (WIDTH, 4 * WIDTH), "down": (4 * WIDTH, WIDTH)}
     weights = [{n: jax.ShapeDtypeStruct(s, jnp.float32) for n, s in shapes.items()} for _ in range(4)]
     shardings = None

@@ -27,12 +27,7 @@ def array(*shape: int, dtype: Any = jnp.float32) -> jax.ShapeDtypeStruct:
 
 def config(names: dict[str, str] = NAMES, devices: int = 2, **more: Any) -> mt.Config:
     mesh = AbstractMesh((devices,), ("data",))
-    return mt.make_config(
-        {"first": mesh, "second": mesh},
-        names,
-        partitioning_options={"mpmd_infer_transfers": True},
-        **{"pipeline_schedule": "1F1B", **more},
-    )
+    return mt.make_config({"first": mesh, "second": mesh}, names, **{"pipeline_schedule": "1F1B", **more})
 
 
 def loss(weights: Any, x: Any) -> Any:
@@ -240,7 +235,7 @@ def test_compiling_warns_at_the_line_of_the_config(width: int) -> None:
     """The threshold is a megabyte: 512 x 512 numbers of four bytes."""
     devices = np.array(jax.devices()[:2]).reshape(2, 1)
     topology = {"first": Mesh(devices[0], ("x",)), "second": Mesh(devices[1], ("x",))}
-    assigned = mt.make_config(topology, NAMES, partitioning_options={"mpmd_infer_transfers": True})
+    assigned = mt.make_config(topology, NAMES)
 
     step = functools.partial(step_with_median, over_all=True)
     lowered = mt.jit(step, assigned).lower([array(width, width)] * 4, array(2, width))

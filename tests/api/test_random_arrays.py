@@ -86,7 +86,7 @@ def run(program: Any) -> None:
         for i, (op, mesh, _, _) in enumerate(program["steps"])
         if f"n{i}" in used
     }
-    where = mpmd_trace.make_config(MESHES, names, partitioning_options={"mpmd_infer_transfers": True})
+    where = mpmd_trace.make_config(MESHES, names)
     wanted = [None if p is None else place(*p) for p in program["in"]] if program["in"] else None
     out = [None if p is None else place(*p) for p in program["out"]] if program["out"] else None
     jitted = mpmd_trace.jit(fn, where, in_shardings=wanted, out_shardings=out, donate_argnums=program["donate"])

@@ -55,10 +55,7 @@ def loss(*layers: Any) -> Any:
 
 def config(*meshes: Any, **options: Any) -> mpmd_trace.Config:
     return mpmd_trace.make_config(
-        {f"m{i}": m for i, m in enumerate(meshes)},
-        {f"f{i}": f"m{i}" for i in range(len(meshes))},
-        partitioning_options={"mpmd_infer_transfers": True},
-        **options,
+        {f"m{i}": m for i, m in enumerate(meshes)}, {f"f{i}": f"m{i}" for i in range(len(meshes))}, **options
     )
 
 

@@ -199,12 +199,7 @@ def test_shard_map_inside_scan_and_remat() -> None:
 def test_microbatches_that_are_sharded(schedule: str) -> None:
     ws, x = data()
     xs = jnp.stack([x, 2 * x, 3 * x])
-    where = mpmd_trace.make_config(
-        {"m0": M0, "m1": M1},
-        {"f0": "m0", "f1": "m1"},
-        partitioning_options={"mpmd_infer_transfers": True},
-        pipeline_schedule=schedule,
-    )
+    where = mpmd_trace.make_config({"m0": M0, "m1": M1}, {"f0": "m0", "f1": "m1"}, pipeline_schedule=schedule)
 
     def step(ws: Any, xs: jax.Array) -> Any:
         return accumulate(ws, xs, program())

@@ -15,7 +15,7 @@ import mpmd_trace as mt
 def config():
     devices = np.array(jax.devices())
     topology = {f"m{i}": Mesh(devices[i : i + 1], ("x",)) for i in range(2)}
-    return mt.make_config(topology, {"f": "m0", "g": "m1"}, partitioning_options={"mpmd_infer_transfers": True})
+    return mt.make_config(topology, {"f": "m0", "g": "m1"})
 
 
 def step(state, x, *, scale):

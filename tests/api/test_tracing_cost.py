@@ -39,9 +39,7 @@ def _jitted(devices: bool = False) -> tuple[Any, tuple[Any, ...]]:
     if devices:
         meshes = [Mesh(np.array([device]), ("data",)) for device in jax.devices()[:2]]
     names = {f"layer{i}": ("first" if i < 2 else "second") for i in range(4)}
-    config = mt.make_config(
-        dict(zip(("first", "second"), meshes, strict=True)), names, partitioning_options={"mpmd_infer_transfers": True}
-    )
+    config = mt.make_config(dict(zip(("first", "second"), meshes, strict=True)), names)
     weights = [jax.ShapeDtypeStruct((8, 8), jnp.float32)] * 4
     return mt.jit(_step, config), (weights, jax.ShapeDtypeStruct((3, 4, 8), jnp.float32))
 

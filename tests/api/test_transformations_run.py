@@ -14,66 +14,11 @@ import mpmd_trace
 from mpmd_trace import call, enumerated_for, fori_loop, named_computation
 
 
-def test_forward_only() -> None:
-    check(loss, weights(), batch())
-
-
-def test_grad_of_a_program_without_calls() -> None:
-    check(jax.value_and_grad(loss), weights(), batch())
-
-
-def test_grad_inside_call() -> None:
-    check(accumulate, weights(), batch(2))
-
-
 def test_grad_outside_call() -> None:
     def total(ws: Weights, x: jax.Array) -> Any:
         return sum(call(loss, i)(ws, x[i]) for i in range(x.shape[0]))
 
     check(jax.value_and_grad(total), weights(), batch(2))
-
-
-def test_vmap_of_the_model() -> None:
-    def step(ws: Weights, x: jax.Array) -> Any:
-        return jax.grad(lambda ws: jax.vmap(loss, (None, 0))(ws, x).sum())(ws)
-
-    check(step, weights(), batch(3))
-
-
-def test_vmap_of_grad_of_call_gives_gradients_per_example() -> None:
-    check(jax.vmap(jax.grad(call(loss, 0)), (None, 0)), weights(), batch(3))
-
-
-@pytest.mark.parametrize("inside", [False, True], ids=["around", "inside"])
-def test_checkpoint(inside: bool) -> None:
-    def one(ws: Weights, x: jax.Array) -> jax.Array:
-        block = jax.checkpoint(layer) if inside else layer
-        h = named_computation(block, name="f0")(ws[0], x)
-        return named_computation(lambda w, h: jnp.mean(layer(w, h) ** 2), name="f1")(ws[1], h)
-
-    model = one if inside else jax.checkpoint(one)
-    check(lambda ws, x: accumulate(ws, x, jax.value_and_grad(model)), weights(), batch(2))
-
-
-def test_scan_inside_a_computation() -> None:
-    def stack(ws: jax.Array, x: jax.Array) -> jax.Array:
-        return jax.lax.scan(lambda h, w: (layer(w, h), None), x, ws)[0]
-
-    def model(ws: Any, x: jax.Array) -> jax.Array:
-        h = named_computation(stack, name="f0")(ws[0], x)
-        return jnp.mean(named_computation(stack, name="f1")(ws[1], h) ** 2)
-
-    check(jax.value_and_grad(model), [jnp.stack(weights()), jnp.stack(weights())], batch())
-
-
-def test_scan_around_names() -> None:
-    def step(ws: Weights, x: jax.Array) -> Any:
-        def total(ws: Weights) -> Any:
-            return jax.lax.scan(lambda c, xi: (c + loss(ws, xi), c), 0.0, x)
-
-        return jax.value_and_grad(total, has_aux=True)(ws)
-
-    check(step, weights(), batch(2))
 
 
 def test_custom_vjp() -> None:
@@ -99,22 +44,11 @@ def test_custom_vjp() -> None:
     check(jax.value_and_grad(model), weights(), batch())
 
 
-def test_jvp() -> None:
-    check(lambda ws, x: jax.jvp(lambda ws: loss(ws, x), (ws,), (ws,)), weights(), batch())
-
-
 def test_hessian_vector_product_forward_over_reverse() -> None:
     def step(ws: Weights, x: jax.Array) -> Any:
         return jax.jvp(lambda ws: jax.grad(loss)(ws, x), (ws,), (ws,))
 
     check(step, weights(), batch())
-
-
-def test_reverse_over_reverse() -> None:
-    def slope(ws: Weights, x: jax.Array) -> Any:
-        return sum(jnp.sum(g**2) for g in jax.grad(loss)(ws, x))
-
-    check(jax.grad(slope), weights(), batch())
 
 
 def test_jacobian() -> None:

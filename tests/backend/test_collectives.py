@@ -127,9 +127,7 @@ def test_a_pipeline_counts_the_runs_of_its_programs(microbatches: int) -> None:
     """Rows are sharded, and each microbatch needs their sum."""
     devices = np.array(jax.devices()[:4]).reshape(2, 2)
     topology = {"m0": Mesh(devices[0], ("data",)), "m1": Mesh(devices[1], ("data",))}
-    config = mpmd_trace.make_config(
-        topology, {"f": "m0", "g": "m1"}, partitioning_options={"mpmd_infer_transfers": True}
-    )
+    config = mpmd_trace.make_config(topology, {"f": "m0", "g": "m1"})
 
     def step(batch: jax.Array) -> jax.Array:
         def body(i: Any, total: jax.Array, x: jax.Array) -> jax.Array:

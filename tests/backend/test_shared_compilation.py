@@ -46,12 +46,7 @@ def _jitted(meshes: int, devices: int = 1) -> tuple[Any, tuple[list[jax.Array], 
     """The step as a pipeline of that many meshes with one layer each, and arguments for it."""
     grid = np.array(jax.devices()[: meshes * devices]).reshape(meshes, devices)
     topology = {f"m{i}": Mesh(row, ("data",)) for i, row in enumerate(grid)}
-    config = mpmd_trace.make_config(
-        topology,
-        {f"layer{i}": f"m{i}" for i in range(meshes)},
-        pipeline_schedule="1F1B",
-        partitioning_options={"mpmd_infer_transfers": True},
-    )
+    config = mpmd_trace.make_config(topology, {f"layer{i}": f"m{i}" for i in range(meshes)}, pipeline_schedule="1F1B")
     keys = jax.random.split(jax.random.key(0), meshes)
     weights = [0.5 * jax.random.normal(key, (WIDTH, WIDTH)) for key in keys]
     batch = jax.random.normal(jax.random.key(1), (8, 4, WIDTH))

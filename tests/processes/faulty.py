@@ -168,12 +168,7 @@ def main() -> None:
     meshes = {f"m{i}": Mesh(np.array([first[i][0]]), ("x",)) for i in range(count)}
     if ACROSS:
         meshes = {f"m{i}": Mesh(np.array([first[i][0], first[(i + 1) % count][1]]), ("x",)) for i in range(count)}
-    config = mt.make_config(
-        meshes,
-        {f"f{i}": f"m{i}" for i in range(count)},
-        pipeline_schedule="1F1B",
-        partitioning_options={"mpmd_infer_transfers": True},
-    )
+    config = mt.make_config(meshes, {f"f{i}": f"m{i}" for i in range(count)}, pipeline_schedule="1F1B")
     generator = np.random.default_rng(0)
     ws: Any = [(0.3 * generator.normal(size=(8, 8))).astype(np.float32) for _ in range(count)]
     x = generator.normal(size=(count + 1, 4, 8)).astype(np.float32)

@@ -96,9 +96,7 @@ def run(
     jit = options.pop("jit", {})
     results = []
     for here in (False, True):
-        made = mt.make_config(
-            topology(places, here), names, partitioning_options={"mpmd_infer_transfers": True}, **options
-        )
+        made = mt.make_config(topology(places, here), names, **options)
         jitted = mt.jit(step, made, **jit)
         state, *rest = args
         for _ in range(2):
@@ -199,12 +197,7 @@ def meshes_over_two_processes() -> None:
     here = NamedSharding(topology(ACROSS, True)["m0"], PartitionSpec(None, "x"))
     results = []
     for sharding, local in ((spec, False), (here, True)):
-        made = mt.make_config(
-            topology(ACROSS, local),
-            {"f0": "m0", "f1": "m1"},
-            pipeline_schedule="1F1B",
-            partitioning_options={"mpmd_infer_transfers": True},
-        )
+        made = mt.make_config(topology(ACROSS, local), {"f0": "m0", "f1": "m1"}, pipeline_schedule="1F1B")
         jitted = mt.jit(train, made, in_shardings=(None, sharding))
         found = jitted(weights(2), batch())
         results.append(values(found) if local else mt.fetch(found))
@@ -287,7 +280,7 @@ def shardings_that_differ() -> None:
         results = []
         for here in (False, True):
             meshes = topology(places, here)
-            made = mt.make_config(meshes, {"f0": "m0", "f1": "m1"}, partitioning_options={"mpmd_infer_transfers": True})
+            made = mt.make_config(meshes, {"f0": "m0", "f1": "m1"})
             rows = NamedSharding(meshes["m0"], PartitionSpec("x"))
             columns = NamedSharding(meshes["m1"], PartitionSpec(None, "x"))
             jitted = mt.jit(step, made, in_shardings=(rows, columns), out_shardings=(columns, None))
@@ -306,9 +299,7 @@ def arguments_of_all_kinds() -> None:
         a = mt.named_computation(layer, name="f0")(w, x)
         return mt.named_computation(lambda a: a * 2, name="f1")(a), w
 
-    made = mt.make_config(
-        topology(ACROSS, False), {"f0": "m0", "f1": "m1"}, partitioning_options={"mpmd_infer_transfers": True}
-    )
+    made = mt.make_config(topology(ACROSS, False), {"f0": "m0", "f1": "m1"})
     rows = NamedSharding(made.topology["m0"], PartitionSpec("x"))
     jitted = mt.jit(step, made, in_shardings=(rows, None))
     x, w = batch()[0], weights(1)[0]
@@ -332,9 +323,7 @@ def what_one_process_moves_alone() -> None:
         return mt.named_computation(lambda a: a * 2, name="f1")(mt.named_computation(layer, name="f0")(w, x))
 
     for places in (SECOND_ALONE, ONE_EACH):
-        made = mt.make_config(
-            topology(places, False), {"f0": "m0", "f1": "m1"}, partitioning_options={"mpmd_infer_transfers": True}
-        )
+        made = mt.make_config(topology(places, False), {"f0": "m0", "f1": "m1"})
         jitted, x, w = mt.jit(step, made), batch()[0], weights(1)[0]
         back = jitted(x, w)
         assert back.sharding.device_set == set(made.topology["m1"].devices.flat)
@@ -343,9 +332,7 @@ def what_one_process_moves_alone() -> None:
 
 @check
 def created_and_placed() -> None:
-    made = mt.make_config(
-        topology(STAGES, False), {"f0": "m0", "f1": "m1"}, partitioning_options={"mpmd_infer_transfers": True}
-    )
+    made = mt.make_config(topology(STAGES, False), {"f0": "m0", "f1": "m1"})
     structs = [jax.ShapeDtypeStruct((WIDTH, WIDTH), jnp.float32)] * 2
     compiled = mt.jit(train, made).lower(structs, jax.ShapeDtypeStruct((3, 4, WIDTH), jnp.float32)).compile()
 
@@ -446,9 +433,7 @@ def nobody_starts_before_all_have_compiled() -> None:
         done = job.peers.clock()
         return found
 
-    made = mt.make_config(
-        topology(STAGES, False), {"f0": "m0", "f1": "m1"}, partitioning_options={"mpmd_infer_transfers": True}
-    )
+    made = mt.make_config(topology(STAGES, False), {"f0": "m0", "f1": "m1"})
     load.compile_programs = slow
     try:
         mt.jit(train, made).lower(weights(2), batch(2)).compile()
@@ -464,12 +449,7 @@ def timelines_are_of_all_processes() -> None:
     """On one clock: nothing starts before what it reads has ended, wherever that was."""
     for places in (STAGES, IN_TURNS, ACROSS, UNEQUAL):
         names = {f"f{i}": name for i, name in enumerate(places)}
-        made = mt.make_config(
-            topology(places, False),
-            names,
-            pipeline_schedule="1F1B",
-            partitioning_options={"mpmd_infer_transfers": True},
-        )
+        made = mt.make_config(topology(places, False), names, pipeline_schedule="1F1B")
         compiled = mt.jit(train, made).lower(weights(len(places)), batch()).compile()
         result, timeline = compiled.measure(weights(len(places)), batch())
         same(mt.fetch(result), mt.fetch(compiled(weights(len(places)), batch())))
@@ -502,9 +482,7 @@ def saved_and_restored() -> None:
     """A run that goes on from its checkpoint is the one that was not interrupted, bit for bit; also elsewhere."""
 
     def compiled(places: Places) -> mt.Compiled:
-        made = mt.make_config(
-            topology(places, False), {"f0": "m0", "f1": "m1"}, partitioning_options={"mpmd_infer_transfers": True}
-        )
+        made = mt.make_config(topology(places, False), {"f0": "m0", "f1": "m1"})
         return mt.jit(train, made).lower(weights(2), batch()).compile()
 
     program = compiled(STAGES)
@@ -601,9 +579,7 @@ def memory_does_not_grow() -> None:
         with open("/proc/self/statm", encoding="ascii") as file:
             return int(file.read().split()[1]) * os.sysconf("SC_PAGE_SIZE")
 
-    made = mt.make_config(
-        topology(STAGES, False), {"f0": "m0", "f1": "m1"}, partitioning_options={"mpmd_infer_transfers": True}
-    )
+    made = mt.make_config(topology(STAGES, False), {"f0": "m0", "f1": "m1"})
     jitted = mt.jit(train, made, donate_argnums=0)
     ws = [np.zeros((64, 64), np.float32)] * 2
     rows = np.zeros((3, 2048, 64), np.float32)  # an activation is 512 KiB, and a step sends three of them
@@ -617,9 +593,7 @@ def memory_does_not_grow() -> None:
 @check
 def errors_of_the_user() -> None:
     """The same mistake in all processes is an error in all of them, after which they can go on."""
-    made = mt.make_config(
-        topology(STAGES, False), {"f0": "m0", "f1": "m1"}, partitioning_options={"mpmd_infer_transfers": True}
-    )
+    made = mt.make_config(topology(STAGES, False), {"f0": "m0", "f1": "m1"})
     jitted = mt.jit(train, made)
     jitted(weights(2), batch())
     elsewhere = jax.device_put(batch(), jax.local_devices()[3])

@@ -95,7 +95,7 @@ def test_the_backwards_of_a_sum() -> None:
     x = jnp.linspace(0, 1, 8).reshape(2, 4)
     meshes = {f"m{i}": Mesh(np.array([device]), ("x",)) for i, device in enumerate(jax.devices()[:2])}
     names = {"f": ("m0", 0), "g": ("m0", 0), "h": ("m1", 1)}
-    config = mpmd_trace.make_config(meshes, names, partitioning_options={"mpmd_infer_transfers": True})
+    config = mpmd_trace.make_config(meshes, names)
     lowered = mpmd_trace.jit(step, config).lower(p, x)
     assert sum("(1)" in line for line in str(lowered.partitioned.module.main).splitlines() if "m0" in line) == 1
     for name, found in lowered.compile()(p, x).items():

@@ -198,7 +198,6 @@ def test_updates_copy_no_gradients(donated: tuple[int, ...]) -> None:
         {"a": mesh, "b": Mesh(np.array(jax.devices()[1:2]), ("data",))},
         {"one": "a", "two": "b"},
         pipeline_schedule="1F1B",
-        partitioning_options={"mpmd_infer_transfers": True},
     )
     optimizer = optax.chain(optax.clip_by_global_norm(1.0), optax.adam(1e-3))
 

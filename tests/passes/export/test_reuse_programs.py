@@ -113,10 +113,7 @@ def test_norms_of_all_stages_are_one_program() -> None:
     """
     meshes = {f"m{i}": Mesh(np.array(jax.devices()[i : i + 1]), ("data",)) for i in range(4)}
     config = mpmd_trace.make_config(
-        meshes,
-        {"embed": "m0", **{f"layer{i}": f"m{i}" for i in range(4)}, "head": "m3"},
-        pipeline_schedule="1F1B",
-        partitioning_options={"mpmd_infer_transfers": True},
+        meshes, {"embed": "m0", **{f"layer{i}": f"m{i}" for i in range(4)}, "head": "m3"}, pipeline_schedule="1F1B"
     )
     names = [f"w{i:02}" for i in range(20)]
     rng = np.random.default_rng(0)
