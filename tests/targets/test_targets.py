@@ -188,6 +188,13 @@ def test_programs_are_compiled_for_gpus() -> None:
     assert json.loads(done.stdout)["best"], done.stderr
 
 
+@needs_libtpu
+@pytest.mark.nightly
+def test_a_pair_hides_its_collectives() -> None:
+    done = ran(str(ROOT / "benchmarks" / "overlap.py"), "--target", "tpu:v5e:2x4", "--check")
+    assert done.returncode == 0, done.stdout + done.stderr
+
+
 #: Those that several processes run are not among them.
 EXAMPLES = sorted(p.stem for p in (ROOT / "examples").glob("*.py") if p.stem not in ("char_gpt", "elastic"))
 

@@ -1,0 +1,112 @@
+"""How much of what a mixture of experts sends XLA hides where a forward and a backward are one program.
+
+    python benchmarks/overlap.py [--target tpu:v5e:2x4] [--layers 2] [--width 256] [--json] [--check]
+
+1F1B of four microbatches on two meshes whose devices share the experts; on the first mesh a backward and the forward
+behind it become one program with `overlap="pairs"`.  Counted are the bytes that all-to-alls give a device, and those
+of them in the background of a product, without pairs and in a pair.  `--target` compiles for accelerators that are not
+there; CPUs hide nothing.  `--check`: exit 1 unless a pair hides 0.8, and the programs without pairs less than 0.2.
+"""
+
+from __future__ import annotations
+
+import argparse
+import functools
+import json
+import sys
+from collections.abc import Sequence
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jax.sharding import Mesh, NamedSharding
+from jax.sharding import PartitionSpec as P
+
+import mpmd_trace
+from mpmd_trace.backend.collectives import Collective, collectives_of
+
+MICROBATCHES = 4
+Weights = tuple[Any, ...]
+
+
+def experts(up: jax.Array, down: jax.Array, x: jax.Array) -> jax.Array:
+    """Send each token to the device of its expert and back: of its tokens, each device has as many for each expert."""
+    count = up.shape[0] * jax.lax.axis_size("experts")
+    x = jax.lax.all_to_all(x.reshape(count, -1, x.shape[-1]), "experts", 0, 1, tiled=True)
+    hidden = jax.nn.relu(jnp.einsum("ecd,edf->ecf", x, up))
+    x = jnp.einsum("ecf,efd->ecd", hidden, down)
+    return jax.lax.all_to_all(x, "experts", 1, 0, tiled=True).reshape(-1, x.shape[-1])
+
+
+def layers(mesh: Mesh, weights: Sequence[Weights], x: jax.Array) -> jax.Array:
+    sparse = jax.shard_map(experts, mesh=mesh, in_specs=(P("experts"),) * 3, out_specs=P("experts"))
+    for before, up, down, behind in weights:
+        x = x + jnp.tanh(x @ before) @ before.T
+        x = x + sparse(up, down, x)
+        x = x + jnp.tanh(x @ behind) @ behind.T
+    return x
+
+
+def step_of(meshes: dict[str, Mesh]) -> Any:
+    def loss(weights: Sequence[Sequence[Weights]], x: jax.Array) -> jax.Array:
+        for one, (name, mesh) in zip(weights, meshes.items(), strict=True):
+            x = mpmd_trace.named_computation(functools.partial(layers, mesh), name=f"layers of {name}")(one, x)
+        return jnp.mean(x.astype(jnp.float32) ** 2)
+
+    return mpmd_trace.value_and_grad(loss, microbatches=MICROBATCHES)
+
+
+def types(meshes: dict[str, Mesh], depth: int, width: int) -> tuple[Any, ...]:
+    devices = next(iter(meshes.values())).size
+
+    def array(mesh: Mesh, shape: Sequence[int], *spec: Any) -> jax.ShapeDtypeStruct:
+        return jax.ShapeDtypeStruct(tuple(shape), jnp.bfloat16, sharding=NamedSharding(mesh, P(*spec)))
+
+    def layer(mesh: Mesh) -> Weights:
+        dense = array(mesh, (width, width))
+        up, down = (2 * devices, width, 4 * width), (2 * devices, 4 * width, width)
+        return dense, array(mesh, up, "experts"), array(mesh, down, "experts"), dense
+
+    weights = [[layer(mesh) for _ in range(depth)] for mesh in meshes.values()]
+    rows = MICROBATCHES * 2 * width * devices
+    return weights, array(next(iter(meshes.values())), (rows, width), "experts")
+
+
+def sent(meshes: dict[str, Mesh], depth: int, width: int, overlap: Any) -> Collective:
+    """Return what a program of the first mesh sends: of a pair, or of a forward and a backward together."""
+    names = {f"layers of {name}": name for name in meshes}
+    config = mpmd_trace.make_config(meshes, names, pipeline_schedule="1F1B", overlap=overlap)
+    compiled = mpmd_trace.jit(step_of(meshes), config).lower(*types(meshes, depth, width)).compile()
+    first = next(iter(meshes))
+    programs = [collectives_of(one)["all-to-all"] for one in compiled.executables() if one.mesh == first]
+    programs = [one for one in programs if one.runs >= 2 * depth]
+    return sum(programs, Collective()) if overlap is None else max(programs, key=lambda one: one.runs)
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--target", help="as mpmd-trace compile --target")
+    parser.add_argument("--layers", type=int, default=2, help="on each mesh")
+    parser.add_argument("--width", type=int, default=256)
+    parser.add_argument("--json", action="store_true")
+    parser.add_argument("--check", action="store_true")
+    options = parser.parse_args()
+    if options.target is None:
+        jax.config.update("jax_num_cpu_devices", 8)
+    devices = jax.devices()[:8] if options.target is None else mpmd_trace.target_devices(options.target)
+    rows = np.array(devices).reshape(2, -1)
+    meshes = {f"m{i}": Mesh(row, ("experts",)) for i, row in enumerate(rows)}
+    modes = {"separate": None, "pair": "pairs"}
+    found = {name: sent(meshes, options.layers, options.width, overlap) for name, overlap in modes.items()}
+    shares = {name: round(one.hidden_share, 3) for name, one in found.items()}
+    if options.json:
+        print(json.dumps({"runs": {name: one.runs for name, one in found.items()}, "hidden": shares}))
+    else:
+        for name, one in found.items():
+            print(f"{name:10} {one.runs:3} all-to-alls of {one.bytes / 2**20:.1f} MiB, {one.hidden_share:.0%} hidden")
+    return int(options.check and not (shares["pair"] >= 0.8 and shares["separate"] < 0.2))
+
+
+if __name__ == "__main__":
+    sys.exit(main())
