@@ -123,13 +123,21 @@ def check(
         assert_same(lowered.compile()(*args), jax.jit(step)(*args))
 
 
-@pytest.mark.parametrize("name", plain.TRAINING)
+#: The others in `make nightly`; `test_schedules_run.py` has all of them.
+EACH_TIME = ("1f1b", "zb-h1", "zb-v", "interleaved-1f1b", "looped-bfs", "dualpipe-v")
+
+
+@pytest.mark.parametrize(
+    "name", [name if name in EACH_TIME else pytest.param(name, marks=pytest.mark.nightly) for name in plain.TRAINING]
+)
 def test_all_together(name: str) -> None:
     check(name, "weighted clipped scaled", loop=False, runs=name in ("1f1b", "zb-h1", "zb-v"))
 
 
-@pytest.mark.parametrize("recipe", ["targets", "weighted", "clipped", "scaled"])
-@pytest.mark.parametrize("name", ["1f1b", *SPLIT])
+@pytest.mark.parametrize(
+    ("name", "recipe"),
+    [*(("1f1b", recipe) for recipe in ("targets", "weighted", "clipped")), *((name, "scaled") for name in SPLIT)],
+)
 def test_loops(name: str, recipe: str) -> None:
     check(name, recipe, loop=True, runs=False)
 

@@ -60,7 +60,7 @@ def run(module: Module, one: Pass) -> str:
 
 
 @pytest.mark.filterwarnings("ignore:.* it degenerates:UserWarning")  # programs have few microbatches
-@examples(25)
+@examples(10)
 @given(
     program=programs(),
     dimensions=st.lists(st.sampled_from([None, '{"x"}', "{}", "{?}", '{"x", ?}']), max_size=6),

@@ -35,7 +35,7 @@ PASSES = {
 
 
 @pytest.mark.parametrize("pipeline", PASSES)
-@settings(max_examples=8, deadline=None, derandomize=True, suppress_health_check=list(HealthCheck))
+@settings(max_examples=5, deadline=None, derandomize=True, suppress_health_check=list(HealthCheck))
 @given(seed=st.integers(0, 10**6))
 def test_the_program_means_the_same(pipeline: str, seed: int) -> None:
     before = parse(random_program(seed, PASSES[pipeline]))

@@ -168,7 +168,7 @@ def units_of_a_mesh(draw: st.DrawFn, name: str) -> list[Unit]:
 
 
 @pytest.mark.parametrize("name", SCHEDULES)
-@settings(max_examples=40, deadline=None)
+@settings(max_examples=15, deadline=None)
 @given(st.data())
 def test_pairs_and_constraints_have_one_closure(name: str, data: st.DataObject) -> None:
     units = data.draw(units_of_a_mesh(name))
