@@ -227,16 +227,6 @@ def test_an_error_in_shardings_is_that_of_jax() -> None:
         mpmd_trace.jit(wrong, config(names="a"))(np.ones((8, 8), np.float32))
 
 
-def test_programs_without_explicit_axes_are_not_rewritten(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(explicit_axes, "Plain", None)
-    auto = (AxisType.Auto, AxisType.Auto)
-    with jax.sharding.use_abstract_mesh(mesh(0, auto).abstract_mesh):
-        tanh = mpmd_trace.named_computation(jnp.tanh, name="a")
-        _ = mpmd_trace.jit(lambda x: jax.grad(lambda x: tanh(x).sum())(x), config(auto, "a")).trace(np.ones((4, 4)))
-    with pytest.raises(TypeError, match="not callable"):
-        mpmd_trace.jit(step, config()).trace(*arguments(on_stages))
-
-
 def test_explicit_axes_are_seen_wherever_they_are() -> None:
     abstract = mesh(0).abstract_mesh
     x = jnp.ones((4, 4))

@@ -115,7 +115,7 @@ ROOTS: dict[str, Callable[[Any, Any], Any]] = {
 
 
 @pytest.mark.parametrize(
-    ("write", "root"), zip([standard, pytree, manager, last_step], ROOTS, strict=True), ids=[*ROOTS]
+    ("write", "root"), [*zip([standard, pytree, manager, last_step], ROOTS, strict=True)], ids=[*ROOTS]
 )
 def test_orbax_onto_stages(tmp_path: Path, write: Callable[[Path, Any], Path], root: str) -> None:
     make = ROOTS[root]

@@ -39,25 +39,3 @@ def test_arguments_alike(arguments: list[tuple[str, str]]) -> None:
         assert type_of == type and path_in(name).endswith(path)
         shorter = [o for o, t in arguments if t == type and path_in(name).endswith(path_in(o))]
         assert len(path) == min(len(path_in(o)) for o in shorter)
-
-
-class _Type:
-    """A type that counts how often it is compared."""
-
-    compared = 0
-
-    def __eq__(self, other: object) -> bool:
-        _Type.compared += 1
-        return isinstance(other, _Type)
-
-    def __hash__(self) -> int:
-        return 1
-
-
-def test_each_argument_is_looked_up() -> None:
-    _Type.compared = 0
-    arguments = {n: (f"params[{n}].w", _Type()) for n in range(300)}
-    results = [(f"[0][{n}].w", _Type()) for n in range(300)]
-    assert replacements(arguments, results, (), trains=True) == {n: n for n in range(300)}
-    alike(arguments)
-    assert _Type.compared < 30 * 300  # 90,000 pairs

@@ -2,10 +2,6 @@
 
 from __future__ import annotations
 
-import random
-
-import pytest
-
 from mpmd_trace.ir.core import Block, Op
 from mpmd_trace.passes.block_order import sort_block
 from util import run
@@ -42,30 +38,3 @@ def test_cycle_is_broken_at_the_first_op() -> None:
     made, ops = block(4, [(1, 0), (0, 1), (1, 2)])
     assert not sort_block(made)
     assert numbers(made, ops) == [3, 0, 1, 2]
-
-
-def scans(count: int, edges: list[tuple[int, int]]) -> list[int]:
-    todo, order = list(range(count)), []
-    while todo:
-        left = []
-        for i in todo:
-            if any(b == i and a not in order and a != i for a, b in edges):
-                left.append(i)
-            else:
-                order.append(i)
-        if left == todo:
-            order.append(left.pop(0))
-        todo = left
-    return order
-
-
-@pytest.mark.parametrize("seed", range(60))
-def test_closed_form_is_repeated_scanning(seed: int) -> None:
-    """The order equals that of literally scanning again and again, cycles included."""
-    rng = random.Random(seed)
-    count = rng.randint(1, 9)
-    edges = [(rng.randrange(count), rng.randrange(count)) for _ in range(rng.randint(0, 10))]
-    edges = [(a, b) for a, b in edges if a != b]
-    made, ops = block(count, edges)
-    sort_block(made)
-    assert numbers(made, ops) == scans(count, edges)

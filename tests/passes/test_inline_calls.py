@@ -9,42 +9,6 @@ from util import check, distinct_bodies, run
 PASS = "inline{default-pipeline=canonicalize max-iterations=4}"
 
 
-def test_callees_are_inlined_everywhere_and_vanish() -> None:
-    check(
-        """
-        func.func @main(%a: tensor<4xf32>) -> tensor<4xf32> attributes {topology = #topo} {
-          %0 = func.call @outer(%a) : (tensor<4xf32>) -> tensor<4xf32>
-          %1 = mpmd.named_computation<"f"> (%0) (%x: tensor<4xf32>) {
-            %2 = func.call @inner(%x) : (tensor<4xf32>) -> tensor<4xf32>
-            mpmd.return %2 : tensor<4xf32>
-          } : (tensor<4xf32>) -> tensor<4xf32>
-          return %1 : tensor<4xf32>
-        }
-        func.func private @outer(%a: tensor<4xf32>) -> tensor<4xf32> {
-          %0 = func.call @inner(%a) : (tensor<4xf32>) -> tensor<4xf32>
-          %1 = stablehlo.tanh %0 : tensor<4xf32>
-          return %1 : tensor<4xf32>
-        }
-        func.func private @inner(%a: tensor<4xf32>) -> tensor<4xf32> {
-          %0 = stablehlo.negate %a : tensor<4xf32>
-          return %0 : tensor<4xf32>
-        }
-        """,
-        PASS,
-        """
-        func.func @main(%a: tensor<4xf32>) -> tensor<4xf32> attributes {topology = #topo} {
-          %0 = stablehlo.negate %a : tensor<4xf32>
-          %1 = stablehlo.tanh %0 : tensor<4xf32>
-          %2 = mpmd.named_computation<"f"> (%1) (%x: tensor<4xf32>) {
-            %3 = stablehlo.negate %x : tensor<4xf32>
-            mpmd.return %3 : tensor<4xf32>
-          } : (tensor<4xf32>) -> tensor<4xf32>
-          return %2 : tensor<4xf32>
-        }
-        """,
-    )
-
-
 def test_calls_in_regions_and_passed_through_arguments() -> None:
     check(
         """

@@ -65,16 +65,6 @@ def test_too_little_memory() -> None:
     assert check(get_schedule("v-half", 8, 2, memory_limit=2), memory_limit=2) == []
 
 
-@pytest.mark.parametrize(("meshes", "chunks"), [(4, 6), (6, 8), (8, 8), (8, 14), (9, 11)])
-def test_skipping_the_steady_part_changes_nothing(meshes: int, chunks: int, monkeypatch: pytest.MonkeyPatch) -> None:
-    even = chunks - chunks % 2
-    block = blocks.Block(1, 3 * even - 5 - 2 * (meshes - 1))
-    microbatches = 6 * meshes
-    short = blocks.play(block, meshes, microbatches, chunks)
-    monkeypatch.setattr(blocks, "_ONE_BLOCK", (-1,) * 5)
-    assert blocks.play(block, meshes, microbatches, chunks) == short
-
-
 def test_a_block_in_the_order_of_its_slots() -> None:
     # The order of many blocks is that of a few with the middle repeated.
     block = blocks.Block(1, 1)

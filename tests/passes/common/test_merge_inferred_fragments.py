@@ -45,44 +45,6 @@ func.func @any(%arg0: !A) -> (!A, !A) attributes {topology = #topo} {
     )
 
 
-def test_sideways_skips_other_meshes() -> None:
-    """With merge-sideways the next fragment on the mesh is taken."""
-    check(
-        """
-func.func @side(%p: !A, %q: !B) -> (!A, !A, !B) attributes {topology = #topo} {
-  %0 = mpmd.fragment<mesh="alpha", origin=[]> (%p) {call_counter = 0 : ui32} (%x: tensor<4xf32>) {
-    %n = stablehlo.negate %x : tensor<4xf32>
-    mpmd.return %n : tensor<4xf32>
-  } : (!A) -> !A
-  %1 = mpmd.fragment<mesh="beta", origin=["h"]> (%q) (%x: tensor<4xf32>) {
-    %n = stablehlo.abs %x : tensor<4xf32>
-    mpmd.return %n : tensor<4xf32>
-  } : (!B) -> !B
-  %2 = mpmd.fragment<mesh="alpha", origin=["f"]> (%p) (%x: tensor<4xf32>) {
-    %n = stablehlo.exponential %x : tensor<4xf32>
-    mpmd.return %n : tensor<4xf32>
-  } : (!A) -> !A
-  return %0, %2, %1 : !A, !A, !B
-}
-""",
-        "mpmd-merge-inferred-fragments{merge-sideways=true}",
-        """
-func.func @side(%arg0: !A, %arg1: !B) -> (!A, !A, !B) attributes {topology = #topo} {
-  %0 = mpmd.fragment<mesh="beta", origin=["h"]> (%arg1) (%arg2: tensor<4xf32>) {
-    %2 = stablehlo.abs %arg2 : tensor<4xf32>
-    mpmd.return %2 : tensor<4xf32>
-  } : (!B) -> !B
-  %1:2 = mpmd.fragment<mesh="alpha", origin=["f"]> (%arg0) {call_counter = 0 : ui32} (%arg2: tensor<4xf32>) {
-    %2 = stablehlo.negate %arg2 : tensor<4xf32>
-    %3 = stablehlo.exponential %arg2 : tensor<4xf32>
-    mpmd.return %2, %3 : tensor<4xf32>, tensor<4xf32>
-  } : (!A) -> (!A, !A)
-  return %1#0, %1#1, %0 : !A, !A, !B
-}
-""",
-    )
-
-
 def counters(first: str, second: str, origins: tuple[str, str] = ('"f"', "")) -> str:
     attrs = [f"{{call_counter = {c} : ui32}}" if c else "" for c in (first, second)]
     body = (

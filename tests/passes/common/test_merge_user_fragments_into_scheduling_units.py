@@ -1,4 +1,3 @@
-# ruff: noqa: E501
 """`mpmd-merge-user-fragments-into-scheduling-units`."""
 
 from __future__ import annotations
@@ -7,36 +6,6 @@ import pytest
 from fragment_texts import frag, function
 
 from util import check, diagnostics
-
-
-def test_one_phase_and_microbatch() -> None:
-    """Stage and counter come from whichever fragment has them."""
-    check(
-        """
-func.func @units(%p: !A) -> !A attributes {topology = #topo} {
-  %0 = mpmd.fragment<mesh="alpha", origin=["f"(1)]> (%p) (%x: tensor<4xf32>) {
-    %n = stablehlo.negate %x : tensor<4xf32>
-    mpmd.return %n : tensor<4xf32>
-  } : (!A) -> !A
-  %1 = mpmd.fragment<mesh="alpha", origin=["g"(1), "f"(1)], stage=0> (%0) {call_counter = 4 : ui32} (%x: tensor<4xf32>) {
-    %n = stablehlo.abs %x : tensor<4xf32>
-    mpmd.return %n : tensor<4xf32>
-  } : (!A) -> !A
-  return %1 : !A
-}
-""",
-        "mpmd-merge-user-fragments-into-scheduling-units",
-        """
-func.func @units(%arg0: !A) -> !A attributes {topology = #topo} {
-  %0 = mpmd.fragment<mesh="alpha", origin=["f"(1), "g"(1)], stage=0> (%arg0) {call_counter = 4 : ui32} (%arg1: tensor<4xf32>) {
-    %1 = stablehlo.negate %arg1 : tensor<4xf32>
-    %2 = stablehlo.abs %1 : tensor<4xf32>
-    mpmd.return %2 : tensor<4xf32>
-  } : (!A) -> !A
-  return %0 : !A
-}
-""",
-    )
 
 
 @pytest.mark.parametrize(

@@ -26,46 +26,6 @@ RULE = MergeRule((info("f"), info("g")), FragmentInfo((("f", 0), ("g", 0)), 1, 0
 ZERO = "{call_counter = 0 : ui32}"
 
 
-def test_group_is_pushed_behind_what_it_needs() -> None:
-    """The block is sorted after the merge."""
-    check(
-        """
-func.func @rule(%p: !A, %q: !A) -> (!A, !B) attributes {topology = #topo} {
-  %0 = mpmd.fragment<mesh="alpha", origin=["f"]> (%p) {call_counter = 0 : ui32} (%x: tensor<4xf32>) {
-    %n = stablehlo.negate %x : tensor<4xf32>
-    mpmd.return %n : tensor<4xf32>
-  } : (!A) -> !A
-  %1 = mpmd.transfer %0 : (!A) -> !B
-  %2 = mpmd.fragment<mesh="alpha", origin=[]> (%q) (%x: tensor<4xf32>) {
-    %n = stablehlo.sine %x : tensor<4xf32>
-    mpmd.return %n : tensor<4xf32>
-  } : (!A) -> !A
-  %3 = mpmd.fragment<mesh="alpha", origin=["g"]> (%2) {call_counter = 0 : ui32} (%x: tensor<4xf32>) {
-    %n = stablehlo.abs %x : tensor<4xf32>
-    mpmd.return %n : tensor<4xf32>
-  } : (!A) -> !A
-  return %3, %1 : !A, !B
-}
-""",
-        pipeline(RULE),
-        """
-func.func @rule(%arg0: !A, %arg1: !A) -> (!A, !B) attributes {topology = #topo} {
-  %0 = mpmd.fragment<mesh="alpha", origin=[]> (%arg1) (%arg2: tensor<4xf32>) {
-    %3 = stablehlo.sine %arg2 : tensor<4xf32>
-    mpmd.return %3 : tensor<4xf32>
-  } : (!A) -> !A
-  %1:2 = mpmd.fragment<mesh="alpha", origin=["f", "g"], stage=1> (%arg0, %0) {call_counter = 0 : ui32} (%arg2: tensor<4xf32>, %arg3: tensor<4xf32>) {
-    %3 = stablehlo.negate %arg2 : tensor<4xf32>
-    %4 = stablehlo.abs %arg3 : tensor<4xf32>
-    mpmd.return %3, %4 : tensor<4xf32>, tensor<4xf32>
-  } : (!A, !A) -> (!A, !A)
-  %2 = mpmd.transfer %1#0 : (!A) -> !B
-  return %1#1, %2 : !A, !B
-}
-""",
-    )
-
-
 def test_label_and_order_of_a_pair_with_a_bystander() -> None:
     """The target overwrites the label; what does not wait for the group comes before it."""
     rule = MergeRule((info("f", mesh="s0"), info("h", mesh="s0")), info("fh", 7, mesh="s0", stage=3))

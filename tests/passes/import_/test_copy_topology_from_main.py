@@ -9,30 +9,6 @@ from mpmd_trace.passes.import_.copy_topology_from_main import CopyTopologyFromMa
 PASS = "builtin.module(mpmd-copy-topology-from-main)"
 
 
-def test_the_callee_gets_the_topology_and_is_hidden() -> None:
-    check(
-        """
-        func.func @main(%a: !T) -> !T attributes {topology = #topo} {
-          %0 = mpmd.call @blk(%a) : (!T) -> !T
-          return %0 : !T
-        }
-        func.func @blk(%a: !T) -> !T {
-          return %a : !T
-        }
-        """,
-        PASS,
-        """
-        func.func @main(%a: !T) -> !T attributes {topology = #topo} {
-          %0 = mpmd.call @blk(%a) : (!T) -> !T
-          return %0 : !T
-        }
-        func.func private @blk(%a: !T) -> !T attributes {topology = #topo} {
-          return %a : !T
-        }
-        """,
-    )
-
-
 def test_other_functions_are_left_alone() -> None:
     text = """
         func.func @main(%a: !T) -> !T attributes {topology = #topo} {

@@ -8,38 +8,6 @@ PASS = "mpmd-generate-sdy-meshes-from-topology"
 TOPO = '#topo = #mpmd.topology<<"fast" : <["fast_x"=2]>>, <"slow" : <["slow_y"=2]>>>\n'
 
 
-def test_shardings_go_to_the_mesh_of_their_axes() -> None:
-    check(
-        """
-        module {
-          sdy.mesh @old = <["fast_x"=2, "slow_y"=2]>
-          func.func @main(%a: tensor<8x4xf32> {sdy.sharding = #sdy.sharding<@old, [{"fast_x"}, {?}]>},
-                          %b: tensor<8x4xf32> {sdy.sharding = #sdy.sharding<@old, [{}, {?}]>})
-              -> (tensor<8x4xf32> {sdy.sharding = #sdy.sharding<@old, [{"slow_y"}, {}]>})
-              attributes {topology = #topo} {
-            return %a : tensor<8x4xf32>
-          }
-        }
-        """,
-        PASS,
-        """
-        module {
-          sdy.mesh @empty_mesh = <[]>
-          sdy.mesh @fast = <["fast_x"=2]>
-          sdy.mesh @slow = <["slow_y"=2]>
-          func.func @main(%a: tensor<8x4xf32> {sdy.sharding = #sdy.sharding<@fast, [{"fast_x"}, {?}]>},
-                          %b: tensor<8x4xf32> {sdy.sharding = #sdy.sharding<@empty_mesh, [{}, {?}]>})
-              -> (tensor<8x4xf32> {sdy.sharding = #sdy.sharding<@slow, [{"slow_y"}, {}]>})
-              attributes {topology = #mpmd.topology<<"fast" : <["fast_x"=2]>>, <"slow" : <["slow_y"=2]>>,
-                                                    <"empty_mesh" : <[]>>>} {
-            return %a : tensor<8x4xf32>
-          }
-        }
-        """,
-        TOPO,
-    )
-
-
 def test_meshes_without_axes_and_maximal_meshes_stay() -> None:
     check(
         """

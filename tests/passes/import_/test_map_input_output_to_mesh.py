@@ -8,29 +8,6 @@ from mpmd_trace.diagnostics.messages import MpmdError
 PASS = "mpmd-map-input-output-to-mesh"
 
 
-def test_inputs_and_outputs() -> None:
-    check(
-        """
-        func.func @main(%a: !T, %b: !T, %c: !T {mhlo.memory_kind = "device"}) -> (!T, !T)
-            attributes {topology = #topo} {
-          %0 = stablehlo.add %a, %b : !T
-          return %0, %c : !T, !T
-        }
-        """,
-        PASS + "{input-assignment=0@p0,1@p1,2@p2#device output-assignment=1@p1}",
-        """
-        func.func @main(%a: !P0, %b: !P1, %c: !D2) -> (!T, !P1) attributes {topology = #topo} {
-          %0 = mpmd.unassign {origin = "user_in"} %a : (!P0) -> !T
-          %1 = mpmd.unassign {origin = "user_in"} %b : (!P1) -> !T
-          %2 = mpmd.unassign {origin = "user_in"} %c : (!D2) -> !T
-          %3 = stablehlo.add %0, %1 : !T
-          %4 = mpmd.assign {origin = "user_out"} %2 : (!T) -> !P1
-          return %3, %4 : !T, !P1
-        }
-        """,
-    )
-
-
 def test_one_value_returned_on_two_meshes() -> None:
     check(
         """

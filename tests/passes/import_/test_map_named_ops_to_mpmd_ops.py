@@ -8,38 +8,6 @@ def spec(assignment: str) -> str:
     return f"builtin.module(func.func(mpmd-map-named-ops-to-mpmd-ops{{assignment={assignment}}}))"
 
 
-def test_computations_and_tensors() -> None:
-    check(
-        """
-        func.func @main(%a: !T, %b: !T) -> !T attributes {topology = #topo} {
-          %0 = mpmd.named_computation<"enc"(1)> (%a, %b, %a) {foo = 1 : i32} (%x: !T, %y: !T, %z: !T) {
-            %9 = stablehlo.add %x, %y : !T
-            mpmd.return %9 : !T
-          } : (!T, !T, !T) -> !T
-          %1 = mpmd.named_tensor %0 name="pin" : !T
-          %2 = mpmd.named_tensor %1 name="other" : !T
-          return %2 : !T
-        }
-        """,
-        spec("enc@p0/3,pin@p1#pinned_host"),
-        """
-        func.func @main(%a: !T, %b: !T) -> !T attributes {topology = #topo} {
-          %0 = mpmd.assign {origin = "enc"} %a : (!T) -> !P0
-          %1 = mpmd.assign {origin = "enc"} %b : (!T) -> !P0
-          %2 = mpmd.fragment<mesh="p0", origin=["enc"(1)], stage=3> (%0, %1, %0)
-              (%x: !T, %y: !T, %z: !T) {
-            %9 = stablehlo.add %x, %y : !T
-            mpmd.return %9 : !T
-          } : (!P0, !P0, !P0) -> !P0
-          %3 = mpmd.unassign {origin = "enc"} %2 : (!P0) -> !T
-          %4 = mpmd.assign {origin = "pin"} %3 : (!T) -> !H1
-          %5 = mpmd.unassign {origin = "pin"} %4 : (!H1) -> !T
-          return %5 : !T
-        }
-        """,
-    )
-
-
 def test_one_unassign_per_result_in_order() -> None:
     check(
         """

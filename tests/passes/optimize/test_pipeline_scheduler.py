@@ -16,7 +16,7 @@ from mpmd_trace.ir.text import parse
 from mpmd_trace.passes.block_order import Join, scan_order
 from mpmd_trace.passes.manager import run_passes
 from mpmd_trace.passes.optimize.pipeline_scheduler import PipelineScheduler
-from mpmd_trace.passes.optimize.schedules import SCHEDULES, Comparator, Order, Unit
+from mpmd_trace.passes.optimize.schedules import SCHEDULES, Comparator, Order
 
 VECTORS: list[tuple[str, int, int, dict[str, str]]] = [
     (
@@ -151,52 +151,6 @@ def test_the_sparse_form_gives_the_order_of_the_pairs(case: tuple[str, str, list
     assert module.to_generic() == other.to_generic()
 
 
-@st.composite
-def units_of_a_mesh(draw: st.DrawFn, name: str) -> list[Unit]:
-    """The units of one mesh, in any order; of some kinds several, or none."""
-    meshes, microbatches = draw(st.integers(1, 6)), draw(st.integers(1, 9))
-    mesh = draw(st.integers(0, meshes - 1))
-    stages: list[int | None] = [mesh, mesh + meshes] if name.startswith("Circular") else [None]
-    kinds = [(0, False), (1, False), (1, True)]
-    if name.startswith("Parallel"):
-        kinds = kinds[:1]
-    keys = [(s, t, w, c) for s in stages for t, w in kinds for c in range(microbatches)]
-    if not name.startswith(("Circular", "Parallel")):  # these refuse two of a kind
-        keys += draw(st.lists(st.sampled_from(keys), max_size=5))
-    keys = draw(st.permutations(keys))[draw(st.integers(0, len(keys) - 1)) :]
-    return [Unit(i, f"m{mesh}", mesh, meshes, t, c, s, w) for i, (s, t, w, c) in enumerate(keys)]
-
-
-@pytest.mark.parametrize("name", SCHEDULES)
-@settings(max_examples=15, deadline=None)
-@given(st.data())
-def test_pairs_and_constraints_have_one_closure(name: str, data: st.DataObject) -> None:
-    units = data.draw(units_of_a_mesh(name))
-    schedule = SCHEDULES[name]
-    found = schedule.constraints(units)
-    assert found is not None
-    n = len(units)
-    direct = {(a.index, b.index) for a in units for b in units if a is not b and schedule.before(a, b)}
-    given_edges = {(a.index, b.index) for a, b in found.edges if a is not b}
-    for firsts, seconds in found.barriers:
-        given_edges |= {(a.index, b.index) for a in firsts for b in seconds}
-    for chain in found.chains:
-        for left, right in itertools.pairwise(chain):
-            given_edges |= {(a.index, b.index) for a in left for b in right}
-    assert _closure(n, direct) == _closure(n, given_edges)
-
-
-def _closure(n: int, edges: set[tuple[int, int]]) -> list[int]:
-    reach = [0] * n
-    for a, b in edges:
-        reach[a] |= 1 << b
-    for k in range(n):
-        for i in range(n):
-            if reach[i] >> k & 1:
-                reach[i] |= reach[k]
-    return reach
-
-
 @pytest.mark.parametrize("name", ["Circular", "CircularWithReversedBackward"])
 def test_the_halves_of_a_backward_stay_together(name: str) -> None:
     before = parse(pipeline(2, 4, stages_per_mesh=2, split_backward=True))
@@ -271,15 +225,6 @@ def _scans(preds: list[list[int]]) -> list[int]:
         assert len(left) < len(todo)
         todo = left
     return order
-
-
-@given(st.permutations(range(9)), st.sets(st.tuples(st.integers(0, 8), st.integers(0, 8))))
-def test_scan_order_is_that_of_the_literal_scans(rank: list[int], pairs: set[tuple[int, int]]) -> None:
-    preds: list[list[int]] = [[] for _ in rank]
-    for a, b in sorted(pairs):
-        if rank[a] < rank[b]:
-            preds[b].append(a)
-    assert scan_order(preds) == _scans(preds)
 
 
 @given(st.permutations(range(10)), st.integers(1, 9), st.sets(st.tuples(st.integers(0, 9), st.integers(0, 9))))
