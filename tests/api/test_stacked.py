@@ -281,43 +281,6 @@ def test_outputs_per_layer_caches_keys_and_checkpoints_around(reverse):
     same(again, jax.jit(run(jax.lax.scan))(args[0], jax.device_get(got[1]), *args[2:]), rtol=1e-4)
 
 
-def test_an_equinox_model_of_stacked_layers():
-    class Block(eqx.Module):
-        linear: eqx.nn.Linear
-        scale: float = eqx.field(static=True, default=0.5)
-
-        def __call__(self, x):
-            return x + self.scale * jnp.tanh(jax.vmap(self.linear)(x))
-
-    class Model(eqx.Module):
-        blocks: Block
-        head: eqx.nn.Linear
-
-        def __init__(self, key):
-            keys = jax.random.split(key, LAYERS)
-            self.blocks = eqx.filter_vmap(lambda k: Block(eqx.nn.Linear(WIDTH, WIDTH, key=k)))(keys)
-            self.head = eqx.nn.Linear(WIDTH, 1, key=key)
-
-        def __call__(self, x):
-            arrays, rest = eqx.partition(self.blocks, eqx.is_array)
-            x, _ = mt.scan(lambda x, block: (eqx.combine(block, rest)(x), None), x, arrays, name="blocks")
-            return jax.vmap(self.head)(x)
-
-    @eqx.filter_value_and_grad
-    def loss(model, x):
-        return jnp.mean(model(x) ** 2)
-
-    def step(model, x):
-        value, gradients = loss(model, x)
-        return eqx.apply_updates(model, jax.tree.map(lambda g: -0.1 * g, gradients)), value
-
-    model = Model(jax.random.key(0))
-    got = mt.filter_jit(step, config(schedule=None))(model, batch())
-    want = eqx.filter_jit(step)(model, batch())
-    same(eqx.filter(got, eqx.is_array), eqx.filter(want, eqx.is_array))
-    assert got[0].blocks.linear.weight.sharding.spec[0] == "stage"
-
-
 @pytest.mark.parametrize("checkpointed", [False, True])
 def test_scans_of_model_code_are_named_from_outside(checkpointed):
     @jax.custom_vjp

@@ -36,9 +36,9 @@ def launch(*arguments: object, **variables: object) -> subprocess.CompletedProce
 
 
 def checks() -> list[str]:
-    """The names of the functions of `multi_process_program.py` that check something."""
-    tree = ast.parse((HERE / "together.py").read_text(encoding="utf-8"))
-    functions = [node for node in tree.body if isinstance(node, ast.FunctionDef)]
+    """Return the names of the functions of `together.py` and `together_files.py` that check something."""
+    trees = [ast.parse((HERE / file).read_text(encoding="utf-8")) for file in ("together.py", "together_files.py")]
+    functions = [node for tree in trees for node in tree.body if isinstance(node, ast.FunctionDef)]
     return [f.name for f in functions if any(isinstance(d, ast.Name) and d.id == "check" for d in f.decorator_list)]
 
 

@@ -8,11 +8,9 @@ from __future__ import annotations
 
 import logging
 import os
-import shutil
 import sys
 import time
 import warnings
-from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -21,129 +19,40 @@ import jax.numpy as jnp
 import numpy as np
 import orbax.checkpoint as ocp
 from jax._src import distributed
-from jax.sharding import Mesh, NamedSharding, PartitionSpec
+from jax.sharding import NamedSharding, PartitionSpec
 
 sys.path.insert(0, str(Path(__file__).parents[1]))
+import together_files  # noqa: F401 (its checks)
+from comparing import (
+    ACROSS,
+    CHECKS,
+    IN_TURNS,
+    ONE_EACH,
+    SECOND_ALONE,
+    STAGES,
+    UNEQUAL,
+    WIDTH,
+    Places,
+    batch,
+    check,
+    close,
+    forward,
+    layer,
+    run,
+    same,
+    topology,
+    train,
+    values,
+    weights,
+)
+
 import mpmd_trace as mt
 import shared_work
-from mpmd_trace.api import safetensors_files
 from mpmd_trace.backend import load
 from mpmd_trace.backend.distribution.job import current
 
-#: For each mesh its devices: (process, number there).
-Places = Mapping[str, list[tuple[int, int]]]
-CHECKS: list[Callable[[], None]] = []
-WIDTH = 8
 #: Host arrays are repeated on purpose; a test of its own reads the warning.
 REPEATED = ".* of host arrays come again"
-
-
-def check(fn: Callable[[], None]) -> Callable[[], None]:
-    CHECKS.append(fn)
-    return fn
-
-
-def topology(places: Places, here: bool) -> dict[str, Mesh]:
-    """The meshes, over all processes or as many devices of this one."""
-    local = iter(jax.local_devices())
-    known: dict[tuple[int, int], jax.Device] = {}
-    found = {}
-    for name, those in places.items():
-        for p, n in those:
-            if (p, n) not in known:
-                known[p, n] = next(local) if here else jax.local_devices(process_index=p)[n]
-        devices = [known[place] for place in those]
-        found[name] = Mesh(np.array(devices), ("x",))
-    return found
-
-
-STAGES = {"m0": [(0, 0), (0, 1)], "m1": [(1, 0), (1, 1)]}
-IN_TURNS = {"m0": [(0, 0)], "m1": [(1, 0)], "m2": [(0, 1)], "m3": [(1, 1)]}
-ACROSS = {"m0": [(0, 0), (1, 0)], "m1": [(0, 1), (1, 1)]}
-UNEQUAL = {"m0": [(1, 0), (1, 1)], "m1": [(0, 0)]}
-ONE_EACH = {"m0": [(0, 0)], "m1": [(1, 0)]}
-SECOND_ALONE = {"m0": [(1, 0)], "m1": [(1, 1)]}
-
-
-def values(tree: Any) -> Any:
-    """As `mpmd_trace.fetch`, for arrays of this process alone."""
-    is_key = lambda x: jax.dtypes.issubdtype(x.dtype, jax.dtypes.prng_key)  # noqa: E731
-    return jax.tree.map(lambda x: jnp.asarray(x) if is_key(x) else np.asarray(x), tree)
-
-
-def same(found: Any, expected: Any) -> None:
-    assert jax.tree.structure(found) == jax.tree.structure(expected)
-    for a, b in zip(jax.tree.leaves(found), jax.tree.leaves(expected), strict=True):
-        assert (a.shape, a.dtype) == (b.shape, b.dtype)
-        if jax.dtypes.issubdtype(a.dtype, jax.dtypes.prng_key):
-            a, b = jax.random.key_data(a), jax.random.key_data(b)
-        assert np.asarray(a).tobytes() == np.asarray(b).tobytes(), (a, b)
-
-
-def close(found: Any, expected: Any) -> None:
-    is_key = lambda x: jax.dtypes.issubdtype(x.dtype, jax.dtypes.prng_key)  # noqa: E731
-    found, expected = (
-        jax.tree.map(lambda x: jax.random.key_data(x) if is_key(x) else x, tree) for tree in (found, expected)
-    )
-    jax.tree.map(lambda a, b: np.testing.assert_allclose(a, b, rtol=2e-5, atol=1e-6), found, expected)
-
-
-def run(
-    step: Callable[..., Any], args: tuple[Any, ...], places: Places, *, plain: bool = True, **options: Any
-) -> mt.Jitted:
-    """Call the step on its own results, everywhere and here."""
-    names = options.pop("names", None) or {f"f{i}": f"m{i}" for i in range(len(places))}
-    jit = options.pop("jit", {})
-    results = []
-    for here in (False, True):
-        made = mt.make_config(topology(places, here), names, **options)
-        jitted = mt.jit(step, made, **jit)
-        state, *rest = args
-        for _ in range(2):
-            state, out = jitted(state, *rest)
-        results.append(mt.fetch((state, out)) if not here else values((state, out)))
-        if not here:
-            everywhere = jitted
-    same(*results)
-    if plain:
-        state, *rest = args
-        with jax.default_device(jax.local_devices()[0]):
-            for _ in range(2):
-                state, out = jax.jit(step)(state, *rest)
-        close(results[0], values((state, out)))
-    return everywhere
-
-
-def layer(w: jax.Array, x: jax.Array) -> jax.Array:
-    return jnp.tanh(x @ w)
-
-
-def forward(ws: list[Any], x: Any) -> Any:
-    for i, w in enumerate(ws):
-        x = mt.named_computation(layer, name=f"f{i}")(w, x)
-    return x
-
-
-def train(ws: list[Any], batch: Any) -> tuple[list[Any], Any]:
-    """The weights after a step, and the loss."""
-
-    def loss(ws: list[Any], x: Any) -> Any:
-        return jnp.mean(forward(ws, x) ** 2)
-
-    total, grads = jnp.zeros(()), jax.tree.map(jnp.zeros_like, ws)
-    for i in range(batch.shape[0]):
-        value, more = mt.call(jax.value_and_grad(loss), call_counter=i)(ws, batch[i])
-        total, grads = total + value, jax.tree.map(jnp.add, grads, more)
-    return [w - 0.1 * g for w, g in zip(ws, grads, strict=True)], total
-
-
-def weights(count: int) -> list[np.ndarray[Any, Any]]:
-    generator = np.random.default_rng(0)
-    return [(0.5 * generator.normal(size=(WIDTH, WIDTH))).astype(np.float32) for _ in range(count)]
-
-
-def batch(microbatches: int = 3) -> np.ndarray[Any, Any]:
-    return np.random.default_rng(1).normal(size=(microbatches, 4, WIDTH)).astype(np.float32)
 
 
 @check
@@ -475,100 +384,6 @@ def large_arrays() -> None:
     expected = mt.fetch(compiled(large, x))
     for _ in range(3):
         same(mt.fetch(compiled.measure(large, x)[0]), expected)
-
-
-@check
-def saved_and_restored() -> None:
-    """A run that goes on from its checkpoint is the one that was not interrupted, bit for bit; also elsewhere."""
-
-    def compiled(places: Places) -> mt.Compiled:
-        made = mt.make_config(topology(places, False), {"f0": "m0", "f1": "m1"})
-        return mt.jit(train, made).lower(weights(2), batch()).compile()
-
-    program = compiled(STAGES)
-    (state,) = mt.place(program, weights(2))
-    folder = os.environ["FOLDER"]
-    for number in range(3):
-        if number == 1:
-            mt.save(os.path.join(folder, "saved"), {"weights": state, "key": jax.random.key(3), "count": 5})
-        state, value = program(state, batch())
-    last = mt.fetch((state, value))
-    manager = ocp.CheckpointManager(os.path.join(folder, "managed"), item_handlers=mt.checkpoint.checkpoint_handler())
-    manager.save(7, args=ocp.args.PyTreeSave(state))
-    manager.wait_until_finished()
-    for places in (STAGES, UNEQUAL, ACROSS):
-        other = program if places is STAGES else compiled(places)
-        like = {"weights": mt.abstract(other), "key": jax.random.key(0), "count": 0}
-        found = mt.restore(os.path.join(folder, "saved"), like)
-        assert jax.random.key_data(found["key"])[1] == 3 and found["count"] == 5
-        state = found["weights"]
-        for _ in range(2):
-            state, value = other(state, batch())
-        (same if places is STAGES else close)(mt.fetch((state, value)), last)
-    wanted = mt.abstract(compiled(UNEQUAL))
-    arguments = ocp.checkpoint_utils.construct_restore_args(wanted)
-    assert manager.latest_step() == 7
-    same(mt.fetch(mt.restore(os.path.join(folder, "managed"), wanted)), last[0])
-    restored = manager.restore(7, args=ocp.args.PyTreeRestore(wanted, restore_args=arguments))
-    same(mt.fetch(restored), last[0])
-    manager.close()
-    try:
-        mt.save(os.path.join(folder, "saved"), state)
-    except mt.MpmdError as error:
-        assert "exists" in str(error)
-    else:
-        raise AssertionError("a checkpoint is overwritten")
-    mt.save(os.path.join(folder, "saved"), state, overwrite=True)
-    assert sorted(os.listdir(folder)) == ["managed", "saved"]
-    same(mt.fetch(mt.restore(os.path.join(folder, "saved"), state)), mt.fetch(state))
-
-
-@check
-def safetensors_of_several_processes() -> None:
-    """Each process writes the tensors that it has, and opens the files with those that it wants."""
-
-    def like(places: Places) -> Any:
-        made = mt.make_config(topology(places, False), {"f0": "m0", "f1": "m1"})
-        return mt.abstract(mt.jit(train, made).lower(weights(2), batch()).compile())
-
-    def spread(x: Any, sharding: Any) -> Any:
-        return jax.make_array_from_callback(x.shape, sharding, lambda i: x[i], dtype=x.dtype)
-
-    folder = os.environ["FOLDER"] + ".safetensors"
-    state = [spread(x, spec.sharding) for x, spec in zip(weights(2), like(STAGES), strict=True)]
-    names = {r"(\d)": mt.checkpoint.StoredAs(r"model.layers.\1.weight", transpose=True)}
-    write_file = safetensors_files._write_file
-
-    def late(*given: Any) -> None:  # process 0 puts the files in their places, which must wait for the others
-        time.sleep(0.5 * jax.process_index())
-        write_file(*given)
-
-    safetensors_files._write_file = late
-    mt.checkpoint.save_safetensors(folder, state, names=names)
-    safetensors_files._write_file = write_file
-    own = f"model-0000{jax.process_index() + 1}-of-00002.safetensors"
-    mine = f"{folder}.of.{jax.process_index()}"
-    os.mkdir(mine)
-    for name in (own, "model.safetensors.index.json"):
-        shutil.copy(os.path.join(folder, name), mine)
-    same(mt.fetch(mt.restore(mine, like(STAGES), names=names)), weights(2))
-    for places in (UNEQUAL, ACROSS, SECOND_ALONE):
-        same(mt.fetch(mt.restore(folder, like(places), names=names)), weights(2))
-    mt.checkpoint.save_safetensors(
-        folder, [x + 1 for x in weights(2)], names=names, overwrite=True
-    )  # by the first alone
-    same(mt.fetch(mt.restore(folder, like(STAGES), names=names)), [x + 1 for x in weights(2)])
-    assert os.listdir(folder) == ["model.safetensors"]
-    mt.checkpoint.save_safetensors(folder, state, names=names, overwrite=True)
-    same(mt.fetch(mt.restore(folder, like(STAGES), names=names)), weights(2))
-    rows = NamedSharding(topology(ACROSS, False)["m0"], PartitionSpec("x"))
-    across = [spread(x, rows) for x in weights(2)]
-    try:
-        mt.checkpoint.save_safetensors(folder, across, overwrite=True)
-    except mt.MpmdError as error:
-        assert "0 is in parts on several processes, of which none has all" in str(error)
-    else:
-        raise AssertionError("nobody has all of it")
 
 
 @check
