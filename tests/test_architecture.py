@@ -59,10 +59,14 @@ def _imports(name: str, file: Path) -> tuple[tuple[str, int], ...]:
     return tuple(_found_imports(name, file))
 
 
+@functools.cache
+def _nodes(file: Path) -> tuple[ast.AST, ...]:
+    return tuple(ast.walk(ast.parse(file.read_text(encoding="utf-8"))))
+
+
 def _found_imports(name: str, file: Path) -> Iterator[tuple[str, int]]:
-    tree = ast.parse(file.read_text(encoding="utf-8"))
     package = name.split(".") if file.name == "__init__.py" else name.split(".")[:-1]
-    for node in ast.walk(tree):
+    for node in _nodes(file):
         if isinstance(node, ast.Import):
             for alias in node.names:
                 yield alias.name, node.lineno
@@ -178,9 +182,8 @@ def test_imports_inside_of_functions_say_why() -> None:
 
 def _unexplained(file: Path) -> Iterator[int]:
     """The lines of imports inside of functions without a comment on them, above them or at the import above."""
-    text = file.read_text(encoding="utf-8")
-    lines = text.splitlines()
-    for function in ast.walk(ast.parse(text)):
+    lines = file.read_text(encoding="utf-8").splitlines()
+    for function in _nodes(file):
         if not isinstance(function, ast.FunctionDef | ast.AsyncFunctionDef):
             continue
         explained = 0  # the line below the last import with a reason
