@@ -270,10 +270,11 @@ def messages_with_code() -> dict[str, str]:
     result: dict[str, str] = {}
     for path in sorted(SOURCES.rglob("*.py")):
         tree = ast.parse(path.read_text())
-        is_docs = {id(n.value) for n in ast.walk(tree) if isinstance(n, ast.Expr)}
-        inside = {id(v) for n in ast.walk(tree) if isinstance(n, ast.JoinedStr) for v in n.values}
-        for node in ast.walk(tree):
-            if isinstance(node, ast.Constant | ast.JoinedStr) and id(node) not in is_docs | inside:
+        nodes = list(ast.walk(tree))
+        other = {id(n.value) for n in nodes if isinstance(n, ast.Expr)}  # docstrings
+        other |= {id(v) for n in nodes if isinstance(n, ast.JoinedStr) for v in n.values}
+        for node in nodes:
+            if isinstance(node, ast.Constant | ast.JoinedStr) and id(node) not in other:
                 text = text_of(node)
                 if len(text) > 40 and " " in text and text[0] != "<" and CODE.search(text):  # no HTML
                     result[text] = str(path.relative_to(SOURCES))

@@ -19,7 +19,7 @@ from injections import inject
         ("kill", 0, ()),
         pytest.param("stop", 1, (), marks=pytest.mark.nightly),
         pytest.param("withhold", 1, (), marks=pytest.mark.nightly),
-        ("cut", 1, ()),
+        pytest.param("cut", 1, (), marks=pytest.mark.nightly),
         ("bug", 1, ()),
         pytest.param("withhold", 0, ("measured",), marks=pytest.mark.nightly),
     ],

@@ -165,6 +165,7 @@ for number in range(3):
         assert "[1] mpmd_trace: error: process 1 cannot go on" in done.stderr and done.returncode in (0, 1), said
 
 
+@pytest.mark.nightly
 def test_what_is_fetched_slowly_comes_after_the_end_of_its_sender(tmp_path: Path) -> None:
     script = tmp_path / "slow.py"
     script.write_text(
