@@ -60,7 +60,7 @@ test: lint pytest
 pytest: $(STAMP)
 	$(BIN)/python -m pytest -n 2 --dist worksteal $(PYTEST_ARGS)
 
-# What `make test` leaves out: nine of ten generated programs, the benchmarks at their smallest sizes, the docs site.
+# What `make test` leaves out: most generated programs, the benchmarks at their smallest sizes, the docs site.
 nightly: $(STAMP)
 	$(BIN)/python -m pytest -n 2 --dist worksteal -m nightly $(PYTEST_ARGS)
 

@@ -26,7 +26,7 @@ ELSEWHERE = {"char_gpt", "elastic"}
 
 
 #: Run every time; the others, whose models have tests of their own, in `make nightly`.
-EACH_TIME = {"generate", "moe"}
+EACH_TIME = {"generate"}
 
 
 @pytest.mark.parametrize(
