@@ -13,9 +13,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from mpmd_trace.ir.types import tensor
-from mpmd_trace.passes.hoisting.evict_copies import Held, Room
 from mpmd_trace.passes.hoisting.gathered_params import Copy, Timeline
-from mpmd_trace.passes.hoisting.selection import HoistedExpr
+from mpmd_trace.passes.hoisting.select_hoists import Held, HoistedExpr, Room
 from mpmd_trace.passes.hoisting.value_numbering import Expression
 
 FRAGMENTS, LAUNCH = 12, 5.0

@@ -20,8 +20,7 @@ from mpmd_trace.ir.types import mesh_tensor
 from mpmd_trace.passes.base import FunctionPass, option
 from mpmd_trace.passes.hoisting.cost import HoistCost
 from mpmd_trace.passes.hoisting.gathered_params import Timeline
-from mpmd_trace.passes.hoisting.select_hoists import Gather, HoistChoice, Limits, choose
-from mpmd_trace.passes.hoisting.selection import HoistedExpr
+from mpmd_trace.passes.hoisting.select_hoists import Gather, HoistChoice, HoistedExpr, Limits, choose
 from mpmd_trace.passes.hoisting.value_numbering import Expression, KnownExpressions, ValueNumbering, parts_of
 from mpmd_trace.passes.memory.liveness import Places
 from mpmd_trace.passes.memory.reserved import Reserved, room_on

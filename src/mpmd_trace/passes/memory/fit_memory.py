@@ -15,9 +15,8 @@ from mpmd_trace.ir.shardings import mesh_symbols
 from mpmd_trace.ir.types import MeshTensorType, mesh_tensor
 from mpmd_trace.passes.base import FunctionPass, option
 from mpmd_trace.passes.fragment_info import call_counter, set_call_counter
-from mpmd_trace.passes.memory.activations import HOW, Forward, Option, Stage, stages_of
+from mpmd_trace.passes.memory.activations import HOW, Forward, Option, Recomputed, Stage, stages_of, work_of
 from mpmd_trace.passes.memory.liveness import Change, Liveness, Places
-from mpmd_trace.passes.memory.recompute import Recomputed, work_of
 from mpmd_trace.passes.memory.remarks import MEMORY
 from mpmd_trace.passes.memory.reserved import Reserved, room_on
 from mpmd_trace.passes.sharding.edges import SHARDING, in_sharding, per_value, set_fragment_sharding, sharding_list
