@@ -33,6 +33,9 @@ class Pass:
 
     name: ClassVar[str]
     summary: ClassVar[str]
+    #: What a program has if there is anything to do (`contents` of passes/pipelines.py), or one of several such things;
+    #: none: who knows.
+    only_with: ClassVar[tuple[str, ...]] = ()
 
     def run(self, module: Module, diagnostics: Diagnostics) -> bool:
         raise NotImplementedError

@@ -7,6 +7,9 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
 
+from mpmd_trace.ir.bodies import remembered
+from mpmd_trace.ir.core import Region
+from mpmd_trace.ir.ops import Module
 from mpmd_trace.passes.base import Pass
 from mpmd_trace.passes.canonicalize_mpmd import CanonicalizeMpmd
 from mpmd_trace.passes.common.absorb_inferred_fragments import AbsorbInferredFragments
@@ -128,16 +131,50 @@ __all__ = ["passes_of", "pipeline", "reference_pipeline"]
 
 
 def passes_of(
-    request: PartitionRequest, user_rules: Callable[[], UserRules] | None = None, *, alias_bodies: bool = False
+    request: PartitionRequest,
+    user_rules: Callable[[], UserRules] | None = None,
+    *,
+    alias_bodies: bool = False,
+    module: Module | None = None,
 ) -> Iterator[list[Pass]]:
-    """Yield the passes of each phase: the reference's, unless the request asks for more than it has."""
+    """Yield the passes of each phase: the reference's, unless the request asks for more than it has.
+
+    Those of `mpmd_trace.jit` that have nothing to do in the `module`, as it is when a phase begins, are left out.
+    """
     options = request.options
     ours = options.mpmd_merge_backward_with_forward or options.mpmd_merge_forward_with_backward
     exact = options.placement == "reference" and not options.mpmd_equal_microbatches and not ours
     if request.step is None and exact:
         yield from reference_pipeline(request, alias_bodies=alias_bodies)
     else:
-        yield from pipeline(request, user_rules, alias_bodies=alias_bodies)
+        for passes in pipeline(request, user_rules, alias_bodies=alias_bodies):
+            known = None if module is None or request.step is None else contents(module)
+            yield [one for one in passes if known is None or not one.only_with or not known.isdisjoint(one.only_with)]
+
+
+def contents(module: Module) -> frozenset[str]:
+    """Return what a program has that passes may ask for: ops, by name, and some other things."""
+    names: set[str] = {"outlined functions"} if module.outlined else set()
+    for function in module.functions:
+        for op in (op for block in function.regions[0].blocks for op in block):
+            names.add(op.name)
+            inside = frozenset().union(*map(_names_in, op.regions))
+            names |= inside
+            if not inside.isdisjoint(_NAMED) or (op.name in _NAMED and not function.is_mpmd):
+                names.add("nested names")
+        if function.topology is not None and any(mesh.size > 1 for mesh in function.topology.meshes.values()):
+            names.add("several devices")
+    return frozenset(names)
+
+
+_NAMED = frozenset({"mpmd.named_computation", "mpmd.named_tensor", "mpmd.broadcast", "mpmd.reduce"})
+
+
+def _names_in(region: Region) -> frozenset[str]:
+    def find() -> frozenset[str]:
+        return frozenset(op.name for op in region.walk())
+
+    return remembered(region, "names of ops", find) if region.frozen else find()
 
 
 def _when(condition: object, *passes: Pass) -> Sequence[Pass]:
@@ -302,7 +339,7 @@ def pipeline(
         *(_placed(request) if cut else infer_mesh(options, request.same_mesh, jit)),
         *_when(jit and cut, GatherIndices(stay=not uniform)),
         *_when(not late, *merge_inferred(False)),
-        EnforceInputOutputEquisharding(request.same_mesh),
+        *_when(request.same_mesh, EnforceInputOutputEquisharding(request.same_mesh)),
         # User fragments become what a schedule orders.
         FragmentDedup(),
         FragmentDce(),

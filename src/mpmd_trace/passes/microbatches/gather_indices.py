@@ -59,6 +59,7 @@ class GatherIndices(FunctionPass):
 
     name = "mpmd-gather-indices"
     summary = "make the indices of microbatches by one fragment a mesh"
+    only_with = ("mpmd.call",)
     mpmd_only = True
     entry_only = True
     stay: bool = option(True, "mark the fragment, which else might be merged with one of a microbatch")

@@ -75,6 +75,7 @@ class SplitLoops(Pass):
 
     name = "mpmd-split-loops"
     summary = "one loop for each mesh where the values of a loop are independent"
+    only_with = ("stablehlo.while",)
 
     def run(self, module: Module, diagnostics: Diagnostics) -> bool:
         return change_each(module, ("stablehlo.while",), _divide_all)
