@@ -124,7 +124,7 @@ def save(fails: bool, path: str, x: Any) -> None:
             def save(self, path: str, arrays: Any) -> None:
                 raise OSError(28, "No space left on device")
 
-        saving._checkpointer = Full
+        saving.checkpointer_of_job = Full  # type: ignore[assignment]
     try:
         mt.save(path, {"x": x})
     except mt.MpmdError as error:

@@ -9,6 +9,7 @@ from typing import Any
 import jax
 import numpy as np
 
+from mpmd_trace.backend.distribution.job import current
 from mpmd_trace.diagnostics.messages import MpmdError
 from mpmd_trace.jax_compat.layouts import elsewhere
 
@@ -20,6 +21,12 @@ def orbax() -> Any:
     except ImportError as error:
         raise MpmdError("saving and restoring need orbax; install it with: pip install 'mpmd_trace[train]'") from error
     return ocp
+
+
+def checkpointer_of_job() -> Any:
+    """Return a checkpointer of orbax, which knows the arrays of a job of several processes if this is one."""
+    ocp = orbax()
+    return ocp.PyTreeCheckpointer() if current() is None else ocp.Checkpointer(checkpoint_handler())
 
 
 class _Whole:

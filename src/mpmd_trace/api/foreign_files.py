@@ -16,11 +16,10 @@ import jax
 import numpy as np
 
 from mpmd_trace.api.checkpoint_folders import has_checksums
-from mpmd_trace.api.checkpoints import checkpoint_handler, orbax
+from mpmd_trace.api.checkpoints import checkpointer_of_job, orbax
 from mpmd_trace.api.filter_jit import is_dynamic
 from mpmd_trace.api.saved_arrays import Saved, saved_arrays
 from mpmd_trace.api.stored_as import Rule, by_name, dotted
-from mpmd_trace.backend.distribution.job import current
 from mpmd_trace.diagnostics.internal import in_words
 from mpmd_trace.diagnostics.messages import MpmdError
 
@@ -95,7 +94,7 @@ class OrbaxTree(Mapping[str, Any]):
             return ocp.ArrayRestoreArgs(sharding=spec.sharding, global_shape=spec.shape, dtype=spec.dtype)
 
         result: dict[str, Any] = {}
-        with _checkpointer() as checkpointer:
+        with checkpointer_of_job() as checkpointer:
             for item, folder in self._folders.items():
                 structure = jax.tree.structure(self._trees[item], is_leaf=_is_type)
                 names = [name for name, _ in self._named(self._trees[item], item)]
@@ -129,11 +128,6 @@ def _in_item(item: str, name: str) -> str:
 def _is_placed(spec: Any) -> bool:
     sharding = getattr(spec, "sharding", None)
     return isinstance(sharding, jax.sharding.NamedSharding) and bool(sharding.addressable_devices)
-
-
-def _checkpointer() -> Any:
-    ocp = orbax()
-    return ocp.PyTreeCheckpointer() if current() is None else ocp.Checkpointer(checkpoint_handler())
 
 
 @contextlib.contextmanager

@@ -92,15 +92,14 @@ def initialize(
     if transfers != "device_put":
         distributed.transfers()  # an error before the others are waited for
     try:
-        coordinator = distributed.join(
+        own = distributed.join(
             address,
             count,
             process,
             local_device_ids=local_device_ids,
             bind=os.environ.get("JAX_COORDINATOR_BIND_ADDRESS", address),
             served=SERVED in os.environ,
-            host=lambda found: host or jobs.own_address(found),
-            is_reachable=jobs.is_reachable,
+            host=host,
             patience=patience,
         )
     except distributed.NotCome as error:
@@ -111,7 +110,6 @@ def initialize(
         text = f"process 0 cannot listen at {error.address}, the address of the coordinator"
         raise mistake(f"{text}: another program has the port, or another host the address") from None
     number, total = distributed.place_in_job()
-    own = host or jobs.own_address(coordinator)
     peers = Peers(distributed.shared_store(), number, total, own, patience, distributed.is_from_elsewhere)
     jobs.begin(Job(peers, transfers, own))
     leave_at_the_end(peers, launched=SERVED in os.environ)

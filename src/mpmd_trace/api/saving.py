@@ -11,7 +11,7 @@ import jax
 import numpy as np
 
 from mpmd_trace.api.checkpoint_folders import Replacement, check, complete
-from mpmd_trace.api.checkpoints import checkpoint_handler, orbax
+from mpmd_trace.api.checkpoints import checkpointer_of_job, orbax
 from mpmd_trace.api.compiled import Compiled
 from mpmd_trace.api.filter_jit import is_dynamic
 from mpmd_trace.api.foreign import restore_foreign
@@ -29,11 +29,6 @@ from mpmd_trace.jax_compat.tracing import is_key, key_implementation
 
 #: What the names of saved numbers begin with, which are not arrays.
 _NUMBER = "number "
-
-
-def _checkpointer() -> Any:
-    ocp = orbax()
-    return ocp.PyTreeCheckpointer() if current() is None else ocp.Checkpointer(checkpoint_handler())
 
 
 def _named(tree: Any) -> dict[str, Any]:
@@ -71,7 +66,7 @@ def save(path: str | os.PathLike[str], tree: Any, *, overwrite: bool = False) ->
     arrays |= {name: np.asarray(number) for name, number in _numbers(tree).items()}
     new = Replacement(path, overwrite=overwrite)
     try:
-        with _working(f"save to {path}", together=True), _checkpointer() as checkpointer:
+        with _working(f"save to {path}", together=True), checkpointer_of_job() as checkpointer:
             checkpointer.save(new.folder, arrays)
     except MpmdError:
         job = current()
@@ -139,7 +134,7 @@ def restore(
         return restore_foreign(path, tree, names, cast=cast, on_host=is_program)
     ocp = orbax()
     wanted = _named(tree)
-    with _checkpointer() as checkpointer:
+    with checkpointer_of_job() as checkpointer:
         with _working(f"restore from {path}", " (it may be damaged)"):
             entries = _saved(checkpointer.metadata(path))
         saved = saved_arrays(entries)

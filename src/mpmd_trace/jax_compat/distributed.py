@@ -6,6 +6,7 @@ import atexit
 import contextlib
 import ctypes
 import signal
+import socket
 import threading
 import time
 from collections.abc import Callable, Sequence
@@ -51,11 +52,10 @@ def join(
     local_device_ids: Sequence[int] | None,
     bind: str | None,
     served: bool,
-    host: Callable[[str], str],
-    is_reachable: Callable[[str], bool],
+    host: str | None,
     patience: float,
 ) -> str:
-    """Join the job, so that the devices of all processes are there; the address of the coordination service.
+    """Join the job, so that the devices of all processes are there; return the address of this process for others.
 
     Processes whose peer dies go on, and are told by us.
 
@@ -66,8 +66,7 @@ def join(
         local_device_ids: as in `jax.distributed.initialize`.
         bind: where process 0 listens.
         served: whether the launcher has the coordination service, so that no process is more important than another.
-        host: the address that this process has for others, from that of the coordination service.
-        is_reachable: whether something listens at an address.
+        host: that address; None for that of the interface which reaches the coordination service.
         patience: seconds to wait for the others.
 
     Raises:
@@ -100,22 +99,41 @@ def join(
     joining = _Call(connect)
     while not joining.is_done(min(1.0, until - time.monotonic())):
         where = state.coordinator_address
-        seen = seen or (where is not None and is_reachable(where))
+        seen = seen or (where is not None and _is_reachable(where))
         if time.monotonic() >= until:
             # These still wait, and end the process when they are taken down.
             _LEFT.append((state.client, state.service))
             atexit.register(joining.park)
             state.client = state.service = None
             raise NotCome(str(where), state.process_id, state.num_processes, seen)
-    coordinator = state.coordinator_address
-    assert coordinator is not None
+    own = host or _own_address(state.coordinator_address)
     if jax.config.jax_cpu_collectives_implementation == "gloo":
         # Gloo would listen on the interface that the host's name stands for.
-        collectives = _jax.make_gloo_tcp_collectives(distributed_client=state.client, hostname=host(coordinator))
+        collectives = _jax.make_gloo_tcp_collectives(distributed_client=state.client, hostname=own)
         xla_bridge.register_backend_factory(
             "cpu", lambda: xla_bridge.make_cpu_client(collectives), priority=0, fail_quietly=False
         )
-    return str(coordinator)
+    return own
+
+
+def _is_reachable(address: str) -> bool:
+    """Return whether something listens at `host:port`."""
+    host, _, port = address.rpartition(":")
+    try:
+        socket.create_connection((host.strip("[]"), int(port)), timeout=2.0).close()
+    except OSError:
+        return False
+    return True
+
+
+def _own_address(coordinator: str) -> str:
+    """Return the address of the interface of this host that reaches the coordinator."""
+    host, _, port = coordinator.rpartition(":")
+    host = host.strip("[]")
+    address: Any = socket.getaddrinfo(host, int(port), type=socket.SOCK_DGRAM)[0]
+    with socket.socket(address[0], socket.SOCK_DGRAM) as probe:
+        probe.connect(address[4])  # sends nothing
+        return str(probe.getsockname()[0])
 
 
 class _JaxWith:

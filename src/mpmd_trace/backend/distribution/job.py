@@ -5,8 +5,7 @@ from __future__ import annotations
 import functools
 import itertools
 import os
-import socket
-from typing import Any, Literal
+from typing import Literal
 
 import jax
 
@@ -126,23 +125,3 @@ def joined() -> Job:
         )
     result.peers.check()
     return result
-
-
-def is_reachable(address: str) -> bool:
-    """Return whether something listens at `host:port`."""
-    host, _, port = address.rpartition(":")
-    try:
-        socket.create_connection((host.strip("[]"), int(port)), timeout=2.0).close()
-    except OSError:
-        return False
-    return True
-
-
-def own_address(coordinator: str) -> str:
-    """Return the address of the interface of this host that reaches the coordinator."""
-    host, _, port = coordinator.rpartition(":")
-    host = host.strip("[]")
-    address: Any = socket.getaddrinfo(host, int(port), type=socket.SOCK_DGRAM)[0]
-    with socket.socket(address[0], socket.SOCK_DGRAM) as probe:
-        probe.connect(address[4])  # sends nothing
-        return str(probe.getsockname()[0])

@@ -8,20 +8,12 @@ import secrets
 import selectors
 import socket
 import time
-from typing import Protocol
 
 from mpmd_trace.backend.distribution.faults import PeerError
+from mpmd_trace.jax_compat.distributed import Store
 
 #: Seconds in which who connects must say who it is, and the bytes of that.
 _GREETING, _LONGEST = 5.0, 1000
-
-
-class Store(Protocol):
-    """Names and values that all processes see; see `jax_compat.distributed.Store`."""
-
-    def put(self, name: str, value: bytes) -> None: ...
-    def get(self, name: str, seconds: float) -> bytes | None: ...
-    def drop(self, name: str) -> None: ...
 
 
 @dataclasses.dataclass(eq=False)

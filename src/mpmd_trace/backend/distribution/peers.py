@@ -21,10 +21,11 @@ from typing import Any
 
 from mpmd_trace.backend.distribution.deadlines import Deadline, PendingOp, is_broken, is_pending, is_there
 from mpmd_trace.backend.distribution.faults import Fault, PeerError
-from mpmd_trace.backend.distribution.links import Link, Store, connected
+from mpmd_trace.backend.distribution.links import Link, connected
 from mpmd_trace.backend.distribution.waits import LAST, Awaited, Missing, Waits
 from mpmd_trace.diagnostics.internal import in_words
 from mpmd_trace.diagnostics.messages import MpmdWarning
+from mpmd_trace.jax_compat.distributed import Store
 
 #: Seconds after which what a process that has ended had not begun to send does not come.
 _AFTER_THE_END = 3.0
