@@ -10,13 +10,11 @@ import dataclasses
 import random
 from typing import Any
 
-import jax.numpy as jnp
 import pytest
 
-from fuzz import driver, oracles
+from fuzz import oracles
 from fuzz.programs import Layer, Program, Step, random_program, random_setup, random_step, shrink
 from fuzz.source import setup_source, source, tolerance, topology_source
-from mpmd_trace.passes.cpp_engine import available
 
 #: `SETUPS` setups for each of `STEPS` steps.
 PARTS, STEPS, SETUPS = 20, 100, 10
@@ -123,34 +121,3 @@ def test_what_is_wrong_is_found() -> None:
     subject = oracles.load(text.replace("'f0': 's0'", "'f1': 's0'"), tolerance(program.step))
     with pytest.raises(oracles.Finding, match=r"refused: .*'f0'"):
         oracles.run(subject)
-
-
-@pytest.mark.skipif(not available(), reason="this jaxlib has no C++ partitioner")
-def test_what_engines_run_differently_is_found(monkeypatch: pytest.MonkeyPatch) -> None:
-    program = Program(Step(layers=(Layer(),)))
-    subject = oracles.load(source(program), tolerance(program.step))
-    subject.expected = oracles.plain_results(subject)
-    oracles.engines(subject)
-    asked: list[str] = []
-    monkeypatch.setattr(oracles, "run", lambda one: asked.append(one.names["OPTIONS"]["engine"]))
-    monkeypatch.setattr(oracles, "attempt", lambda what: jnp.float32(len(asked)))
-    with pytest.raises(oracles.Finding, match=r"values: result is\n2.0\ninstead of\n1.0"):
-        oracles.engines(subject)
-    assert asked == ["python", "cpp"]
-
-
-@pytest.mark.nightly
-def test_crashes_and_hangs_are_told(monkeypatch: pytest.MonkeyPatch) -> None:
-    def check(text: str, seconds: float) -> driver.Outcome:
-        monkeypatch.setattr(driver, "source", lambda program: text)
-        return worker.check(Program(), ["run"], seconds)
-
-    worker = driver.Worker()
-    try:
-        crash = check("import os\nos._exit(3)", 60)
-        assert (crash.kind, crash.text) == ("crash", "status 3")
-        hang = check("import time\ndef endless():\n    while True: time.sleep(1)\n\nendless()", 10)
-        assert hang.kind == "hang" and "endless" in hang.text
-        assert check("def step(x): return y\ndef arguments(): return (1,)", 60).kind == "invalid"
-    finally:
-        worker.close()

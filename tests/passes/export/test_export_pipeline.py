@@ -8,15 +8,10 @@ from pathlib import Path
 
 import pytest
 
-from mpmd_trace.ir.attributes import TopologyAttr
 from mpmd_trace.ir.ops import FragmentCallOp, TransferOp
 from mpmd_trace.ir.text import parse
 from mpmd_trace.ir.types import MeshTensorType
-from mpmd_trace.passes.base import Pass
-from mpmd_trace.passes.compile_options import CompileOptions
 from mpmd_trace.passes.manager import PassManager, run_passes
-from mpmd_trace.passes.pipelines import reference_pipeline
-from mpmd_trace.passes.request import PartitionRequest
 from mpmd_trace.passes.text_pipelines import ExportPipeline, ShardingPropagationPipeline
 from oracle import assert_same_meaning
 
@@ -46,41 +41,6 @@ def test_one_function_per_stage_and_direction() -> None:
     assert len(names) == 3 * 3
     assert names[0].startswith("p0_s0_fwd")
     assert all(isinstance(t, MeshTensorType) and t.sharding is None for t in after.main.type.inputs)
-
-
-def test_order_of_the_steps() -> None:
-    def names(passes: list[Pass]) -> list[str]:
-        return [p.name.removeprefix("mpmd-") for p in passes]
-
-    assert names(ShardingPropagationPipeline().passes()) == [
-        "uniquify-function-inputs-outputs",
-        "shardy-propagation",
-        "populate-unreduced-out-sharding",
-        "enforce-user-shardings",
-        "extract-reshards-from-inter-mesh-transfers",
-        "convert-sdy-shardings-to-mpmd-types",
-        "convert-sdy-constants",
-        "stablehlo-target-independent-optimization",
-        "simplify-program",
-    ]
-    plain = names(ExportPipeline().passes())
-    assert plain[:4] == ["cse", "canonicalize", "fragment-dedup", "fragment-dce"]
-    assert len(plain) == 18
-    options = CompileOptions(
-        mpmd_copy_constant_creation_from_producer_to_consumer=True, mpmd_apply_merge_transfers_pass=True
-    )
-    *_, export = reference_pipeline(PartitionRequest("f", TopologyAttr.get({}), options=options))
-    full = names(export)
-    assert full[:8] == [
-        "cse",
-        "copy-constants",
-        "canonicalize",
-        "fragment-dedup",
-        "merge-transfers",
-        "fragment-dedup",
-        "cse",
-        "fragment-dce",
-    ]
 
 
 def test_options_reach_the_passes() -> None:

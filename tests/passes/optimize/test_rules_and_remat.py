@@ -2,23 +2,15 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 import pytest
 from tests.oracle import assert_same_meaning
 from tests.passes.optimize.pipeline_programs import orders, pipeline
 from tests.util import check
 
 from mpmd_trace.diagnostics.messages import MpmdError
-from mpmd_trace.ir.attributes import TopologyAttr
 from mpmd_trace.ir.ops import FragmentOp
 from mpmd_trace.ir.text import parse
-from mpmd_trace.passes.base import Pass
-from mpmd_trace.passes.compile_options import CompileOptions
-from mpmd_trace.passes.fragment_rules import MergeRule, ScheduleRule
 from mpmd_trace.passes.manager import run_passes
-from mpmd_trace.passes.pipelines import passes_of
-from mpmd_trace.passes.request import PartitionRequest
 
 S = '!s = !mpmd.mesh_tensor<"s0", tensor<4xf32>>\n'
 SIGNATURE = 'attributes {topology = #mpmd.topology<<"s0" : <["d"=2]>>>}'
@@ -200,32 +192,3 @@ def test_the_textual_pipeline_knows_three_schedules() -> None:
     assert orders(module)["m0"] == "F0 F1 B0 F2 B1 B2"
     with pytest.raises(MpmdError, match="is one of none, 1F1B, Circular"):
         run_passes(parse(pipeline(1, 1)), "mpmd-optimize-pipeline{pipeline-schedule=GPipe}")
-
-
-def test_pipeline_composition() -> None:
-    merge = f"FragmentMergeRule(sources=[{info('a')},{info('b')}],target={info('c')})"
-    options = CompileOptions(
-        mpmd_fragment_remat=True,
-        mpmd_merge_remat_fragments=True,
-        mpmd_merge_inferred_after_scheduling=True,
-        mpmd_merge_forward_with_backward=True,
-        mpmd_absorb_inferred_fragments_on_entry_point_function=True,
-        placement="reference",
-    )
-
-    def optimize(**rules: Any) -> list[Pass]:
-        _, passes, *_ = passes_of(PartitionRequest("f", TopologyAttr.get({}), options=options, **rules))
-        return passes
-
-    assert [p.spec for p in optimize(merge_rules=(MergeRule.parse(merge),))] == [
-        "mpmd-follow-schedule{must-happen-before=GPipe remove-control-dependencies=false}",
-        f"mpmd-rule-based-merge{{rules={merge}}}",
-        "mpmd-remat-fragment{merge-remat-fragments=true}",
-        "mpmd-verify-stage-merging",
-        "mpmd-absorb-inferred-fragments{absorb-on-entry-point-function=true}",
-        "mpmd-merge-inferred-apart{merge-any-consumer=true uniform=false}",
-        "mpmd-merge-inferred-apart{merge-sideways=true uniform=false}",
-        "mpmd-merge-forward-with-backward",
-    ]
-    rules = optimize(schedule_rules=(ScheduleRule.parse(rule("a", "b")),))
-    assert rules[0].spec == f"mpmd-rule-based-schedule{{rules={rule('a', 'b')}}}"
