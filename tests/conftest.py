@@ -13,6 +13,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+import hypothesis
 import pytest
 
 if TYPE_CHECKING:
@@ -35,6 +36,9 @@ os.environ["XLA_FLAGS"] = " ".join([*QUICK, *_given])
 os.environ["JAX_PLATFORMS"] = "cpu"
 os.environ["JAX_NUM_CPU_DEVICES"] = str(DEVICES)
 sys.path.insert(0, str(Path(__file__).parent))  # for helpers such as `util` and `oracle`
+# A machine that does much else may take any time for an example.
+hypothesis.settings.register_profile("unhurried", deadline=None)
+hypothesis.settings.load_profile("unhurried")
 
 
 def pytest_configure(config: pytest.Config) -> None:
