@@ -163,7 +163,7 @@ def test_known_indices_are_computed_without_compiling_anything() -> None:
     assert traced.evaluate(x)[0].tolist() == jax.jit(model)(x).tolist()
 
 
-@pytest.mark.parametrize("dtype", ["int8", "int32", "uint8", "uint32", "bool"])
+@pytest.mark.parametrize("dtype", ["int32", "uint8", "bool"])
 @pytest.mark.parametrize("name", sorted(_NUMPY))
 def test_numpy_folds_as_jax_computes(name: str, dtype: str) -> None:
     if dtype == "bool" and name in ("add", "add_any", "sub", "mul", "neg"):

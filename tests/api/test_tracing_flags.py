@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import functools
+
 import jax
 import jax.numpy as jnp
 import pytest
@@ -45,11 +47,18 @@ def step(ws: Weights, x: jax.Array) -> object:
     return mt.value_and_grad(loss, microbatches=4)(ws, x)
 
 
+@functools.cache
+def usual() -> tuple[object, int]:
+    """Return the results of `jax.jit`, and how many programs a step runs, as things are set."""
+    args = weights(), batch(rows=8)
+    compiled = mt.jit(step, config(pipeline_schedule="1F1B")).lower(*args).compile()
+    return jax.jit(step)(*args), len(compiled.program.plan.runs)
+
+
 @pytest.mark.parametrize("flag", [f for f in FLAGS if f in jax.config.values])
 def test_the_pipeline_is_the_same(flag: str) -> None:
     args = weights(), batch(rows=8)
-    wanted = jax.jit(step)(*args)
-    runs = len(mt.jit(step, config(pipeline_schedule="1F1B")).lower(*args).compile().program.plan.runs)
+    wanted, runs = usual()
     before = jax.config.values[flag]
     jax.config.update(flag, not before)
     try:

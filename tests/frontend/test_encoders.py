@@ -56,8 +56,9 @@ def wanted(params: Any, inputs: Any, x: Any) -> Any:
     return jax.tree.map(lambda w, g: w - 0.1 * g, params, grads), value
 
 
-@pytest.mark.parametrize("schedule", ["1F1B", "zb-h1", "GPipe", "auto"])
-@pytest.mark.parametrize("numbers", [(1, 2, 4), (2, 4, 8)])
+@pytest.mark.parametrize(
+    ("schedule", "numbers"), [("1F1B", (1, 2, 4)), ("zb-h1", (2, 4, 8)), ("GPipe", (2, 4, 8)), ("auto", (1, 2, 4))]
+)
 def test_each_encoder_has_its_microbatches(schedule: str, numbers: tuple[int, int, int]) -> None:
     mesh = Mesh(np.array(jax.devices()[:1]), ("x",))
     names = {"image": "vision", "text": "words", "lower": "m0", "upper": "m1"}
