@@ -37,7 +37,7 @@ def test_bubble_falls_by_three_for_each_chunk_of_memory(meshes: int) -> None:
         assert 0 <= bubble - (6 * meshes - 1 - 3 * chunks) <= (1 if meshes > 12 else 0)
 
 
-@pytest.mark.parametrize("meshes", range(1, 20))
+@pytest.mark.parametrize("meshes", [*range(1, 9), 12, 19])
 def test_default_memory_is_half_and_the_least_a_third(meshes: int) -> None:
     microbatches = 3 * meshes
     half = simulate(get_schedule("v-half", meshes, microbatches))
@@ -50,7 +50,7 @@ def test_default_memory_is_half_and_the_least_a_third(meshes: int) -> None:
 
 
 @pytest.mark.parametrize(
-    ("meshes", "microbatches", "chunks"), list(itertools.product((1, 2, 3, 4, 7), (1, 2, 3, 5, 8, 13), (0, 1, 2, 5, 9)))
+    ("meshes", "microbatches", "chunks"), list(itertools.product((1, 2, 4, 7), (1, 3, 8, 13), (0, 1, 9)))
 )
 def test_any_limit_is_kept(meshes: int, microbatches: int, chunks: int) -> None:
     limit = 2 * -(-(meshes + 2) // 3) + chunks
