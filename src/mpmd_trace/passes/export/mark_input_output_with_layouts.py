@@ -3,13 +3,11 @@
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Hashable
 
 from mpmd_trace.ir.attributes import ArrayAttr, Attribute, DictAttr, StringAttr
-from mpmd_trace.ir.core import OpResult, Value
+from mpmd_trace.ir.core import Value
 from mpmd_trace.ir.diagnostics import Diagnostics
-from mpmd_trace.ir.ops import FragmentOp, FuncOp, Module, TransferOp, before_transfers
-from mpmd_trace.ir.types import Type
+from mpmd_trace.ir.ops import FragmentOp, FuncOp, Module, TransferOp
 from mpmd_trace.passes.base import FunctionPass
 from mpmd_trace.passes.export.value_attrs import EMPTY, LAYOUT_MODE, array_of, mentions, value_dicts
 from mpmd_trace.passes.mesh_order import is_cpu_mesh
@@ -81,6 +79,12 @@ def _write(dicts: list[DictAttr], index: int, layout: Attribute) -> None:
         dicts[index] = old.without(LAYOUT_MODE)
 
 
+def _says_nothing(op: FragmentOp) -> bool:
+    inputs, outputs = op.attrs.get("arg_attrs"), op.attrs.get("res_attrs")
+    has_inputs = isinstance(inputs, ArrayAttr) and len(inputs.elements) == op.num_operands
+    return has_inputs and not any(isinstance(d, ArrayAttr) and mentions(d, LAYOUT_MODE) for d in (inputs, outputs))
+
+
 def _goes_to_cpu(op: TransferOp) -> bool:
     return is_cpu_mesh(op.target_type.mesh)
 
@@ -104,36 +108,14 @@ class _Marker:
         self.arg_attrs = function.arg_attrs
         self.res_attrs = function.res_attrs
         self.inputs: dict[FragmentOp, list[DictAttr]] = {}  # of the fragments that were reached
-        #: The values that are returned, behind transfers too, or that go to a host mesh.
-        self.watched: set[Value] = set()
-        #: Whether the users of other values need not be told of the default layout, because they have no other.
-        self.bare = True
-        self._look()
-        self.watched_ops = {value.op for value in self.watched if isinstance(value, OpResult)}
-        self._outputs: dict[Hashable, ArrayAttr] = {}
+        #: Whether nothing says a layout: then all values have the default one but those that nobody uses.
+        self.is_silent = self._says_nothing()
 
-    def _look(self) -> None:
-        cpu: dict[Type, bool] = {}
-        for op in self.function.body:
-            if isinstance(op, FragmentOp):
-                dicts = op.attrs.get("arg_attrs")
-                self.bare = (
-                    self.bare
-                    and isinstance(dicts, ArrayAttr)
-                    and len(dicts.elements) == op.num_operands
-                    and not mentions(dicts, LAYOUT_MODE)
-                )
-            elif isinstance(op, TransferOp):
-                type = op.results[0].type
-                to_cpu = cpu.get(type)
-                if to_cpu is None:
-                    to_cpu = cpu[type] = _goes_to_cpu(op)
-                if to_cpu:
-                    self.watched.add(op.operand(0))
-            elif op is not self.terminator:
-                self.bare = False
-        for value in self.terminator.operands:
-            self.watched.add(before_transfers(value))
+    def _says_nothing(self) -> bool:
+        return not any(LAYOUT_MODE in d.entries for d in (*self.arg_attrs, *self.res_attrs)) and all(
+            _says_nothing(op) if isinstance(op, FragmentOp) else isinstance(op, TransferOp) or op is self.terminator
+            for op in self.function.body
+        )
 
     def users(self, value: Value) -> _Users:
         result = _Users()
@@ -180,20 +162,11 @@ class _Marker:
                 elif isinstance(op, TransferOp):
                     todo.append((op.results[0], _DEFAULT if _goes_to_cpu(op) else chosen))
 
-    def tell(self, value: Value, layout: Attribute) -> None:
-        """`push` where it changes something."""
-        if layout is not _DEFAULT or not self.bare or value in self.watched:
-            self.push(value, layout)
-
     def arguments(self) -> None:
         for i, arg in enumerate(self.function.args):
-            if not arg.has_uses:
+            if self.is_silent or not arg.has_uses:
                 continue
             chosen = _layout(self.arg_attrs[i])
-            if chosen is _DEFAULT and arg not in self.watched:
-                _write(self.arg_attrs, i, chosen)
-                self.tell(arg, chosen)
-                continue
             users = self.users(arg)
             if not _compatible(chosen, users.common):
                 raise self.diagnostics.fatal(
@@ -210,37 +183,21 @@ class _Marker:
             elif chosen is _AUTO and users.others + users.transfers > 1:
                 chosen = _DEFAULT
             _write(self.arg_attrs, i, chosen)
-            self.tell(arg, chosen)
+            self.push(arg, chosen)
 
     def fragments(self) -> None:
         for op in self.function.body:
             if not isinstance(op, FragmentOp):
                 continue
-            if self.bare and op not in self.watched_ops:
-                op.attrs["res_attrs"] = self.unwatched_outputs(op)
-                continue
             outputs = list(value_dicts(op, "res_attrs") or [EMPTY] * len(op.results))
             for k, result in enumerate(op.results):
-                if result.has_uses:
-                    chosen = self.result_layout(result, op)
-                    if chosen is not _DEFAULT or outputs[k] is not EMPTY:
-                        _write(outputs, k, chosen)
-                    self.tell(result, chosen)
-                else:
+                if not result.has_uses:
                     _write(outputs, k, _AUTO)
+                elif not self.is_silent:
+                    chosen = self.result_layout(result, op)
+                    _write(outputs, k, chosen)
+                    self.push(result, chosen)
             op.attrs["res_attrs"] = array_of(outputs)
-
-    def unwatched_outputs(self, op: FragmentOp) -> ArrayAttr:
-        """The `res_attrs` of a fragment none of whose results is watched: what is used has the default layout."""
-        unused = tuple([k for k, result in enumerate(op.results) if result._first is None])
-        key = (op.attrs.get("res_attrs"), len(op.results), unused)
-        results = self._outputs.get(key)
-        if results is None:
-            outputs = list(value_dicts(op, "res_attrs") or [EMPTY] * len(op.results))
-            for k in range(len(outputs)):
-                _write(outputs, k, _AUTO if k in unused else _DEFAULT)
-            results = self._outputs[key] = array_of(outputs)
-        return results
 
     def result_layout(self, result: Value, op: FragmentOp) -> Attribute:
         users = self.users(result)

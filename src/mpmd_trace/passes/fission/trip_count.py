@@ -52,7 +52,13 @@ def make_index(number: int, like: Value, ops: list[Op]) -> Value:
 
 
 def counter_of(loop: Op) -> Counter | None:
-    """Return what a `stablehlo.while` counts, if its condition is that a counter is less than a constant."""
+    """Return what a `stablehlo.while` that runs counts, if its condition is that a counter is less than a constant."""
+    counter = counter_of_any(loop)
+    return None if counter is None or not counter.trips else counter
+
+
+def counter_of_any(loop: Op) -> Counter | None:
+    """Return the same of a loop that may have no iteration."""
     from mpmd_trace.passes.stablehlo.elements import integer_of  # NumPy, which is slow to import
 
     condition, body = loop.regions
@@ -74,10 +80,10 @@ def counter_of(loop: Op) -> Counter | None:
     step = _constant(others[0], loop) if len(others) == 1 else None
     if start is None or step is None or step <= 0:
         return None
-    trips = -(-(limit - start) // step)
+    trips = max(-(-(limit - start) // step), 0)
     # A sum that overflows goes on counting from below; a difference that does gives the number of another iteration.
     fits = max(start + trips * step, trips * step) <= _largest(carried)
-    return Counter(index, start, step, trips) if trips > 0 and fits else None
+    return Counter(index, start, step, trips) if fits else None
 
 
 def counters_of(loop: Op) -> list[int]:

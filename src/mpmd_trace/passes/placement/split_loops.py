@@ -10,6 +10,7 @@ from mpmd_trace.ir.diagnostics import Diagnostics
 from mpmd_trace.ir.ops import FuncOp, Module
 from mpmd_trace.ir.semantics import is_removable
 from mpmd_trace.passes.base import Pass
+from mpmd_trace.passes.fission.trip_count import counter_of_any
 from mpmd_trace.passes.placement.open_conditionals import BRANCH
 from mpmd_trace.passes.placement.rematerializable import byte_size, is_cheap
 from mpmd_trace.passes.placement.sums import Origins, change_each
@@ -104,10 +105,10 @@ def _unroll(op: Op) -> bool:
     """Put the iterations of a loop in its place, if it is known how many there are, and that is not too many."""
     body, block = op.regions[1].block, op.block
     values = op.operands
-    times = _iterations(op)
-    if times is None or block is None or times * sum(1 for _ in body) > _MOST_OPS:
+    counter = counter_of_any(op)
+    if counter is None or block is None or counter.trips * sum(1 for _ in body) > _MOST_OPS:
         return False
-    for _ in range(times):
+    for _ in range(counter.trips):
         mapping: dict[Value, Value] = dict(zip(body.args, values, strict=True))
         for inner in body:
             if not inner.is_terminator:
@@ -118,31 +119,6 @@ def _unroll(op: Op) -> bool:
     op.replace_all_uses_with(values)
     op.erase()
     return True
-
-
-def _iterations(op: Op) -> int | None:
-    """Return how often a loop runs that counts up to a constant, as those of JAX do."""
-    condition, body = (region.block for region in op.regions)
-    test = condition.terminator.operand(0).defining_op
-    from mpmd_trace.passes.stablehlo.folding import comparison  # NumPy, which is slow to import
-
-    if test is None or test.name != "stablehlo.compare" or comparison(test) != "LT":
-        return None
-    counter = test.operand(0)
-    if not isinstance(counter, BlockArg) or counter.owner is not condition:
-        return None
-    step = body.terminator.operand(counter.index).defining_op
-    if step is None or step.name != "stablehlo.add" or step.operand(0) is not body.args[counter.index]:
-        return None
-    start, end, by = map(_integer, (op.operand(counter.index), test.operand(1), step.operand(1)))
-    return None if start is None or end is None or by is None or by < 1 else len(range(start, end, by))
-
-
-def _integer(value: Value) -> int | None:
-    from mpmd_trace.passes.stablehlo.elements import splat_text  # NumPy, which is slow to import
-
-    text = splat_text(value) or ""
-    return int(text) if text.lstrip("-").isdigit() else None
 
 
 def _split(op: Op, origins: Origins) -> bool:
