@@ -9,8 +9,6 @@ from mpmd_trace.diagnostics.messages import Diagnostic, MpmdError, Note, Severit
 from mpmd_trace.ir.attributes import dict_text
 from mpmd_trace.ir.core import Op, Value
 
-__all__ = ["Diagnostics", "PassFailed", "describe", "error_at"]
-
 
 class PassFailed(Exception):
     """Raised inside a pass to stop it; the diagnostics have been emitted already."""

@@ -22,35 +22,10 @@ from mpmd_trace.ir.attributes import (
     UserOriginAttr,
 )
 from mpmd_trace.ir.core import Block, Op, Region, Value, make_op, op_class
-from mpmd_trace.ir.functions import FuncOp
+from mpmd_trace.ir.functions import FuncOp as FuncOp
 from mpmd_trace.ir.printer import print_op
 from mpmd_trace.ir.types import MeshTensorType, TensorType, Type
 from mpmd_trace.jax_compat.mlir import prettify
-
-__all__ = [
-    "HOISTED",
-    "OFFLOADED",
-    "SHARDED_STATE",
-    "AssignOp",
-    "BroadcastOp",
-    "CallOp",
-    "ForOp",
-    "FragmentCallOp",
-    "FragmentOp",
-    "FuncOp",
-    "Module",
-    "NamedComputationOp",
-    "NamedTensorOp",
-    "ReduceOp",
-    "TransferOp",
-    "UnassignOp",
-    "before_transfers",
-    "make_assign",
-    "make_fragment",
-    "make_return",
-    "make_transfer",
-    "make_unassign",
-]
 
 #: The origin of fragments that compute before the first microbatch what is the same for all.
 HOISTED = "hoisted"

@@ -13,8 +13,6 @@ from mpmd_trace.passes.base import option
 from mpmd_trace.passes.optimize.schedules import SCHEDULES, Order
 from mpmd_trace.passes.options import nearest
 
-__all__ = ["OUR_OPTIONS", "PARTITIONING_OPTIONS", "CompileOptions"]
-
 
 @dataclasses.dataclass(frozen=True)
 class CompileOptions:

@@ -9,32 +9,6 @@ from mpmd_trace.ir.attributes import UNIT, ArrayAttr, Attribute, IntegerAttr, Me
 from mpmd_trace.ir.diagnostics import error_at
 from mpmd_trace.ir.ops import FragmentOp
 
-__all__ = [
-    "SplitType",
-    "call_counter",
-    "describe_fragment",
-    "fragment_transpose_count",
-    "has_remat",
-    "is_backward",
-    "is_executed_immediately_after",
-    "is_forward",
-    "is_homogeneous",
-    "is_of_microbatch",
-    "is_scheduling_unit",
-    "max_transpose_count",
-    "merged_call_counters",
-    "merged_stages",
-    "origin_union",
-    "set_call_counter",
-    "set_merged_call_counters",
-    "set_merged_stages",
-    "set_split_type",
-    "single_transpose_count",
-    "split_type",
-    "stages_consistent",
-    "transpose_counts",
-]
-
 SplitType = Literal["kKeepTransferred", "kDropTransferred"]
 _SPLIT_ATTRIBUTES: dict[SplitType, str] = {
     "kKeepTransferred": "split_keep_transferred",

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-__all__ = ["OLD_OPTIONS", "PASSES", "PIPELINES", "VARIANTS"]
-
 #: Names without `mpmd-`, by folder.  The pass `mpmd-call-inline` of `common` is `common.call_inline:CallInline`.
 _FOLDERS = {
     "import_": (

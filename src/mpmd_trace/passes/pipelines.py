@@ -127,8 +127,6 @@ from mpmd_trace.passes.variants import (
     VerifyStagesOfLoops,
 )
 
-__all__ = ["passes_of", "pipeline", "reference_pipeline"]
-
 
 def passes_of(
     request: PartitionRequest,

@@ -15,8 +15,6 @@ from mpmd_trace.passes.base import Pass, Pipeline
 from mpmd_trace.passes.mlir_pass import MlirPass, is_upstream
 from mpmd_trace.passes.options import convert, make_pass, nearest, parse_pipeline
 
-__all__ = ["PASSES", "PIPELINES", "build", "get_pass", "pass_class", "pipeline_class", "register"]
-
 P = TypeVar("P", bound=Pass)
 
 #: Name of a pass -> `module:Class` below `mpmd_trace.passes`, or the class when it was registered.

@@ -20,8 +20,6 @@ from mpmd_trace.passes.optimize.schedules import SCHEDULES, Comparator, Order, P
 from mpmd_trace.passes.options import nearest
 from mpmd_trace.passes.programs.overlap_microbatches import Work
 
-__all__ = ["NamedMeshes", "PartitionRequest", "Phases", "StepFacts", "check_phases"]
-
 __getattr__ = moved(
     __name__,
     "mpmd_trace.passes.compile_options",

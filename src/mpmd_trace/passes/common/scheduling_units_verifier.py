@@ -12,8 +12,6 @@ from mpmd_trace.passes.fragment_info import call_counter, is_scheduling_unit, si
 from mpmd_trace.passes.greedy import walk_mutable
 from mpmd_trace.passes.mesh_order import schedulable_meshes
 
-__all__ = ["SchedulingUnitsVerifier"]
-
 _log = logging.getLogger(__name__)
 
 

@@ -31,8 +31,6 @@ from mpmd_trace.passes.sharding.edges import (
 )
 from mpmd_trace.passes.sharding.reduced_program import is_plain_fragment, reducible
 
-__all__ = ["ReduceOnce"]
-
 
 @dataclasses.dataclass(frozen=True)
 class ReduceOnce(FunctionPass):

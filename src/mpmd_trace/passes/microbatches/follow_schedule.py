@@ -27,8 +27,6 @@ from mpmd_trace.passes.optimize.schedules import (
     Unit,
 )
 
-__all__ = ["INEXACT", "FollowSchedule"]
-
 #: How the warning begins.
 INEXACT = "the schedule cannot be followed exactly"
 _INSTEAD = (

@@ -18,8 +18,6 @@ from mpmd_trace.passes.fragment_info import is_forward
 
 T = TypeVar("T", bound=Hashable)
 
-__all__ = ["FindStages", "comes_back", "stage_edges"]
-
 #: The forward fragments that a value comes from directly, by mesh, each with its depth.
 _Sources = dict[str, tuple[int, FragmentOp]]
 

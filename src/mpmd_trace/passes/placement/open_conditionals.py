@@ -18,8 +18,6 @@ from mpmd_trace.passes.placement.rematerializable import byte_size
 from mpmd_trace.passes.placement.sums import Origins, change_each
 from mpmd_trace.passes.placement.zeros import can_be_zero
 
-__all__ = ["BRANCH", "SELECTS", "Branch", "OpenConditionals", "branch_of", "conditions_of", "selected_by"]
-
 #: On an op: in which branches of which conditionals it is, the outermost first: "3:1/5:0".
 BRANCH = "mpmd.branch"
 #: On a select: the conditional one of whose results it is.

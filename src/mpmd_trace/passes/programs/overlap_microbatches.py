@@ -23,8 +23,6 @@ from mpmd_trace.passes.fragment_info import (
     single_transpose_count,
 )
 
-__all__ = ["GAIN", "OverlapMicrobatches", "Work", "hidden", "ordered_with_groups"]
-
 #: How much shorter a step has to become for pairs that nobody has asked for: a program more is compiled for each.
 GAIN = 0.01
 

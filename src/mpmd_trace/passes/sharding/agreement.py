@@ -19,8 +19,6 @@ from mpmd_trace.ir.ops import FragmentOp
 from mpmd_trace.passes.sharding.axes import Axes, axes_of
 from mpmd_trace.passes.sharding.edges import CONSTRAINT, body_sharding, per_value, rank_of
 
-__all__ = ["agrees"]
-
 _RULE = re.compile(r"#sdy\.op_sharding_rule<\((.*?)\)->\((.*?)\) \{(.*?)\}")
 _TENSOR = re.compile(r"\[(.*?)\]")
 _FACTOR = re.compile(r"[a-z](?:_\d+)?")

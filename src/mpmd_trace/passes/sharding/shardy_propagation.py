@@ -22,8 +22,6 @@ from mpmd_trace.passes.sharding.propagate_without_shardings import (
 from mpmd_trace.passes.sharding.reduced_program import Reduction, numbered, reducible, with_body
 from mpmd_trace.passes.sharding.shardy import run_shardy, run_shardy_with_rules
 
-__all__ = ["ShardyPropagation"]
-
 
 @dataclasses.dataclass(frozen=True)
 class ShardyPropagation(Pass):
