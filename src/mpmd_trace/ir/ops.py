@@ -35,6 +35,20 @@ OFFLOADED = "mpmd.offloaded"
 SHARDED_STATE = "mpmd.sharded_state"
 
 
+class _WithBody(Op):
+    __slots__ = ()
+
+    @property
+    def body(self) -> Region:
+        """The body, which is frozen but for those of loops."""
+        return self.regions[0]
+
+    @body.setter
+    def body(self, region: Region) -> None:
+        assert region.frozen, "the body of a fragment or of a named computation must be frozen"
+        self.regions[0] = region
+
+
 class _WithOrigin(Op):
     __slots__ = ()
 
@@ -69,21 +83,11 @@ class _WithOrigin(Op):
 
 
 @op_class
-class FragmentOp(_WithOrigin):
+class FragmentOp(_WithOrigin, _WithBody):
     """`mpmd.fragment`: a computation on one mesh.  Its body is frozen and may be shared."""
 
     __slots__ = ()
     op_name = "mpmd.fragment"
-
-    @property
-    def body(self) -> Region:
-        """The frozen body."""
-        return self.regions[0]
-
-    @body.setter
-    def body(self, region: Region) -> None:
-        assert region.frozen, "the body of a fragment must be frozen"
-        self.regions[0] = region
 
     @property
     def stage(self) -> int | None:
@@ -119,7 +123,7 @@ class FragmentCallOp(_WithOrigin):
 
 
 @op_class
-class NamedComputationOp(Op):
+class NamedComputationOp(_WithBody):
     """`mpmd.named_computation`: code that the user named.  Its body is frozen and may be shared."""
 
     __slots__ = ()
@@ -128,15 +132,6 @@ class NamedComputationOp(Op):
     @property
     def origin(self) -> UserOriginAttr:
         return cast(UserOriginAttr, self.props["origin"])
-
-    @property
-    def body(self) -> Region:
-        return self.regions[0]
-
-    @body.setter
-    def body(self, region: Region) -> None:
-        assert region.frozen, "the body of a named computation must be frozen"
-        self.regions[0] = region
 
 
 @op_class
@@ -231,16 +226,11 @@ class CallOp(Op):
 
 
 @op_class
-class ForOp(Op):
+class ForOp(_WithBody):
     """`mpmd.for`: a loop with a static number of iterations; the last block argument is the index."""
 
     __slots__ = ()
     op_name = "mpmd.for"
-
-    @property
-    def body(self) -> Region:
-        """The (mutable) body."""
-        return self.regions[0]
 
     @property
     def iterations(self) -> int:

@@ -18,7 +18,6 @@ from mpmd_trace.ir.bodies import without_dead_ops
 from mpmd_trace.ir.core import Block, Op, OpResult, Region, Value
 from mpmd_trace.ir.ops import FuncOp, Module
 from mpmd_trace.ir.semantics import is_constant_like, trivially_dead
-from mpmd_trace.ir.types import Type
 from mpmd_trace.ir.walk import walk_regions
 from mpmd_trace.passes.constants import ConstantUniquer, home_of, with_unique_constants
 
@@ -27,8 +26,7 @@ class Pattern(Protocol):
     """A rewrite of ops called `op_name` (any op when it is None).
 
     A pattern with a true attribute `needs_constant` is tried only on ops that read a constant: nearly all ops of
-    a program do not, and folding has many patterns.  One with a predicate `suits` is tried only on ops for the
-    type of whose first result (None if there is none) it is true.
+    a program do not, and folding has many patterns.
     """
 
     op_name: str | None
@@ -253,17 +251,16 @@ class Choices:
 
     def __init__(self, patterns: Sequence[Pattern]) -> None:
         self._patterns = patterns
-        #: Per op name all patterns, and those for ops that read no constant; None where the type counts, too.
-        self._by_name: dict[str, _Pair | None] = {}
-        self._by_type: dict[tuple[str, Type | None], _Pair] = {}
+        #: Per op name all patterns, and those for ops that read no constant.
+        self._by_name: dict[str, tuple[list[Pattern], list[Pattern]]] = {}
 
     def of(self, op: Op) -> list[Pattern]:
         """Return the patterns, in order."""
-        name = op.name
-        patterns = self._by_name[name] if name in self._by_name else self._named(name)
+        patterns = self._by_name.get(op.name)
         if patterns is None:
-            type = op.results[0].type if op.results else None
-            patterns = self._by_type.get((name, type)) or self._typed(name, type)
+            every = [p for p in self._patterns if p.op_name in (None, op.name)]
+            plain = [p for p in every if not getattr(p, "needs_constant", False)]
+            patterns = self._by_name[op.name] = every, every if len(plain) == len(every) else plain
         every, plain = patterns
         if every is plain:
             return every
@@ -272,23 +269,6 @@ class Choices:
             if isinstance(value, OpResult) and is_constant_like(value.op):
                 return every
         return plain
-
-    def _named(self, name: str) -> _Pair | None:
-        here = [p for p in self._patterns if p.op_name in (None, name)]
-        result = None if any(hasattr(p, "suits") for p in here) else _pair(here)
-        self._by_name[name] = result
-        return result
-
-    def _typed(self, name: str, type: Type | None) -> _Pair:
-        here = [p for p in self._patterns if p.op_name in (None, name)]
-        result = _pair([p for p in here if (suits := getattr(p, "suits", None)) is None or suits(type)])
-        self._by_type[name, type] = result
-        return result
-
-
-def _pair(patterns: list[Pattern]) -> _Pair:
-    plain = [p for p in patterns if not getattr(p, "needs_constant", False)]
-    return patterns, patterns if len(plain) == len(patterns) else plain
 
 
 def apply_greedily(

@@ -271,7 +271,7 @@ def _dimension_size(op: Op, value: Value) -> Result:
     return np.array(size) if size >= 0 else None
 
 
-def _is_empty(type: Type | None) -> bool:
+def _is_empty(type: Type) -> bool:
     return isinstance(type, TensorType) and 0 in (type.shape or ()) and -1 not in (type.shape or ())
 
 
@@ -280,13 +280,8 @@ class _Empty:
 
     op_name: str | None = None
 
-    @staticmethod
-    def suits(type: Type | None) -> bool:
-        """Return whether a tensor of this type has no element."""
-        return _is_empty(type)
-
     def match_and_rewrite(self, op: Op, rewriter: Rewriter) -> bool:
-        if len(op.results) != 1 or not op.name.startswith("stablehlo."):
+        if len(op.results) != 1 or not _is_empty(op.results[0].type) or not op.name.startswith("stablehlo."):
             return False
         if op.name == "stablehlo.constant" or not is_pure(op):
             return False
