@@ -12,19 +12,12 @@ from collections.abc import Iterable, Mapping, Sequence
 from typing import NamedTuple, cast
 
 from mpmd_trace.ir.attributes import BoolAttr, SymbolRefAttr
-from mpmd_trace.ir.bodies import fingerprint, map_ops, rewrite_bodies
+from mpmd_trace.ir.bodies import fingerprint, map_ops
 from mpmd_trace.ir.core import Op, Region
 from mpmd_trace.ir.diagnostics import Diagnostics
 from mpmd_trace.ir.functions import callee_of
-from mpmd_trace.ir.ops import CallOp, FuncOp, Module
-from mpmd_trace.ir.outlined import (
-    OUTLINED,
-    insert_calls,
-    make_outlined_call,
-    outlined_attributes,
-    outlined_callee,
-    replace_op,
-)
+from mpmd_trace.ir.ops import FuncOp, Module
+from mpmd_trace.ir.outlined import OUTLINED, insert_calls, outlined_attributes, outlined_callee
 from mpmd_trace.ir.parser import parse_generic
 from mpmd_trace.ir.postorder import postorder
 from mpmd_trace.ir.semantics import is_pure
@@ -107,21 +100,8 @@ def _is_outlined_call(op: Op) -> bool:
     return outlined_callee(op) is not None
 
 
-def outline(module: Module) -> None:
-    """Put large functions of keys that are called often out of line."""
-    functions = {f.sym_name: f for f in module.functions if not f.is_declaration}
-    roots = {cast(SymbolRefAttr, op.attr("callee")).name for op in module.walk() if isinstance(op, CallOp)}
-    roots.update(name for name, f in functions.items() if f.visibility != "private")
-    callees = {name: _callees(f.regions[0]) for name, f in functions.items()}
-    result = _choose({name: f for name, f in functions.items() if name not in roots}, callees, roots)
-    replacer = _Replacer(result.calls)
-    for function in functions.values() if result.calls else ():
-        replacer.into_region(function.regions[0])
-    module.outlined = result.functions
-
-
 def outline_calls(calls: Calls) -> tuple[FuncOp, ...]:
-    """Do the same in a jaxlib module.  Returns the functions."""
+    """Put large functions of keys that are called often out of line in a jaxlib module.  Returns the functions."""
     callees = calls.callees()
     roots = {*calls.roots, *(name for name in callees if not calls.is_private(name))}
     of_keys = [name for name in callees if name not in roots and all(map(_is_key, map(parse_type, calls.inputs(name))))]
@@ -216,22 +196,3 @@ def _unified(functions: Mapping[str, FuncOp]) -> dict[str, str]:
                 op.props["callee"] = SymbolRefAttr.get(same[callee_of(op)])
         same[name] = first.setdefault(f"{function.type.text} {fingerprint(function.regions[0])}", name)
     return same
-
-
-class _Replacer:
-    """Makes calls of the chosen functions calls of outlined ones, with another name each and what they compute."""
-
-    def __init__(self, chosen: Mapping[str, tuple[str, int]]) -> None:
-        self.chosen = chosen
-        self.bodies: dict[Region, Region] = {}
-
-    def into_region(self, region: Region) -> bool:
-        """Replace those in a mutable region.  Says whether there were any."""
-        changed = False
-        for op in list(walk_mutable(region)):
-            changed = rewrite_bodies(op, self.bodies, self.into_region) or changed
-            if op.name == "func.call" and (chosen := self.chosen.get(callee_of(op))) is not None:
-                call = make_outlined_call(*chosen, op.operands, [r.type for r in op.results], op.loc)
-                replace_op(op, call)
-                changed = True
-        return changed

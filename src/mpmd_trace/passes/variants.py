@@ -20,14 +20,13 @@ from mpmd_trace.passes.common.verify_stage_merging import VerifyStageMerging
 from mpmd_trace.passes.export.validate_no_reshards import ValidateNoReshards
 from mpmd_trace.passes.fragment_rules import MergeRule
 from mpmd_trace.passes.greedy import apply_greedily
-from mpmd_trace.passes.import_.clean_up import CleanUp
+from mpmd_trace.passes.import_.clean_up import CleanUp, read_clean
 from mpmd_trace.passes.import_.infer_mesh_finalize import InferMeshFinalize, backwards, drop_if_trivial
 from mpmd_trace.passes.import_.infer_mesh_rewrite_using_analysis import InferMeshRewriteUsingAnalysis, Rewrite
 from mpmd_trace.passes.import_.introduce_transfers import AssignOfUnassign, IntroduceTransfers
 from mpmd_trace.passes.import_.mesh_flow import function_name
 from mpmd_trace.passes.import_.mesh_sets import MeshSets
 from mpmd_trace.passes.loop_numbers import LoopNumbers
-from mpmd_trace.passes.outlining import outline
 from mpmd_trace.passes.sharding.convert_sdy_shardings_to_mpmd_types import ConvertSdyShardingsToMpmdTypes, unset_whole
 from mpmd_trace.passes.sharding.extract_reshards_from_inter_mesh_transfers import ExtractReshardsFromInterMeshTransfers
 
@@ -40,8 +39,14 @@ class CleanUpForXla(CleanUp):
     keeps_chlo = True
 
     def run(self, module: Module, diagnostics: Diagnostics) -> bool:
-        outline(module)
-        return super().run(module, diagnostics)
+        cleaned = read_clean(module.to_generic(debug_info=True), for_xla=True)
+        if cleaned is None:  # it has mistakes, or calls that cannot be inlined
+            return super().run(module, diagnostics)
+        before = module.to_generic()
+        made, reported, _ = cleaned
+        diagnostics.found += reported
+        module.op, module.resources, module.outlined = made.op, made.resources, made.outlined
+        return module.to_generic() != before
 
 
 @dataclasses.dataclass(frozen=True)
