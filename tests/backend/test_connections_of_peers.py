@@ -12,6 +12,8 @@ from typing import Any
 
 import pytest
 
+from mpmd_trace.api import exit as leaving
+from mpmd_trace.backend.distribution import job as jobs
 from mpmd_trace.backend.distribution.clock import offset_of
 from mpmd_trace.backend.distribution.deadlines import PendingOp
 from mpmd_trace.backend.distribution.faults import Fault, PeerError
@@ -138,8 +140,10 @@ def test_who_is_late_because_it_waits_is_not_at_fault(peers: Callable[..., list[
     assert sorted(errors) == [f"error: process {p} cannot go on: {wanted}" for p in (0, 2)]
 
 
-def test_a_listening_thread_that_fails_says_so(peers: Callable[..., list[Peers]]) -> None:
-    """Else the others wait for the whole timeout, and do not know why."""
+def test_a_listening_thread_that_fails_says_so(
+    peers: Callable[..., list[Peers]], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Else the others wait for the whole timeout, and do not know why; nor does the process end with status 0."""
     first, second = peers(30.0)
 
     def fails() -> None:
@@ -150,6 +154,13 @@ def test_a_listening_thread_that_fails_says_so(peers: Callable[..., list[Peers]]
     while first.fault is None and time.monotonic() < until:
         time.sleep(0.01)
     assert first.fault == second.fault == Fault(1, "cannot listen to the others: MemoryError")
+    statuses: list[int] = []
+    monkeypatch.setattr(leaving, "_exit", statuses.append)
+    monkeypatch.setattr(leaving, "_end_soon", lambda: None)
+    monkeypatch.setattr(jobs, "_CURRENT", [jobs.Job(second, None, "127.0.0.1")])
+    monkeypatch.setattr(jobs, "_ENDED", [])
+    leaving._leave_at_exit(launched=False)
+    assert statuses == [1]
 
 
 def test_who_was_stopped_does_not_blame_others_for_it(peers: Callable[..., list[Peers]]) -> None:

@@ -113,9 +113,9 @@ def _leave_at_exit(launched: bool) -> None:
         _leave(before)
     except PeerError as error:
         print(f"mpmd_trace: {error}", file=sys.stderr)
-        if error.process != job.process:
-            if not launched:
-                time.sleep(_AFTER_THE_FAULTY)
+        if error.process != job.process and not launched:
+            time.sleep(_AFTER_THE_FAULTY)
+        if error.process != job.process or peers.is_ours:
             _exit(1)  # the job has failed, although this process has done its part
 
 

@@ -61,7 +61,8 @@ class Peers:
         self.host = host
         self.timeout = timeout
         self.fault: Fault | None = None
-        self._is_ours = False
+        #: Whether this process itself has said so, for an error of its own.
+        self.is_ours = False
         #: Whether the user has got an error for it.
         self.is_told = False
         #: Called again and again by the listening thread when there is a fault, or others have come to their end.
@@ -161,8 +162,7 @@ class Peers:
 
         `ours`: this process has an error of its own, which it raises.
         """
-        if self._set(fault):
-            self._is_ours = ours
+        if self._set(fault, ours):
             self._send_all({"fault": [fault.process, fault.text]})
 
     def error(self, waits: Iterable[PendingOp] = ()) -> PeerError:
@@ -178,11 +178,11 @@ class Peers:
             text += f"\nit waits to {first.what()}"
         return PeerError(text, fault.process)
 
-    def _set(self, fault: Fault) -> bool:
+    def _set(self, fault: Fault, ours: bool = False) -> bool:
         with self._lock:
             if self.fault is not None:
                 return False
-            self.fault, self._known_since = fault, time.monotonic()
+            self.fault, self.is_ours, self._known_since = fault, ours, time.monotonic()
         self._answered.set()
         self._patience.end()
         for call in self.on_fault:
@@ -259,7 +259,7 @@ class Peers:
             return error
         self.report(Fault(self.process, f"failed {where}: {in_words(error)}"), ours=True)
         self.is_told = True
-        return error if self._is_ours else self.error(waits)
+        return error if self.is_ours else self.error(waits)
 
     def _look(self) -> None:
         """Make it a fault if nothing has come for too long, or something of this process has failed."""
@@ -326,7 +326,7 @@ class Peers:
             self._listen()
         except Exception as error:
             traceback.print_exc()
-            self.report(Fault(self.process, f"cannot listen to the others: {in_words(error)}"))
+            self.report(Fault(self.process, f"cannot listen to the others: {in_words(error)}"), ours=True)
 
     def _listen(self) -> None:
         while not self._closed:
