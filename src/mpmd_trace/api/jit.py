@@ -323,18 +323,14 @@ class Jitted:
 
     def _compile(self, args: tuple[Any, ...], kwargs: dict[str, Any], kind: _Kind) -> Compiled:
         """Return a program for these arguments, for none of its kind fits."""
-        with compiling(getattr(self.fn, "__name__", "function")):
-            return self._compile_now(args, kwargs, kind)
-
-    def _compile_now(self, args: tuple[Any, ...], kwargs: dict[str, Any], kind: _Kind) -> Compiled:
         programs = kind.programs
-        lowered = self._lower(args, kwargs)
-        if any(lowered.traced.in_shardings == c.lowered.traced.in_shardings for c in programs):
-            # The wanted shardings are not for us to choose: results of ours are moved, the rest is an error.
-            programs[0].program.accept_misplaced_results(self._ours, within_mesh=True)
-            return programs[0]
-        # Nothing is kept when compiling fails.
-        compiled = lowered.compile()
+        with compiling(getattr(self.fn, "__name__", "function")):
+            lowered = self._lower(args, kwargs)
+            if any(lowered.traced.in_shardings == c.lowered.traced.in_shardings for c in programs):
+                # The wanted shardings are not for us to choose: results of ours are moved, the rest is an error.
+                programs[0].program.accept_misplaced_results(self._ours, within_mesh=True)
+                return programs[0]
+            compiled = lowered.compile()  # nothing is kept when that fails
         compiled.program.accept_misplaced_results(self._ours, within_mesh=False)
         compiled.accept_stacked_results(self._ours)
         self._compiled[kind.key] = programs
