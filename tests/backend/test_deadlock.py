@@ -39,9 +39,9 @@ from mpmd_trace.ir.sharding_attributes import parse_sharding_body
 from mpmd_trace.ir.text import parse
 from mpmd_trace.ir.types import TensorType, mesh_tensor, parse_type
 
-PARTS = 16
-#: The first two every time, the others in `make nightly`; `make deadlocks` checks any number of plans.
-PART = [0, 1, *(pytest.param(part, marks=pytest.mark.nightly) for part in range(2, PARTS))]
+PARTS = 8
+#: The first one every time, the others in `make nightly`; `make deadlocks` checks any number of plans.
+PART = [0, *(pytest.param(part, marks=pytest.mark.nightly) for part in range(1, PARTS))]
 
 
 @pytest.mark.parametrize("part", PART)
@@ -56,7 +56,7 @@ def test_swapped_actions_hang_where_the_checker_says_so(part: int) -> None:
     became: collections.Counter[str] = collections.Counter()
     for seed in range(10_000 + part, 10_400, PARTS):
         became[check_swapped(seed, *check(seed))] += 1
-    assert became["hangs"] > 1 and became["ends"] > 1
+    assert became["hangs"] > 2 and became["ends"] > 2
 
 
 def test_how_it_ends_does_not_depend_on_who_comes_first() -> None:
