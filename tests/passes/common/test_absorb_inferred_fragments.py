@@ -164,6 +164,13 @@ def test_merged_fragments_of_an_unused_loop_go_with_it() -> None:
     assert text.count("mpmd.fragment") == 1 and "mpmd.for" not in text
 
 
+def two(origin: str, first: str, second: str) -> str:
+    return (
+        f'mpmd.fragment<mesh="alpha", origin=[{origin}]> ({first}, {second}) (%x: tensor<4xf32>, %y: tensor<4xf32>) {{\n'
+        "    %s = stablehlo.add %x, %y : tensor<4xf32>\n    mpmd.return %s : tensor<4xf32>\n  } : (!A, !A) -> !A"
+    )
+
+
 def test_result_attributes_of_the_root_reach_every_transfer() -> None:
     """The root's `res_attrs` stay as they are, but for entries that the transfers of new results need."""
     entry = '{mhlo.layout_mode = "default"}'
