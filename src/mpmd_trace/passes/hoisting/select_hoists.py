@@ -5,7 +5,7 @@ from __future__ import annotations
 import dataclasses
 import heapq
 import math
-from collections.abc import Container, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Literal
 
 from mpmd_trace.ir.core import Op, Use, Value
@@ -56,28 +56,24 @@ def choose(
     held: dict[Expression, Held] = {}
     too_large: list[HoistedExpr] = []
     each_time: list[HoistedExpr] = []
-    refused: set[Expression] = set()
     while True:
-        kept = selection.keep(refused)
         each: list[Expression] = []
-        for one in sorted({*kept, *held}, key=lambda one: one.number):
-            if one in kept and one in held and set(kept[one].readers) == set(held[one].kept.readers):
-                continue
+        for one in selection.take_changes():
             held.pop(one, None)
-            if one in kept:
-                held[one] = _hold(kept[one], worth, limits, timeline)
+            if one in selection.kept:
+                held[one] = _hold(selection.kept[one], worth, limits, timeline)
                 if _is_each_time(held[one], limits):
                     each.append(one)
             room.put(one, held.get(one))
         if each:
-            each_time += [kept[one] for one in each]
-            refused.update(each)
+            each_time += [selection.kept[one] for one in each]
+            selection.refuse(each)
             continue
         worst = room.fit()
         if worst is None:
             break
-        too_large.append(kept[worst])
-        refused.add(worst)
+        too_large.append(selection.kept[worst])
+        selection.refuse([worst])
     candidates = tuple(
         dataclasses.replace(h.kept, readers=h.copy.readers, saved=h.saved, starts=h.copy.starts, is_late=h.copy.is_late)
         for _, h in sorted(held.items(), key=lambda item: item[0].number)
@@ -179,7 +175,10 @@ class HoistedExpr:
 
 
 class Selection:
-    """Users before operands: what is not worth it is computed each time, of operands that may be."""
+    """Users before operands: what is not worth it is computed each time, of operands that may be.
+
+    Refusing an expression looks at its operands, and at nothing else again.
+    """
 
     def __init__(
         self,
@@ -190,27 +189,59 @@ class Selection:
     ) -> None:
         """Take the expressions that something reads, and those that fragments hand on, with these fragments."""
         self._wanted, self._stored, self._worth, self._least = wanted, stored, worth, least
+        self._refused: set[Expression] = set()
+        self._changed: set[Expression] = set()
+        self._start()
 
-    def keep(self, refused: Container[Expression]) -> dict[Expression, HoistedExpr]:
-        """Return what is kept if none of these is."""
-        kept: dict[Expression, HoistedExpr] = {}
-        readers = {one: set(fragments) for one, fragments in self._wanted.items()}
-        pending = [(-one.number, one) for one in readers]
+    def _start(self) -> None:
+        self.kept: dict[Expression, HoistedExpr] = {}
+        self._readers = {one: set(fragments) for one, fragments in self._wanted.items()}
+        #: What is computed each time.
+        self._repeated: set[Expression] = set()
+        self._settle(self._readers)
+
+    def refuse(self, expressions: Iterable[Expression]) -> None:
+        """Keep none of these."""
+        expressions = list(expressions)
+        self._refused.update(expressions)
+        self._settle(expressions)
+
+    def take_changes(self) -> list[Expression]:
+        """Return what has come to be kept, with other readers, or no longer since the last call, in their order."""
+        changed = sorted(self._changed, key=lambda one: one.number)
+        self._changed.clear()
+        return changed
+
+    def _settle(self, expressions: Iterable[Expression]) -> None:
+        pending = [(-one.number, one) for one in expressions]
         heapq.heapify(pending)
+        queued = {one for _, one in pending}
         while pending:
             one = heapq.heappop(pending)[1]
+            queued.discard(one)
+            own = self._readers[one]
             if one.value is not None:
                 continue
-            judged = None if one in refused else self._judge(one, readers[one])
+            judged = None if one in self._refused else self._judge(one, own)
+            if judged is not None and one in self._repeated:
+                # More fragments read it than was thought, and its operands are no longer read for it.
+                self._changed.update(self.kept)
+                self._start()
+                return
             if judged is not None:
-                kept[one] = judged
+                self.kept[one] = judged
+                self._changed.add(one)
                 continue
+            if self.kept.pop(one, None) is not None:
+                self._changed.add(one)
+            self._repeated.add(one)
             for operand in one.operands:
-                if operand not in readers:
-                    readers[operand] = set()
-                    heapq.heappush(pending, (-operand.number, operand))
-                readers[operand] |= readers[one]
-        return kept
+                readers = self._readers.setdefault(operand, set())
+                if not own <= readers:
+                    readers |= own
+                    if operand not in queued:
+                        queued.add(operand)
+                        heapq.heappush(pending, (-operand.number, operand))
 
     def _judge(self, one: Expression, readers: set[FragmentOp]) -> HoistedExpr | None:
         size, once = self._worth.bytes(one), self._worth.work(one)
