@@ -23,7 +23,7 @@ SMALLEST = 4
 #: Other sizes for knobs that cost much by themselves, or little.
 SIZES = {
     **dict.fromkeys(("meshes, little memory", "meshes, recomputed"), 16),
-    "metrics": 64,
+    "metrics": 32,
     "leaves": 12,
     "arguments that nothing reads": 32,
     "depth of weights in a layer": 8,
@@ -56,6 +56,7 @@ EACH_TIME = frozenset(
     {
         *("layers", "microbatches", "fan-out between layers", "all of a result's graph", "depth of summed gradients"),
         *("depth of weights before the microbatches", "depth of a constant in a branch", "nested scan between layers"),
+        *("depth of activations between layers", "layers, little memory", "metrics"),
     }
 )
 
