@@ -29,6 +29,7 @@ REFUSALS = (
     r"schedule '[\w-]+' (puts \d+ stages on mesh|has the stages)",
     r"pipeline_schedule='auto' finds no schedule for these stages",
     r"\(the program has \d+ meshes, \d+ microbatches, \d+ stages on mesh",
+    r"; got \d+ meshes and \d+ microbatches\. Change the number of microbatches, or choose another pipeline_schedule",
     # docs/schedules.md: stages that the user numbered against the flow.
     r"is of stage \d+ and needs what '\w+' of stage \d+ computes; a stage follows those that it needs",
     # docs/steps.md: a sharding puts a result on its mesh; another one is asked for.
