@@ -19,6 +19,7 @@ from mpmd_trace.backend.distribution.deadlines import PendingOp
 from mpmd_trace.backend.distribution.faults import Fault, PeerError
 from mpmd_trace.backend.distribution.peers import Peers
 from mpmd_trace.diagnostics.messages import MpmdWarning
+from mpmd_trace.jax_compat.distributed import is_from_elsewhere
 
 
 class Store:
@@ -122,6 +123,21 @@ class _Never:
 
     def is_ready(self) -> bool:
         return False
+
+
+@pytest.mark.parametrize(
+    ("reason", "wanted"),
+    [
+        ("INTERNAL: -1 = recv() failed errno: 107 err: Transport endpoint is not connected", True),
+        ("INTERNAL: -1 = send() failed errno: 32 err: Broken pipe", True),
+        ("INTERNAL: fd failed with hup: errno: 104 err: Connection reset by peer", True),
+        ("INTERNAL: SocketServer: Connection closed recv() == 0.", True),
+        ("UNKNOWN: Gloo AllGather failed: Connection closed by peer [127.0.0.1]:23949", True),
+        ("INTERNAL: CpuCallback error: ValueError: no more of this", False),
+    ],
+)
+def test_errors_of_connections_are_those_of_other_processes(reason: str, wanted: bool) -> None:
+    assert is_from_elsewhere(reason) == wanted
 
 
 def test_who_is_late_because_it_waits_is_not_at_fault(peers: Callable[..., list[Peers]]) -> None:

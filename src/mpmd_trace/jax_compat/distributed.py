@@ -280,7 +280,14 @@ def transfer_server(host: str) -> Any:
 
 
 #: What errors say of values that another process could not send, or whose connection broke.
-_OF_TRANSFERS = ("Error while transferring", "SocketServer", "Gloo")
+_OF_TRANSFERS = (
+    "Error while transferring",
+    "SocketServer",
+    "recv() failed errno",
+    "send() failed errno",
+    "fd failed with hup",
+    "Gloo",
+)
 
 
 def is_from_elsewhere(reason: str) -> bool:
