@@ -5,8 +5,9 @@ the same kinds and their results are read by ops of the same kinds.  Edges from 
 (an accumulated gradient, say) are the exception: there only the look of the neighbour counts, because
 otherwise every microbatch would be a kind of its own, being one step farther from the first.
 
-With `across`, meshes of the same axes look the same, and edges from one mesh to another are such exceptions, too: the
-stages in the middle of a long pipeline are of one kind.
+With `across`, meshes of the same axes look the same, and edges from one mesh to another, and into and out of
+microbatches, are such exceptions, too, where not even the look of the neighbour counts: the stages in the middle of a
+pipeline are of one kind, and so are all microbatches.  Whether that is right shows afterwards (`agreement.py`).
 """
 
 from __future__ import annotations
@@ -156,7 +157,8 @@ class Kinds:
         result: list[Value | int] = op.operands  # type: ignore[assignment]  # a fresh list
         for i, v in enumerate(op.operands):
             if isinstance(v, OpResult) and self._crosses(v.op, op) and not is_scalar(v):
-                fixed = self._number(("from", self._look[v.op], self._labels[v.op][v.index]))
+                source = self.type(v) if self.alike else (self._look[v.op], self._labels[v.op][v.index])
+                fixed = self._number(("from", source))
                 result[i] = self.value[fixed] = fixed
         return result
 
@@ -165,7 +167,7 @@ class Kinds:
         if self.alike and isinstance(consumer, TransferOp) and _mesh(consumer.operand(0)) != _mesh(consumer.results[0]):
             return True
         a, b = self._counter[producer], self._counter[consumer]
-        if a is not None and b is not None and a != b:
+        if a != b and (self.alike or (a is not None and b is not None)):
             return True
         return self._look[producer] == self._look[consumer] and isinstance(producer, FragmentOp)
 
@@ -233,6 +235,8 @@ class Kinds:
         if owner is self._terminator:
             return -1, self._results[index]
         is_fixed = isinstance(self._inputs[owner][index], int)
+        if is_fixed and self.alike:
+            return -2, 0
         return -2 - self._look[owner] if is_fixed else self.op[owner], self._roles[owner][index]
 
 
