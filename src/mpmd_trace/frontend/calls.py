@@ -8,64 +8,89 @@ calls of one function on different slices.
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Sequence
+from collections.abc import Hashable, Iterable, Sequence
 from typing import Any
 
 from mpmd_trace.frontend import folding
 from mpmd_trace.jax_compat import tracing
-from mpmd_trace.jax_compat.tracing import Closed, opened
+from mpmd_trace.jax_compat.tracing import Closed, OpenJaxpr, opened
 
 #: A value inside a body: the position of its equation, and of the result there.
 Place = tuple[int, int]
 
 
-@dataclasses.dataclass(frozen=True)
-class Plan:
-    """How one call of a body divides.
+@dataclasses.dataclass(frozen=True, eq=False)
+class Division:
+    """How calls of a body divide whose arguments are known, stacks or neither at the same positions.
 
-    `direct` holds the results that need no call, by position; `wanted` says for each result whether
-    the call computes it; `arguments` lists the positions of the arguments that it needs, `given` the
-    values inside the body that are computed outside (`values`, in the same order).
+    `direct` holds the results that need no call, by position; `wanted` says for each result whether the call computes
+    it; `arguments` lists the positions of the arguments that it needs, `given` the values inside the body that are
+    computed outside.
     """
 
-    direct: dict[int, Any]
-    wanted: tuple[bool, ...]
-    arguments: tuple[int, ...]
-    given: tuple[Place, ...]
-    values: tuple[Any, ...]
+    direct: tuple[tuple[int, Any], ...] = ()
+    wanted: tuple[bool, ...] = ()
+    arguments: tuple[int, ...] = ()
+    given: tuple[tuple[Place, Any], ...] = ()
 
 
-def plan(closed: Closed, args: Sequence[Any]) -> Plan:
-    """Return the division of the call of `closed` on `args`; emits the slices that it takes outside."""
-    parts = opened(closed)
-    env: dict[Any, Any] = dict(zip(parts.invars, args, strict=True))
-    outside: dict[Any, Place] = {}
-    if any(isinstance(a, folding.Known) for a in args):
-        for i, eqn in enumerate(parts.eqns):
-            if not all(tracing.is_literal(v) or v in env for v in eqn.invars):
-                continue
-            values = [v.val if tracing.is_literal(v) else env[v] for v in eqn.invars]
-            moved = any(v in outside for v in eqn.invars if not tracing.is_literal(v))
-            with tracing.source_of(eqn):
-                results = folding.fold(eqn, values) or folding.sliced(eqn, values, moved)
-            if results is not None:
-                env.update(zip(eqn.outvars, results, strict=True))
-                outside.update((v, (i, k)) for k, v in enumerate(eqn.outvars))
-    direct = {}
-    for i, atom in enumerate(parts.outvars):
-        if tracing.is_literal(atom):
-            direct[i] = atom.val
-        elif atom in env:
-            direct[i] = env[atom]
+class Divisions:
+    """How calls divide, found out once for all iterations of a loop."""
+
+    def __init__(self) -> None:
+        #: The body, which keeps its id, its parts, the equations that are computed around the call, and the division.
+        self._made: dict[Hashable, tuple[Closed, OpenJaxpr, list[int], Division]] = {}
+
+    def divide(self, closed: Closed, args: Sequence[Any]) -> tuple[Division, dict[int, Any], list[Any]]:
+        """Return the division of the call of `closed` on `args`, the direct results by position and the given values.
+
+        Emits the slices that are taken outside.
+        """
+        # What can be computed depends on what is known, not on its value.
+        key = (id(closed), tuple([a.__class__ if isinstance(a, folding.Known | folding.Stack) else None for a in args]))
+        made = self._made.get(key)
+        parts = opened(closed) if made is None else made[1]
+        env: dict[Any, Any] = dict(zip(parts.invars, args, strict=True))
+        if made is None:
+            known = any(isinstance(a, folding.Known) for a in args)
+            outside = _compute(parts, range(len(parts.eqns)) if known else (), env)
+            made = self._made[key] = closed, parts, outside, _division(closed, parts, outside, env)
+        else:
+            _compute(parts, made[2], env)
+        division = made[3]
+        direct = {i: atom.val if tracing.is_literal(atom) else env[atom] for i, atom in division.direct}
+        return division, direct, [env[v] for _, v in division.given]
+
+
+def _compute(parts: OpenJaxpr, equations: Iterable[int], env: dict[Any, Any]) -> list[int]:
+    """Add the results of those of the equations to `env` that can be computed around a call; return these."""
+    outside: list[int] = []
+    moved: set[Any] = set()
+    for i in equations:
+        eqn = parts.eqns[i]
+        if not all(tracing.is_literal(v) or v in env for v in eqn.invars):
+            continue
+        values = [v.val if tracing.is_literal(v) else env[v] for v in eqn.invars]
+        is_moved = any(v in moved for v in eqn.invars if not tracing.is_literal(v))
+        with tracing.source_of(eqn):
+            results = folding.fold(eqn, values) or folding.sliced(eqn, values, is_moved)
+        if results is not None:
+            env.update(zip(eqn.outvars, results, strict=True))
+            moved.update(eqn.outvars)
+            outside.append(i)
+    return outside
+
+
+def _division(closed: Closed, parts: OpenJaxpr, outside: Sequence[int], env: dict[Any, Any]) -> Division:
+    direct = {i: atom for i, atom in enumerate(parts.outvars) if tracing.is_literal(atom) or atom in env}
     wanted = tuple(i not in direct for i in range(len(parts.outvars)))
-    needed = needed_variables(closed, wanted, set(outside))
-    given = [(place, env[v]) for v, place in outside.items() if v in needed]
-    return Plan(
-        direct=direct,
+    places = {v: (i, k) for i in outside for k, v in enumerate(parts.eqns[i].outvars)}
+    needed = needed_variables(closed, wanted, set(places))
+    return Division(
+        direct=tuple(direct.items()),
         wanted=wanted,
         arguments=tuple(i for i, v in enumerate(parts.invars) if v in needed),
-        given=tuple(place for place, _ in given),
-        values=tuple(value for _, value in given),
+        given=tuple((place, v) for v, place in places.items() if v in needed),
     )
 
 

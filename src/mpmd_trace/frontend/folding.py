@@ -15,7 +15,7 @@ import jax.numpy as jnp
 import numpy as np
 from jax import lax
 
-from mpmd_trace.jax_compat import tracing
+from mpmd_trace.jax_compat import lowering, tracing
 
 
 class Known:
@@ -60,7 +60,7 @@ def slice_at(value: Any, index: int) -> Any:
         return value.parts[index]
     if isinstance(value, Known):
         return Known(np.asarray(value.value[index]))
-    return lax.index_in_dim(value, index, keepdims=False)
+    return lowering.slice_at(value, index)
 
 
 # Cheap, pure, and what index arithmetic is made of.

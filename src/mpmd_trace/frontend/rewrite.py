@@ -18,7 +18,7 @@ from jax import lax
 
 from mpmd_trace.diagnostics.messages import Diagnostic
 from mpmd_trace.frontend import folding, marker_primitives, memory_kinds
-from mpmd_trace.frontend.calls import Place, Plan, live_equations, plan
+from mpmd_trace.frontend.calls import Division, Divisions, Place, live_equations
 from mpmd_trace.frontend.effects import TOKEN, Order, once
 from mpmd_trace.frontend.errors import problem, warn
 from mpmd_trace.frontend.fingerprint import Fingerprints
@@ -62,6 +62,7 @@ class Rewriter:
         self._told: set[str | None] = set()
         self.large_constants = LargeConstants()
         self._bodies: dict[Any, Shared] = {}
+        self._divisions = Divisions()
         self._place = place
         self._order = Order(lambda name: place(name)[0] if place else None)
         self._expressions = Expressions(self._fingerprints)
@@ -383,23 +384,23 @@ class Rewriter:
             result.append(memory_kinds.put(self._sharded(eqn, i, x, target) if is_sharding else x, target))
         return result
 
-    def _body(self, body: Closed, scope: Scope, *, barrier: bool = False, plan: Plan | None = None) -> Shared:
+    def _body(self, body: Closed, scope: Scope, *, barrier: bool = False, division: Division | None = None) -> Shared:
         """`body` interpreted on its own: a jaxpr of its large constants, then its arguments.
 
-        With a `plan`, of the arguments and given values, and for the results, that it lists.
+        With a `division`, of the arguments and given values, and for the results, that it lists.
         """
         parts = opened(body)
-        if plan is None:
-            plan = Plan({}, (True,) * len(parts.outvars), tuple(range(len(parts.invars))), (), ())
+        plan = division or Division((), (True,) * len(parts.outvars), tuple(range(len(parts.invars))))
         # Which computation it is the body of matters for names and ordered callbacks alone.
         effects = tracing.effects(body)
+        places = tuple(place for place, _ in plan.given)
         parent = scope.parent if self._ask.has_names(body) or effects else None
         chain = scope.chain if effects else None
         key = (
             self._fingerprints.of(body),
             dataclasses.replace(scope, counter=None, parent=parent, chain=chain),
             barrier,
-            (plan.arguments, plan.given, plan.wanted),
+            (plan.arguments, places, plan.wanted),
         )
         if key in self._bodies:
             return self._bodies[key]
@@ -416,7 +417,7 @@ class Rewriter:
                 inputs = list(lax.optimization_barrier(inputs))
             known = dict(zip(plan.arguments, inputs, strict=False))
             args = [known.get(i) for i in range(len(parts.invars))]
-            given = dict(zip(plan.given, inputs[len(plan.arguments) :], strict=True))
+            given = dict(zip(places, inputs[len(plan.arguments) :], strict=True))
             with self.large_constants.given(constants), self._trace_of(body, scope):
                 self._order.take(chains, tokens)
                 outputs = self.evaluate(body, args, scope, plan.wanted, given)
@@ -426,7 +427,7 @@ class Rewriter:
 
         types = [jax.typeof(c) for c in large.values()]
         types += [parts.invars[i].aval for i in plan.arguments]
-        types += [parts.eqns[i].outvars[k].aval for i, k in plan.given]
+        types += [parts.eqns[i].outvars[k].aval for i, k in places]
         types += [TOKEN for _ in chains]
         closed = self._traced(run, lambda run: tracing.make_closed(run, types))
         self._bodies[key] = shared = Shared(closed, tuple(sources))
@@ -441,13 +442,15 @@ class Rewriter:
         arguments that are not used do not either.
         """
         args = [folding.as_known(a, t) for a, t in zip(args, tracing.in_avals(body), strict=True)]
-        division = plan(body, args)
-        results = dict(division.direct)
+        division, results, values = self._divisions.divide(body, args)
         if any(division.wanted) or tracing.effects(body):
             inside = Scope("callee", scope.transposes, None, scope.rematerialized)
             chains = self._order.chains(body, inside)
-            shared = self._body(body, inside, plan=division)
-            operands = self._operands(body, [*(args[i] for i in division.arguments), *division.values], chains)
+            key = division, inside
+            if key not in self._bodies:
+                self._bodies[key] = self._body(body, inside, division=division)
+            shared = self._bodies[key]
+            operands = self._operands(body, [*(args[i] for i in division.arguments), *values], chains)
             suffix = "_transposed" if scope.transposes else ""
             out: Sequence[Any] = ()
             if shared.emits or tracing.effects(body):

@@ -1,7 +1,7 @@
 """The primitives that stand for `mpmd` ops, and the lowering of a jaxpr that uses them to MLIR.
 
 The frontend binds these after differentiation and batching are over, so they need no rules but the
-two that lowering asks for. Each primitive gives exactly one op; bodies of named computations become
+two that lowering asks for. Each primitive but `slice_p` gives exactly one op; bodies of named computations become
 regions, bodies of calls one private function per distinct jaxpr and module.
 """
 
@@ -10,12 +10,15 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from typing import Any
 
+import numpy as np
+from jax import lax
 from jax._src import core
 from jax._src.interpreters import mlir as jax_mlir
 from jax.sharding import AbstractMesh
 from jaxlib.mlir import ir
 from jaxlib.mlir.dialects import func as func_dialect
 from jaxlib.mlir.dialects import mpmd
+from jaxlib.mlir.dialects import stablehlo as hlo
 
 from mpmd_trace.jax_compat import tracing
 
@@ -37,6 +40,16 @@ named_tensor_p = _primitive("mpmd_named_tensor", lambda x, name: [x])
 broadcast_p = _primitive("mpmd_broadcast", lambda x: [x])
 reduce_p = _primitive("mpmd_reduce", lambda *xs, reduction: [xs[0]])
 sharding_p = _primitive("mpmd_sharding_constraint", lambda x, sharding, mesh: [x])
+#: JAX's own slices are each lowered to a function that is inlined again, as no two microbatches have the same.
+slice_p = _primitive("mpmd_slice", lambda x, index: [x.update(shape=x.shape[1:])])
+
+
+def slice_at(x: Any, index: int) -> Any:
+    """Return `x[index]`, of an array or what is to be one; an index from 0."""
+    aval = core.typeof(x)
+    if not isinstance(aval.dtype, np.dtype):  # keys are arrays of arrays
+        return lax.index_in_dim(x, index, keepdims=False)
+    return slice_p.bind(x, index=index)[0]
 
 
 def _flat(values: Sequence[Any]) -> list[ir.Value]:
@@ -154,6 +167,13 @@ def _lower_reduce(ctx: Any, *xs: ir.Value, reduction: str) -> Sequence[ir.Value]
     return _lower_identity(ctx, xs, "mpmd.reduce", {"reduction": kind})
 
 
+def _lower_slice(ctx: Any, x: ir.Value, *, index: int) -> Sequence[ir.Value]:
+    shape = ctx.avals_in[0].shape
+    start, limit, stride = [index] + [0] * (len(shape) - 1), [index + 1, *shape[1:]], [1] * len(shape)
+    row = hlo.slice(x, *map(ir.DenseI64ArrayAttr.get, (start, limit, stride)))
+    return [hlo.reshape(*_result_types(ctx), row)]
+
+
 def _lower_sharding(ctx: Any, x: ir.Value, *, sharding: str, mesh: str) -> Sequence[ir.Value]:
     made = ctx.module_context.cached_primitive_lowerings
     if ("mpmd_trace.mesh", mesh) not in made:  # the verifier wants it beside its uses
@@ -185,6 +205,7 @@ for _p, _rule in (
     (broadcast_p, _lower_broadcast),
     (reduce_p, _lower_reduce),
     (sharding_p, _lower_sharding),
+    (slice_p, _lower_slice),
 ):
     # Not cacheable: JAX would put the op into a function of its own, and the verifier wants mpmd
     # ops directly in the functions that their users wrote.
@@ -199,6 +220,8 @@ def run_plainly(program: Any, args: Sequence[Any]) -> list[Any]:
             return run_plainly(eqn.params["body"], values)
         if eqn.primitive in (named_tensor_p, broadcast_p, reduce_p, sharding_p):
             return values[:1]
+        if eqn.primitive is slice_p:
+            return [lax.index_in_dim(values[0], eqn.params["index"], keepdims=False)]
         return tracing.rebind(eqn, values)
 
     return tracing.interpret(program, args, plainly)
