@@ -57,6 +57,16 @@ def totals(ws: Any, x: Any, weights: Any) -> Any:
     return jnp.sum(jnp.mean(forward(ws, x) ** 2, 1) * weights), jnp.sum(weights)
 
 
+def masked(reduce: Any) -> Any:
+    """A mean over the rows that count."""
+
+    def of_rows(ws: Any, x: Any) -> Any:
+        total, weight = totals(ws, x, x[:, 0] > 0)
+        return (total, weight) if reduce == "weighted" else total / weight
+
+    return lower(lambda ws, x: mt.value_and_grad(of_rows, microbatches=2, reduce=reduce)(ws, x), WEIGHTS, X)
+
+
 def padded() -> Any:
     rows, weights = mt.pad_rows(X, 4)
     got = mt.value_and_grad(totals, microbatches=4, reduce="weighted")(WEIGHTS, rows, weights)
@@ -123,6 +133,7 @@ TRIALS: dict[str, Trial] = {
         lambda: mt.value_and_grad(loss, microbatches=4)(WEIGHTS, X),
         [lambda: mt.value_and_grad(loss, microbatches=3)(WEIGHTS, X), padded],
     ),
+    "return the sum and the count with reduce=": (lambda: masked("mean"), [lambda: masked("weighted")]),
     "gives the rows of the whole batch": (
         lambda: with_rows(None),
         [lambda: with_rows("concatenate"), lambda: with_rows("mean")],

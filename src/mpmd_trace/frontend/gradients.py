@@ -18,7 +18,8 @@ import jax.numpy as jnp
 from mpmd_trace.frontend import mutation
 from mpmd_trace.frontend.errors import mistake, warn
 from mpmd_trace.frontend.functions import name_of, parameters_of, positional_names
-from mpmd_trace.frontend.loops import enumerated_for
+from mpmd_trace.frontend.loops import loop_over
+from mpmd_trace.frontend.nonlinear_losses import LOOP
 from mpmd_trace.frontend.tags import is_array
 from mpmd_trace.jax_compat.explicit_axes import spec_of
 
@@ -74,7 +75,8 @@ def value_and_grad(
     The value is that of the whole batch where the loss is linear over rows: a mean or a sum of what each gives, or
     weighted.  What compares the rows of a batch with each other is another loss in microbatches, and gradients change
     with their number: balancing of experts, batch normalization, scales of quantized activations, ratios of sums, and
-    contrastive losses, for which there is `contrastive_value_and_grad`.
+    contrastive losses, for which there is `contrastive_value_and_grad`.  `mpmd_trace.jit` warns where it can prove it,
+    unless there is a state.
 
     Args:
         fn: a function of positional and keyword arguments that returns a scalar, the loss of its rows.
@@ -148,7 +150,8 @@ def value_and_grad(
 
         zeros = jax.tree.map(lambda x: zeros_like_sum(x, sum_dtype), wrt)
         start = None if at.state is None else args[at.state]
-        (sums, state), all_parts = enumerated_for(microbatch, (zeros, start), slices)
+        name = LOOP if at.state is None else f"{LOOP} with a state"
+        (sums, state), all_parts = loop_over(name, microbatch, (zeros, start), slices, count)
         weight = jnp.sum(all_parts.weight) if reduce == "weighted" else count if reduce == "mean" else None
         value = _reduced(all_parts.total, reduce, weight)
         gradients = sums if weight is None else jax.tree.map(lambda s: s / jnp.asarray(weight, s.dtype), sums)

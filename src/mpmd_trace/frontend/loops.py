@@ -57,7 +57,7 @@ def fori_loop(n: int, body: Callable[[Any, Carry], Carry], init: Carry, *, unrol
     def step(i: Any, carry: Carry, _: None) -> tuple[Carry, None]:
         return body(i, carry), None
 
-    final: Carry = _loop("fori_loop", step, init, None, int(n), unroll)[0]
+    final: Carry = loop_over("fori_loop", step, init, None, int(n), unroll)[0]
     return final
 
 
@@ -101,7 +101,7 @@ def enumerated_for(
         stacks = True
         return result
 
-    final, outputs = _loop("enumerated_for", step, carry, inputs, count, unroll)
+    final, outputs = loop_over("enumerated_for", step, carry, inputs, count, unroll)
     return (final, outputs) if stacks else final
 
 
@@ -144,14 +144,15 @@ def _check_alike(microbatches: list[Any]) -> None:
                 raise mistake(f"microbatch {number}{where} is {types[1]}, the first{where} {types[0]}. {hint}")
 
 
-def _loop(
+def loop_over(
     what: str,
     step: Callable[[Any, Any, Any], tuple[Any, Any]],
     init: Any,
     inputs: Any,
     count: int,
-    unroll: bool | int | None,
+    unroll: bool | int | None = None,
 ) -> tuple[Any, Any]:
+    """Compute `carry, output = step(i, carry, inputs[i])` for each i; return the last carry and the stacked outputs."""
     if count < 0:
         raise mistake(f"{what} cannot run {count} iterations.")
     _check_unroll(unroll, count, what)

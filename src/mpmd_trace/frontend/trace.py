@@ -25,6 +25,7 @@ from mpmd_trace.frontend.layers import assigned_parts
 from mpmd_trace.frontend.leaks import leak
 from mpmd_trace.frontend.memory_kinds import HOST, divide_results, returned_arguments
 from mpmd_trace.frontend.names import name_problems, without_names
+from mpmd_trace.frontend.nonlinear_losses import nonlinear_losses
 from mpmd_trace.frontend.remat import Site
 from mpmd_trace.frontend.rewrite import Rewriter
 from mpmd_trace.frontend.shardings import Meshes
@@ -285,6 +286,8 @@ def trace(
     leaked = [c for c in tracing.opened(closed).consts if isinstance(c, jax.core.Tracer)]
     if leaked:
         raise leak(fn, leaked[0])
+    for text, where in nonlinear_losses(closed):
+        warn(text, where or place_of(fn))
     out_names, out_tree = shape[-1]
     pieces = split(closed, given, out_names, out_tree)
     if pieces is not None:

@@ -21,6 +21,8 @@ from jax._src.interpreters import mlir as jax_mlir
 from jax._src.state.discharge import discharge_state
 from jax._src.state.types import AbstractRef, RefEffect
 
+from mpmd_trace.diagnostics.source_files import is_users
+
 #: A jaxpr together with its constants. JAX 0.12 has one class for both.
 Closed: TypeAlias = Any
 #: An equation of a jaxpr.
@@ -158,12 +160,11 @@ def scopes(eqn: Equation) -> tuple[str, ...]:
     return tuple([e.name for e in stack if type(e) is source_info_util.Scope])
 
 
-def location(eqn: Equation, hidden: tuple[str, ...] = ()) -> str | None:
-    """`file:line` of the user's code that made `eqn`; frames of `hidden` files do not count."""
-    for frame in source_info_util.user_frames(eqn.source_info.traceback):
-        if not frame.file_name.startswith(hidden):
-            return f"{frame.file_name}:{frame.start_line}"
-    return None
+def location(eqn: Equation) -> str | None:
+    """Return `file:line` of the user's code that made `eqn`, that of a library where there is none of the user."""
+    frames = list(source_info_util.user_frames(eqn.source_info.traceback))
+    frame = next((frame for frame in frames if is_users(frame.file_name)), frames[0] if frames else None)
+    return None if frame is None else f"{frame.file_name}:{frame.start_line}"
 
 
 def hide_from_locations(folder: str) -> None:
