@@ -36,6 +36,7 @@ def run(code: str, tmp_path: Path) -> str:
         warnings.catch_warnings(action="ignore"),
         contextlib.redirect_stdout(io.StringIO()) as printed,
     ):
+        warnings.filterwarnings("error", "the loss is not linear")  # the docs show no such loss without a word
         patch.setattr(jax, "devices", lambda backend=None: devices)
         runpy.run_path(str(file), run_name="__main__")
     return printed.getvalue()

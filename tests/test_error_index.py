@@ -73,6 +73,11 @@ def uneven_batch() -> None:
     run(grads, ONES, ONES)
 
 
+def product_of_means() -> None:
+    grads = mt.value_and_grad(lambda w, x: jnp.mean(layers(w, x)) ** 2, microbatches=2)
+    run(grads, ONES, ONES)
+
+
 def traced_microbatches() -> None:
     run(lambda w, n: mt.fori_loop(n, lambda i, w: layers(w, w), w), ONES, 2)
 
@@ -211,6 +216,7 @@ CAUSES: dict[str, Callable[..., None]] = {
     "abstract-meshes": abstract_mesh,
     "unknown-schedule": unknown_schedule,
     "batch-that-does-not-divide": uneven_batch,
+    "nonlinear-loss": product_of_means,
     "number-of-iterations": traced_microbatches,
     "order-of-the-body": swapped_arguments,
     "carry-of-another-structure": carry_of_another_type,

@@ -15,9 +15,13 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
-from jax.sharding import Mesh
+from jax.experimental import checkify
+from jax.sharding import AxisType, Mesh, NamedSharding
+from jax.sharding import PartitionSpec as P
 
 import mpmd_trace as mt
+from mpmd_trace.report.planning import check_plannable, study
+from mpmd_trace.report.timeline import FragmentActions
 
 SOURCES = Path(mt.__file__).parent
 #: Code in a message: a call with arguments, or an argument with a value.
@@ -118,6 +122,83 @@ def restored(**options: Any) -> None:
         mt.restore(f"{folder}/saved", {"w": X.astype(jnp.bfloat16)}, names={"w": "there"}, **options)
 
 
+def safetensors(**options: Any) -> None:
+    with tempfile.TemporaryDirectory() as folder:
+        for more in ({}, options):
+            mt.checkpoint.save_safetensors(folder, {"w": X}, **more)
+
+
+def number_restored(**options: Any) -> None:
+    with tempfile.TemporaryDirectory() as folder:
+        mt.save(f"{folder}/saved", {"n": 2**40, "w": X})
+        mt.restore(f"{folder}/saved", {"n": jnp.zeros((), jnp.int32), "w": X}, **options)
+
+
+def damaged(**options: Any) -> None:
+    with tempfile.TemporaryDirectory() as folder:
+        mt.save(f"{folder}/saved", {"w": X})
+        file = Path(folder, "saved", "_sharding")
+        file.write_text(file.read_text() + " ")
+        mt.restore(f"{folder}/saved", {"w": X}, **options)
+
+
+def with_key(impl: str) -> Any:
+    step = mt.jit(lambda x, key: x + jax.random.normal(key, x.shape), mt.make_config(meshes(), {}))
+    return step.lower(X, jax.random.key(0)).compile()(X, jax.random.key(0, impl=impl))
+
+
+def on_axes(kind: AxisType) -> Any:
+    own = {f"m{i}": Mesh(np.array(jax.devices()[2 * i : 2 * i + 2]), ("x",), axis_types=(kind,)) for i in range(2)}
+    x, w = (jax.device_put(jnp.eye(4), NamedSharding(own["m0"], spec)) for spec in (P(None, "x"), P("x")))
+    return mt.jit(jnp.dot, mt.make_config(own, {})).lower(x, w)
+
+
+def planned(assigned: dict[str, str], args: Any = (WEIGHTS, X), fn: Any = None) -> Any:
+    actions = FragmentActions()
+    apart = {"mpmd_merge_forward_with_backward": False}
+    lowered = mt.jit(fn or training(2), mt.make_config(meshes(), assigned, partitioning_options=apart)).lower(
+        *args, hooks=[actions]
+    )
+    check_plannable(lowered)
+    return study(lowered.compile(), actions)
+
+
+def host_arrays(place: bool) -> None:
+    large = np.ones((1024, 1024), np.float32)
+    step = mt.jit(lambda w: w + 1, mt.make_config(meshes(), {})).lower(large).compile()
+    args = step.place(large)[0] if place else (large,)
+    for _ in range(3):
+        step(*args)
+
+
+def printing(ordered: bool) -> Any:
+    def body(x: jax.Array) -> jax.Array:
+        jax.debug.callback(lambda x: None, x, ordered=ordered)
+        return x
+
+    mesh = Mesh(np.array(jax.devices()[:2]), ("x",))
+    everywhere = jax.shard_map(body, mesh=mesh, in_specs=P("x"), out_specs=P("x"), check_vma=False)
+    return mt.jit(everywhere, mt.make_config({"m0": mesh}, {})).lower(X)
+
+
+def checked(x: jax.Array) -> jax.Array:
+    checkify.check(jnp.sum(x) > 0, "a sum")
+    return x * 2
+
+
+def throw(result: Any) -> None:
+    result[0].throw()
+
+
+def remat(**options: Any) -> Any:
+    return mt.jit(training(2), config(remat="auto", **options)).lower(WEIGHTS, X).compile()
+
+
+def donating(**options: Any) -> Any:
+    return mt.filter_jit(loss, config(), **options)
+
+
+SPLIT = {"f0": "m0", "f1": "m1"}
 Trial = tuple[Callable[[], Any], list[Callable[[], Any]]]
 #: For a piece of a message what provokes it, and what does everything that the message says.
 TRIALS: dict[str, Trial] = {
@@ -192,9 +273,32 @@ TRIALS: dict[str, Trial] = {
     ),
     "exists; save to another folder": (saved_twice, [lambda: saved_twice(overwrite=True)]),
     "is wanted; restore(..., cast=True) converts it": (restored, [lambda: restored(cast=True)]),
+    "; restore(..., cast=True) converts it": (number_restored, [lambda: number_restored(cast=True)]),
+    "; save to another folder, or with overwrite=True": (safetensors, [lambda: safetensors(overwrite=True)]),
+    "is damaged: the file": (damaged, [lambda: damaged(verify=False)]),
+    "make it with jax.random.key(seed, impl=": (lambda: with_key("rbg"), [lambda: with_key("threefry2x32")]),
+    "axis_types=(jax.sharding.AxisType.Auto,)": (lambda: on_axes(AxisType.Explicit), [lambda: on_axes(AxisType.Auto)]),
+    "so there is nothing to divide into stages": (lambda: planned({}, (X,), jnp.sum), [lambda: planned(SPLIT)]),
+    "there is nothing to schedule: the program": (lambda: planned(SPLIT, fn=loss), [lambda: planned(SPLIT)]),
+    "the program has one stage": (lambda: planned({"f0": "m0"}, (WEIGHTS[:1], X)), [lambda: planned(SPLIT)]),
+    "come again in every call": (lambda: host_arrays(False), [lambda: host_arrays(True)]),
+    "ordered callbacks occur inside": (lambda: printing(True), [lambda: printing(False)]),
+    "checkify.check raises nothing": (
+        lambda: mt.jit(checked, mt.make_config(meshes(), {}))(X),
+        [lambda: throw(mt.jit(checkify.checkify(checked), mt.make_config(meshes(), {}))(X))],
+    ),
+    "because the devices do not say how much memory": (remat, [lambda: remat(device_memory=10**9)]),
+    "says which arguments are donated": (
+        lambda: donating(donate="all", donate_argnums=0),
+        [lambda: donating(donate="all"), lambda: donating(donate_argnums=0)],
+    ),
 }
 #: Messages with suggestions that other tests try, as (piece of the message, file, test).
-ELSEWHERE = [("is followed exactly here", "api/test_way_out.py", "test_messages_name_a_schedule_that_is_followed")]
+ELSEWHERE = [
+    ("is followed exactly here", "api/test_way_out.py", "test_messages_name_a_schedule_that_is_followed"),
+    ("is not a dataclass itself", "cli/test_plugins.py", "test_plugins_that_are_wrong"),
+    ("write mesh_name=", "passes/common/test_rule_based_merge.py", "test_target_on_another_mesh"),
+]
 #: Pieces of messages that quote code of the user or of a format, and suggest none.
 NO_SUGGESTION = [
     "merge={} is not the first and the last",
@@ -212,39 +316,23 @@ NO_SUGGESTION = [
     "does not fit it",
     "finds no schedule for these stages",
 ]
-#: Pieces of messages with suggestions that nothing here tries: most need several processes, GPUs, the C++ partitioner,
-#: frames of other libraries, a log line, or text of MLIR.
-NEEDS_MORE = [
-    "make it with jax.random.key(seed, impl=",
-    "is damaged: the file",
-    "says which arguments are donated",
-    "give the meshes to run on as topology=",
-    "because the devices do not say how much memory they have",
-    "engine='python'",
-    "engine='cpp' needs",
-    "which want engine=",
-    "stays on the devices of that mesh",
-    "without a pipeline_schedule the microbatches run one after the other",
-    "or with overwrite=True",
-    "which is no {}; restore(..., cast=True)",
-    "come again in every call",
-    "Leave initialize(transfers=",
-    "checkify.check raises nothing",
-    "axis_types=",
-    "ordered callbacks occur inside",
-    "Transform the part by itself",
-    "Name layers from outside",
-    "mpmd_trace.fetch(x), called in all processes",
-    "and metric.compute() outside",
-    "write mesh_name=",
-    "has the rules and the data flow alone",
-    "is not a dataclass itself",
-    "has no mesh yet",
-    "there is nothing to divide into stages",
-    "there is nothing to schedule",
-    "the program has one stage",
-    "as one program, so the cost of its parts is unknown",
-]
+#: Pieces of messages with suggestions that nothing here tries, and why not.
+NEEDS_MORE = {
+    "give the meshes to run on as topology=": "a saved program on fewer devices",
+    "engine='python'": "said by the C++ partitioner alone, which not every jaxlib has",
+    "engine='cpp' needs": "it tells to install another jaxlib",
+    "which want engine=": "said by the C++ partitioner alone, which not every jaxlib has",
+    "stays on the devices of that mesh": "memory of the host is memory of the device on CPUs",
+    "without a pipeline_schedule the microbatches run one after the other": "a line of the log, told once in a process",
+    "Leave initialize(transfers=": "several processes",
+    "Transform the part by itself": "a transformed function of Haiku",
+    "Name layers from outside": "a module of Linen",
+    "mpmd_trace.fetch(x), called in all processes": "several processes",
+    "and metric.compute() outside": "a model of NNX with metrics",
+    "has the rules and the data flow alone": "a text of MLIR with rules",
+    "has no mesh yet": "a command line on a file",
+    "as one program, so the cost of its parts is unknown": "a command line on a schedule with paired actions",
+}
 
 
 def said(run: Callable[[], Any]) -> str:

@@ -3,6 +3,8 @@
 
 from __future__ import annotations
 
+import dataclasses
+
 import pytest
 from fragment_texts import frag, function
 
@@ -151,3 +153,5 @@ def test_target_on_another_mesh(mesh: str) -> None:
     (error,) = found
     assert 'write mesh_name="alpha" in the target' in error.message
     assert ("names no mesh" in error.message) == (not mesh)
+    named = MergeRule(RULE.sources, dataclasses.replace(target, mesh_name="alpha"))
+    assert diagnostics(function(f"{first}\n{second}", "%1", "!A"), pipeline(named)) == (True, [])
