@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import threading
+from types import SimpleNamespace
 from typing import Any
 
 import jax
@@ -16,6 +17,7 @@ from jax.sharding import Mesh
 import mpmd_trace as mt
 from mpmd_trace.backend.issue_threads import lanes_of
 from mpmd_trace.backend.plan import Free, Plan, Run, Transfer
+from mpmd_trace.backend.runtime import SLOW
 
 STAGES = 4
 
@@ -117,6 +119,18 @@ def test_several_threads_launch_at_once_and_numbers_are_those_of_jit() -> None:
     for _ in range(2):
         for ours, theirs in zip(jax.tree.leaves(c(*ARGS)), jax.tree.leaves(expected), strict=True):
             np.testing.assert_allclose(ours, theirs, rtol=1e-5, atol=1e-6)
+
+
+def test_threads_issue_where_launches_take_long(monkeypatch: pytest.MonkeyPatch) -> None:
+    runtime = (c := compiled(meshes=2, devices=2)).program.runtime
+    runtime.may_use_threads = True  # as if not on CPUs
+    clock = iter(np.arange(1000) * 1.1 * SLOW * len(runtime.steps))  # looked at before and after each call
+    monkeypatch.setattr("mpmd_trace.backend.runtime.time", SimpleNamespace(perf_counter=lambda: next(clock)))
+    states = []
+    for _ in range(5):
+        c(*ARGS)
+        states.append((runtime._launches_slowly, "_threaded" in runtime.__dict__))
+    assert states == [(False, False)] * 3 + [(True, False), (True, True)]
 
 
 def test_meshes_that_share_all_devices_have_one_thread() -> None:

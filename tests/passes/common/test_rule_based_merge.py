@@ -8,6 +8,7 @@ import dataclasses
 import pytest
 from fragment_texts import frag, function
 
+from mpmd_trace.diagnostics.messages import MpmdError
 from mpmd_trace.ir.ops import FragmentOp
 from mpmd_trace.ir.text import parse
 from mpmd_trace.passes.control_dependencies import CONTROL_START, add_control_dependency
@@ -128,6 +129,17 @@ def test_control_operands(keep: bool) -> None:
     assert isinstance(merged, FragmentOp) and len(merged.origin) == 2
     assert (CONTROL_START in merged.attrs) == keep
     assert merged.num_operands == len(merged.body.block.args) + keep
+
+
+def test_members_that_wait_for_each_other_stay(caplog: pytest.LogCaptureFixture) -> None:
+    first = f"  %0 = {frag('alpha', chr(34) + 'f' + chr(34), '%p', attrs=ZERO)}"
+    second = f"  %1 = {frag('alpha', chr(34) + 'g' + chr(34), '%0', attrs=ZERO)}"
+    module = parse(PRELUDE + function(f"{first}\n{second}", "%1", "!A"))
+    f, g = (op for op in module.main.body if isinstance(op, FragmentOp))
+    add_control_dependency(g, f)
+    with pytest.raises(MpmdError, match="Cycle detected"):
+        run_passes(module, pipeline(RULE))
+    assert "depend on each other in a cycle" in caplog.text
 
 
 def test_fragments_in_loops_take_no_part() -> None:

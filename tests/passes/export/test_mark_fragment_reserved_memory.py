@@ -36,6 +36,27 @@ def test_host_values_and_unused_donated_arguments_take_nothing() -> None:
     assert reserved(text) == ["16 : i64"]
 
 
+def test_a_repeated_operand_counts_once() -> None:
+    both = fragment("%f", "%p, %p").replace("(%x: tensor<4xf32>)", "(%x: tensor<4xf32>, %z: tensor<4xf32>)")
+    text = (
+        "func.func public @main(%p: !s, %q: !s) -> !s attributes {topology = #topo} {\n"
+        + both.replace("(!s) -> !s", "(!s, !s) -> !s")
+        + "return %f : !s }"
+    )
+    assert reserved(text) == ["16 : i64"]
+
+
+def test_a_host_operand_takes_nothing_and_leaves_nothing() -> None:
+    text = (
+        'func.func public @main(%p: !s {jax.buffer_donor = true, mhlo.memory_kind = "pinned_host"}, %q: !s) -> (!s, !s)'
+        " attributes {topology = #topo} {\n"
+        + fragment("%f", "%p", 'arg_attrs = [{mhlo.memory_kind = "pinned_host"}]')
+        + fragment("%g", "%q")
+        + "return %f, %g : !s, !s }"
+    )
+    assert reserved(text) == ["16 : i64", "16 : i64"]
+
+
 def test_values_marked_host_on_the_fragment_are_not_counted() -> None:
     text = (
         "func.func public @main(%p: !s, %q: !s) -> (!s, !s) attributes {topology = #topo} {\n"

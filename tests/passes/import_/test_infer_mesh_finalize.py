@@ -53,6 +53,7 @@ def test_everything_without_a_mesh_is_reported() -> None:
     assert messages[0].startswith("output 0 of @main has the type tensor<6x2xf32>")
     assert messages[1].startswith('a value on mesh "p0" is used on another mesh')
     assert "used by 'stablehlo.abs'" in messages[1]
+    assert "mpmd.assign" not in messages[1]
     assert messages[2].startswith('a value is needed on mesh "p1", but it is not there')
     assert 'used by named computation "g"' in messages[2]
     assert "mpmd_infer_transfers" in messages[2]

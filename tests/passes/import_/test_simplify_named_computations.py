@@ -8,6 +8,33 @@ from mpmd_trace.passes.manager import run_passes
 PASS = "builtin.module(func.func(mpmd-simplify-named-computations))"
 
 
+def test_repeated_and_passed_through_values() -> None:
+    check(
+        """
+        func.func @main(%a: !T, %b: !T) -> (!T, !T, !T) attributes {topology = #topo} {
+          %0:4 = mpmd.named_computation<"k"(1)> (%a, %b, %a) (%x: !T, %y: !T, %z: !T) {
+            %p:2 = stablehlo.optimization_barrier %x, %y : !T, !T
+            %q = stablehlo.multiply %p#0, %z : !T
+            %w = stablehlo.abs %q : !T
+            mpmd.return %q, %p#1, %q, %w : !T, !T, !T, !T
+          } : (!T, !T, !T) -> (!T, !T, !T, !T)
+          return %0#0, %0#1, %0#2 : !T, !T, !T
+        }
+        """,
+        PASS,
+        """
+        func.func @main(%a: !T, %b: !T) -> (!T, !T, !T) attributes {topology = #topo} {
+          %0 = mpmd.named_computation<"k"(1)> (%a) (%x: !T) {
+            %p = stablehlo.optimization_barrier %x : !T
+            %q = stablehlo.multiply %p, %x : !T
+            mpmd.return %q : !T
+          } : (!T) -> !T
+          return %0, %b, %0 : !T, !T, !T
+        }
+        """,
+    )
+
+
 def test_nothing_to_do() -> None:
     text = """
         func.func @main(%a: !T) -> !T attributes {topology = #topo} {

@@ -16,7 +16,7 @@ from mpmd_trace.ir.text import parse
 from mpmd_trace.passes.block_order import Join, scan_order
 from mpmd_trace.passes.manager import run_passes
 from mpmd_trace.passes.optimize.pipeline_scheduler import PipelineScheduler
-from mpmd_trace.passes.optimize.schedules import SCHEDULES, Comparator, Order
+from mpmd_trace.passes.optimize.schedules import SCHEDULES, Comparator, Order, ScheduleError, Unit
 
 VECTORS: list[tuple[str, int, int, dict[str, str]]] = [
     (
@@ -149,6 +149,18 @@ def test_the_sparse_form_gives_the_order_of_the_pairs(case: tuple[str, str, list
     run_passes(module, [PipelineScheduler(SCHEDULES[name])])
     run_passes(other, [PipelineScheduler(Comparator(name, SCHEDULES[name].before))])
     assert module.to_generic() == other.to_generic()
+
+
+def test_units_that_depend_on_each_other_need_no_order() -> None:
+    def before(a: Unit, b: Unit) -> bool:
+        if a.counter == b.counter:  # a forward and its backward
+            raise ScheduleError("no order of these")
+        return SCHEDULES["1F1B"].before(a, b)
+
+    module, other = parse(pipeline(2, 3)), parse(pipeline(2, 3))
+    run_passes(module, [PipelineScheduler(Comparator("mine", before))])
+    run_passes(other, [PipelineScheduler(SCHEDULES["1F1B"])])
+    assert str(module) == str(other)
 
 
 @pytest.mark.parametrize("name", ["Circular", "CircularWithReversedBackward"])
