@@ -302,8 +302,8 @@ assert "mpmd.named_computation" in jitted.lower(*arguments()).as_text("stablehlo
 """
 
 
-#: Options of which something is told.
-TOLD = "{'pipeline_schedule': 'ZeroBubbleH1', 'input_mesh_assignment': ({'a': 'two', 'b': None}, None, None)}"
+#: Options that a program warns of.
+TOLD = "{'device_memory': 100, 'remat': 'auto'}"
 
 
 @pytest.fixture(scope="module")

@@ -22,7 +22,7 @@ def command(capsys: pytest.CaptureFixture[str]) -> Command:
 #: Program -> (a piece of the line that the error must point to, what is wrong, what to do).
 MISTAKES = {
     "unknown_mesh": ("make_config(", "'layers_1' is assigned to the mesh 'c', which the topology lacks", "Known: 'a'"),
-    "unknown_name": ("make_config(", "'layers_1' is not assigned to a mesh", "Did you mean 'layers_1' by 'layer_1'"),
+    "unknown_name": ("jax.vmap(named)", "'layers_1' is not assigned to a mesh", "Did you mean 'layers_1' by 'layer_1'"),
     "no_transfers": ("jax.vmap(named)", "no mesh has all operands of this op", "set mpmd_infer_transfers"),
     "cycle": ("jax.vmap(named)", "stage 0 runs twice on mesh 'a' for the same microbatch", "Give"),
     "no_devices": ("make_config(", "the mesh 'b' has no devices: its shape is {'x': 0}", "Make it of devices in"),
