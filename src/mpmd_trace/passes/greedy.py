@@ -120,6 +120,15 @@ class Rewriter:
                 return
             current = None if region is None else region.parent
 
+    def _push_first(self, op: Op) -> None:
+        """`push` while nothing was visited: around an op that is on the stack, all are."""
+        stack, scope = self._stack, self._scope
+        current: Op | None = op
+        while current is not None and current not in stack:
+            stack[current] = None
+            region = None if current.block is None else current.block.parent
+            current = None if region is None or region is scope else region.parent
+
     def modified(self, op: Op) -> None:
         """`op` was changed in place."""
         self.push(op)
@@ -229,7 +238,7 @@ class Rewriter:
                     home = homes[region] = home_of(region, scope)
                 if not uniquer.visit(op, home):
                     continue
-            self.push(op)
+            self._push_first(op)
         if top_down:
             self._stack = dict.fromkeys(reversed(self._stack))
 

@@ -29,9 +29,11 @@ def _block_ops(block: Block, reverse: bool) -> Iterator[Op]:
             yield from _block_ops(op.body.block, reverse)
 
 
-def function_fragments(function: FuncOp) -> Iterator[FragmentOp]:
-    """Return the fragments among `function_ops`."""
-    return (op for op in function_ops(function) if isinstance(op, FragmentOp))
+def function_fragments(function: FuncOp, *, reverse: bool = False) -> Iterator[FragmentOp]:
+    """Yield the fragments among `function_ops`."""
+    for op in function_ops(function, reverse=reverse):
+        if isinstance(op, FragmentOp):
+            yield op
 
 
 def calls_by_callee(module: Module) -> dict[str, list[CallOp]]:

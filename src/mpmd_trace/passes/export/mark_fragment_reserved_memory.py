@@ -74,6 +74,8 @@ class _Count:
         self.symbols = symbols
         #: Per type the mesh and the bytes on each of its devices; no mesh for tokens.
         self.places: dict[Type, tuple[str | None, float]] = {}
+        #: For values of these types together, the bytes on each mesh; sums of bytes are exact in any order.
+        self.sums: dict[tuple[Type, ...], dict[str, float]] = {}
         self.diagnostics = diagnostics
         self.function = function
         topology = function.topology
@@ -102,11 +104,14 @@ class _Count:
 
     def bytes(self, values: Sequence[Value]) -> dict[str, float]:
         """Return the bytes of the values together, per mesh."""
-        result: dict[str, float] = {}
-        for value in values:
-            mesh, size = self.places.get(value.type) or self.place(value)
-            if mesh is not None:
-                result[mesh] = result.get(mesh, 0.0) + size
+        types = tuple([value.type for value in values])
+        result = self.sums.get(types)
+        if result is None:
+            result = self.sums[types] = {}
+            for value in values:
+                mesh, size = self.places.get(value.type) or self.place(value)
+                if mesh is not None:
+                    result[mesh] = result.get(mesh, 0.0) + size
         return result
 
     def add(self, values: Sequence[Value], sign: int) -> None:

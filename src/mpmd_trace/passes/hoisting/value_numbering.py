@@ -19,7 +19,7 @@ from mpmd_trace.ir.semantics import is_pure
 from mpmd_trace.ir.types import TensorType
 from mpmd_trace.passes.fragment_info import merged_call_counters
 from mpmd_trace.passes.sharding.axes import ShardingOf, same_axes, wanted_sharding
-from mpmd_trace.passes.sharding.edges import CONSTRAINT, ValueShardings, body_sharding, in_sharding, per_value
+from mpmd_trace.passes.sharding.edges import CONSTRAINT, UNSET, ValueShardings, body_sharding, in_sharding, per_value
 
 T = TypeVar("T")
 
@@ -122,12 +122,15 @@ class ValueNumbering:
         self._shared = self._read_by_several()
         self._of_value: dict[Value, Expression] = {}
         self._memo: dict[Hashable, KnownExpressions] = {}
+        #: The same by operands instead of their expressions.
+        self._known_like: dict[Hashable, KnownExpressions] = {}
         self._open: frozenset[Expression] = frozenset()
         self.known = {fragment: self._learn(fragment) for fragment in self.fragments}
         self._open = self._shared_slices()
         if self._open:  # more is known than was thought
             self._of_value.clear()
             self._memo.clear()
+            self._known_like.clear()
             self.known = {fragment: self._learn(fragment) for fragment in self.fragments}
 
     def _read_by_several(self) -> set[Value]:
@@ -143,11 +146,17 @@ class ValueNumbering:
 
     def _learn(self, fragment: FragmentOp) -> KnownExpressions:
         values = fragment.operands[: len(fragment.body.block.args)]
-        given = tuple([self._operand(fragment, i, value) for i, value in enumerate(values)])
-        key = (fragment.body, given, fragment.in_shardings)
-        if key not in self._memo:
-            self._memo[key] = self._in_body(fragment, given)
-        known = self._memo[key]
+        of_value, shared = self._of_value, self._shared
+        # Other values are all the same: nothing is known of them.
+        alike = tuple([value if value in shared or value in of_value else None for value in values])
+        like = (fragment.body, alike, fragment.in_shardings, fragment.attrs.get(UNSET))
+        known = self._known_like.get(like)
+        if known is None:
+            given = tuple([self._operand(fragment, i, value) for i, value in enumerate(values)])
+            key = (fragment.body, given, fragment.in_shardings)
+            if key not in self._memo:
+                self._memo[key] = self._in_body(fragment, given)
+            known = self._known_like[like] = self._memo[key]
         for i, expression in enumerate(known.returned):
             if expression is not None:
                 outside = per_value(fragment.out_shardings, i)

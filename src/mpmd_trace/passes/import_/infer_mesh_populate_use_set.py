@@ -105,7 +105,11 @@ class _UseSets:
                 op.attrs[USE_SET] = meshes
 
     def op(self, op: Op) -> None:
-        if isinstance(op, AssignOp):
+        if type(op) is Op and is_meshless(op):  # nearly all ops
+            needed = self.sets.needed_by_results(op)
+            if op.attrs.get(USE_SET) is not needed:
+                self.extend(op, needed)
+        elif isinstance(op, AssignOp):
             self.store(op, insert(EMPTY, op.mesh_type.mesh, op.label))
         elif isinstance(op, CallOp):
             self.call(op)

@@ -23,6 +23,8 @@ USE_SET = "mpmd.use_set"
 SRC_SET = "mpmd.src_set"
 #: Stands for all meshes; no pass creates it.
 WILDCARD = "*"
+#: Ops of which the set alone does not say what a use by them needs.
+_ASKED_SPECIALLY = frozenset({"mpmd.broadcast", "mpmd.reduce", "mpmd.unassign", "mpmd.call", "mpmd.for", "func.return"})
 #: Values from inputs that JAX broadcasts are the last choice.
 _BROADCAST_IN = "broadcast_in"
 
@@ -153,12 +155,23 @@ def without_sets(attributes: DictAttr) -> DictAttr:
     return attributes.without(USE_SET).without(SRC_SET) if attributes.entries else attributes
 
 
+#: By name: all ops of a program are asked, several times.
+_meshless: dict[str, bool] = {}
+
+
 def is_meshless(op: Op) -> bool:
     """Return whether the op still has to be given a mesh.
 
     Callers do not look into fragments, so that the condition "not inside a fragment" is theirs.
     """
-    return not (op.name.startswith("mpmd.") or op.is_terminator or op.name in ("func.func", "builtin.module"))
+    if op.successors:
+        return False
+    result = _meshless.get(op.name)
+    if result is None:
+        result = _meshless[op.name] = not (
+            op.name.startswith("mpmd.") or op.is_terminator or op.name in ("func.func", "builtin.module")
+        )
+    return result
 
 
 def is_terminal(op: Op) -> bool:
@@ -221,6 +234,7 @@ class MeshSets:
         self.module = module
         self._boundaries: dict[FuncOp, _Boundary] = {}
         self._calls: dict[str, list[CallOp]] | None = None
+        self._called: dict[CallOp, _Boundary | None] = {}
 
     def used_calls(self, callee: FuncOp) -> list[CallOp]:
         """Return the calls of `callee` that have a used result, in module order (calls made later are not seen)."""
@@ -241,6 +255,15 @@ class MeshSets:
         callee = self.functions.get(call.callee)
         return None if callee is None or callee.is_declaration else callee
 
+    def boundary_of(self, call: CallOp) -> _Boundary | None:
+        """Return the sets of the function that is called, if it has a body."""
+        try:
+            return self._called[call]
+        except KeyError:
+            callee = self.callee(call)
+            result = self._called[call] = None if callee is None else self.boundary(callee)
+            return result
+
     def flush(self) -> bool:
         """Write the sets of function arguments and results; says whether any changed."""
         changed = False
@@ -253,6 +276,8 @@ class MeshSets:
 
     def src_of(self, value: Value) -> MeshSet | None:
         """Return the meshes on which `value` can be without a new transfer; None: anywhere."""
+        if isinstance(value, OpResult) and type(value.op) is Op:  # nearly all ops
+            return src_of_op(value.op)
         value = self.origin_of(value)
         if isinstance(value, OpResult):
             return None if isinstance(value.op, AssignOp) else src_of_op(value.op)
@@ -303,16 +328,19 @@ class MeshSets:
         broadcast = isinstance(value, OpResult) and value.op.name == "mpmd.broadcast"
         while use is not None:
             user = use.owner
-            needed = self._needed_by(user, use.index, block, broadcast)
-            if needed is not result:
+            if user.block is block and user.name not in _ASKED_SPECIALLY:
+                needed = user.attrs.get(USE_SET)
+            else:
+                needed = self._needed_by(user, use.index, block, broadcast)
+            if needed is not result and isinstance(needed, MeshSet):
                 result = union(result, needed) if result.meshes else needed
             use = use.next
         return result
 
     def _needed_by(self, user: Op, index: int, block: object, of_broadcast: bool) -> MeshSet:
         if isinstance(user, CallOp) and user.block is block:
-            callee = self.callee(user)
-            return EMPTY if callee is None else self.boundary(callee).arg_use[index]
+            boundary = self.boundary_of(user)
+            return EMPTY if boundary is None else boundary.arg_use[index]
         if is_terminal(user) and not of_broadcast:
             return EMPTY
         if isinstance(user, UnassignOp):

@@ -32,9 +32,13 @@ _KINDS = {
 
 
 def warn_of_whole(
-    flow: DataflowHypergraph, edges: Sequence[Edge], labels: Sequence[int], diagnostics: Diagnostics
+    flow: DataflowHypergraph,
+    edges: Sequence[Edge],
+    labels: Sequence[int],
+    diagnostics: Diagnostics,
+    costly: int = COSTLY,
 ) -> None:
-    """Warn of each loop and conditional for which at least `COSTLY` bytes move in a step."""
+    """Warn of each loop and conditional for which at least `costly` bytes move in a step."""
     whole = {node: op for op, node in flow.node_of.items() if op.name in _KINDS}
     if not whole:
         return
@@ -49,7 +53,7 @@ def warn_of_whole(
                     moved[node][label] = moved[node].get(label, 0) + edge.weight
     for node, op in whole.items():
         size = sum(moved[node].values())
-        if size < COSTLY:
+        if size < costly:
             continue
         kind, reason = _KINDS[op.name]
         meshes = ", ".join(flow.meshes[label] for label in sorted(moved[node]))
