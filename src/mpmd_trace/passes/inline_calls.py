@@ -11,16 +11,22 @@ import dataclasses
 import functools
 from collections.abc import Mapping
 
-from mpmd_trace.ir.bodies import copied_ops, remembered, rewrite_bodies
+from mpmd_trace.ir.bodies import remembered, rewrite_bodies
 from mpmd_trace.ir.core import Op, Region
 from mpmd_trace.ir.diagnostics import Diagnostics
 from mpmd_trace.ir.functions import callee_of
 from mpmd_trace.ir.ops import FuncOp, Module
 from mpmd_trace.ir.postorder import postorder
 from mpmd_trace.passes.base import Pass, option
+from mpmd_trace.passes.constants import ISOLATED
+from mpmd_trace.passes.expand_calls import Expander, inline_call
 from mpmd_trace.passes.greedy import walk_mutable
 from mpmd_trace.passes.mlir_pass import MlirPass
-from mpmd_trace.passes.symbol_dce import SymbolDce
+from mpmd_trace.passes.symbol_dce import References, SymbolDce
+from mpmd_trace.passes.trivially_canonical import PLAIN_OPS, all_names
+
+#: What a callee may consist of when calls in it are inlined together with it: canonicalization may decide a `case`.
+_EXPANDED = (PLAIN_OPS | {"func.call", "func.return"}) - {"stablehlo.case"}
 
 
 @dataclasses.dataclass(frozen=True)
@@ -57,6 +63,8 @@ class InlineCalls(Pass):
 
     def run(self, module: Module, diagnostics: Diagnostics) -> bool:
         changed = self._simplify(module, diagnostics)
+        if self.default_pipeline in ("", "canonicalize") and _at_once(module, hoists=bool(self.default_pipeline)):
+            return self._inline_at_once(module, diagnostics) or changed
         # Callees at depth 0 call nothing, those at depth 1 call them, ...
         for functions in _by_depth(module):
             inliner = _Inliner({f.sym_name: f for f in module.functions})
@@ -66,6 +74,23 @@ class InlineCalls(Pass):
                 changed = True
                 self._simplify(module, diagnostics)
         return SymbolDce().run(module, diagnostics) or changed
+
+    def _inline_at_once(self, module: Module, diagnostics: Diagnostics) -> bool:
+        inliner = _Inliner({f.sym_name: f for f in module.functions})
+        expander = Expander(inliner.inlinable, hoists=bool(self.default_pipeline))
+        private = {f.sym_name: f for f in module.functions if f.visibility == "private"}
+        pending = [op for op in module.body if not isinstance(op, FuncOp) or op.visibility != "private"]
+        references = References()
+        changed = False
+        while pending:
+            op = pending.pop()
+            if isinstance(op, FuncOp) and not op.is_declaration:
+                changed = expander.expand(op.regions[0], op) or changed
+            pending += [private.pop(name) for name in sorted(references.of(op)) if name in private]
+        changed = SymbolDce().run(module, diagnostics) or changed
+        if changed:
+            self._simplify(module, diagnostics)
+        return changed
 
     def _simplify(self, module: Module, diagnostics: Diagnostics) -> bool:
         if not self.default_pipeline:
@@ -111,6 +136,24 @@ def _by_depth(module: Module) -> list[list[str]]:
     return [by_depth[d] for d in sorted(by_depth) if d > 0]
 
 
+def _at_once(module: Module, *, hoists: bool) -> bool:
+    """Whether `Expander` does the same: no recursion and, if it `hoists` constants, callees of plain ops alone."""
+    functions = {f.sym_name: f for f in module.functions if not f.is_declaration}
+    calls = {name: _called(f.regions[0]) for name, f in functions.items()}
+    done: set[str] = set()
+    for name in postorder(calls, lambda name: calls.get(name, ())):
+        if not done.issuperset(callee for callee in calls.get(name, ()) if callee in calls):
+            return False
+        done.add(name)
+    if not hoists:
+        return True
+    if any(op.name in ISOLATED for f in functions.values() for op in walk_mutable(f.regions[0])):
+        return False
+    callees = dict.fromkeys(callee for called in calls.values() for callee in called if callee in calls)
+    names = [all_names(functions[name].regions[0]) for name in callees]
+    return all(op_names is not None and op_names <= _EXPANDED for op_names in names)
+
+
 class _Inliner:
     def __init__(self, functions: Mapping[str, FuncOp]) -> None:
         self.functions = functions
@@ -127,9 +170,7 @@ class _Inliner:
                 changed = rewrite_bodies(op, self.bodies, into_body) or changed
                 callee = self.inlinable(op, function)
                 if callee is not None:
-                    copies, returned = copied_ops(callee.body, op.operands)
-                    block.insert_all_before(op, copies)
-                    op.replace_all_uses_with(returned)
+                    inline_call(op, callee.body)
                     op.erase()
                     changed = True
         return changed
