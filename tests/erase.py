@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from mpmd_trace.ir.core import Block
 from mpmd_trace.ir.ops import FuncOp, Module, local_type
-from mpmd_trace_devtools.single_device_program import Eraser, entry_function, keep_meshes, make_function
+from mpmd_trace_devtools.single_device_program import Eraser, entry_function
 
 __all__ = ["erase_to_plain", "plain_module"]
 
@@ -13,13 +13,7 @@ def plain_module(module: Module, function: FuncOp) -> Module:
     """The program that `function` means, as `@main` of a new module of StableHLO ops."""
     block = Block([local_type(a.type) for a in function.args])
     eraser = Eraser(module, block)
-    returned = eraser.call(function, list(block.args))
-    plain = Module(resources=module.resources)
-    plain.body.append(make_function("main", block, returned))
-    for used in eraser.used.values():
-        plain.body.append(used)
-    keep_meshes(module, plain)
-    return plain
+    return eraser.program(eraser.call(function, list(block.args)))
 
 
 def erase_to_plain(module: Module, function: str | None = None) -> str:

@@ -152,6 +152,15 @@ class Eraser(Meaning[Value]):
         self.block = block
         self.used: dict[str, FuncOp] = {}
 
+    def program(self, returned: list[Value]) -> Module:
+        """Return a new module whose `@main` is the block and returns these values."""
+        result = Module(resources=self.module.resources)
+        result.body.append(make_function("main", self.block, returned))
+        for used in self.used.values():
+            result.body.append(used)
+        keep_meshes(self.module, result)
+        return result
+
     def leaf(self, op: Op, env: dict[Value, Value]) -> list[Value]:
         copy = self.block.append(op.clone(env))
         clean(copy)
@@ -252,12 +261,7 @@ def leaf_module(module: Module, op: Op, inputs: Sequence[Value]) -> Module:
             env[value] = constant.results[0]
     eraser = Eraser(module, block)
     returned = [v for v in eraser.leaf(op, env) if not v.type.is_token]
-    small = Module(resources=module.resources)
-    small.body.append(make_function("main", block, returned))
-    for used in eraser.used.values():
-        small.body.append(used)
-    keep_meshes(module, small)
-    return small
+    return eraser.program(returned)
 
 
 def keep_meshes(source: Module, target: Module) -> None:

@@ -469,7 +469,7 @@ def _parts(config: Config) -> int:
 
 @dataclasses.dataclass(frozen=True, eq=False, repr=False)
 class TracedStep(StageInfo):
-    """What `mpmd_trace.jit(...).trace(...)` gives, as `jax.stages.Traced`; `traced` has more of it."""
+    """A step after tracing, from `mpmd_trace.jit(...).trace(...)`, as `jax.stages.Traced`; `traced` has more of it."""
 
     traced: Traced
     adapter: Adapter
@@ -494,7 +494,7 @@ class TracedStep(StageInfo):
 
     @property
     def jaxpr(self) -> Any:
-        """What JAX traced, with names as tagged jits; stacked layers that are cut are several arrays."""
+        """The jaxpr of the step, with names as tagged jits; stacked layers that are cut are several arrays."""
         return self.traced.jaxpr
 
     @property

@@ -21,7 +21,7 @@ Place = tuple[int, int]
 
 @dataclasses.dataclass(frozen=True, eq=False)
 class Division:
-    """How calls of a body divide whose arguments are known, stacks or neither at the same positions.
+    """The division of calls of a body whose arguments are known, stacks or neither at the same positions.
 
     `direct` holds the results that need no call, by position; `wanted` says for each result whether the call computes
     it; `arguments` lists the positions of the arguments that it needs, `given` the values inside the body that are
@@ -35,7 +35,7 @@ class Division:
 
 
 class Divisions:
-    """How calls divide, found out once for all iterations of a loop."""
+    """Divides calls of bodies, once for all iterations of a loop."""
 
     def __init__(self) -> None:
         #: The body, which keeps its id, its parts, the equations that are computed around the call, and the division.

@@ -23,8 +23,6 @@ from mpmd_trace.frontend.stacked.links import ELEMENTWISE, PAIRWISE, REDUCTIONS,
 from mpmd_trace.jax_compat import tracing
 from mpmd_trace.jax_compat.tracing import Closed, Equation
 
-__all__ = ["LOOP", "nonlinear_losses"]
-
 #: The name of the loops whose first stacked result is the loss of a microbatch, made of the rows that are scanned.
 LOOP = "value_and_grad"
 

@@ -33,8 +33,8 @@ class Pass:
 
     name: ClassVar[str]
     summary: ClassVar[str]
-    #: What a program has if there is anything to do (`contents` of passes/pipelines.py), or one of several such things;
-    #: none: who knows.
+    #: Things of which a program has one if there is anything to do (`contents` of passes/pipelines.py); if none is
+    #: named, the pass always runs.
     only_with: ClassVar[tuple[str, ...]] = ()
 
     def run(self, module: Module, diagnostics: Diagnostics) -> bool:

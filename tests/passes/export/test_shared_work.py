@@ -11,8 +11,8 @@ import pytest
 from mpmd_trace.ir.attributes import StringAttr, SymbolRefAttr
 from mpmd_trace.ir.core import Op, make_op
 from mpmd_trace.ir.ops import FragmentCallOp, FragmentOp, Module
+from mpmd_trace.ir.take_over import take_over
 from mpmd_trace.ir.text import parse
-from mpmd_trace.passes.export.lower_to_fragment_calls import take_over
 from mpmd_trace.passes.manager import run_passes
 
 COUNT = 6

@@ -30,6 +30,7 @@ from mpmd_trace.ir.freezing import freeze
 from mpmd_trace.ir.functions import make_function
 from mpmd_trace.ir.ops import FragmentCallOp, FragmentOp, FuncOp, Module, make_return
 from mpmd_trace.ir.shardings import map_shardings, sharding_class
+from mpmd_trace.ir.take_over import take_over
 from mpmd_trace.ir.types import MeshTensorType, Type
 from mpmd_trace.passes.base import Pass, option
 from mpmd_trace.passes.dedup_bodies import first_equal
@@ -308,44 +309,6 @@ def _replace_by_call(op: FragmentOp, callee: SymbolRefAttr) -> None:
         "origin": op.props.get("origin") or ArrayAttr.get(()),
     }
     take_over(op, FragmentCallOp, props, {"remat": UNIT} if "remat" in op.attrs else {})
-
-
-def take_over(op: Op, cls: type[Op], props: dict[str, Attribute], attrs: dict[str, Attribute]) -> Op:
-    """A new op in the place of `op`, which is gone: with its operands, results and location, without its regions.
-
-    All is as if the new op had been made before `op` with the same operands, had replaced it and let it be
-    erased, use lists included, but without a new use for each operand and a new value for each result.
-    """
-    new = cls.__new__(cls)
-    assert cls.op_name is not None
-    new.name, new.loc = cls.op_name, op.loc
-    new.props, new.attrs, new.regions, new.successors = props, attrs, [], []
-    new._operands, new.results = op._operands, op.results
-    new._capacity = len(new._operands)
-    op._operands, op.results = [], []
-    for use in new._operands:
-        use.owner = new
-        value = use.value
-        if value._first is not use:
-            use.set(value)
-    for result in new.results:
-        result.op = new
-        first = result._first
-        if first is not None and first.next is not None:
-            result.reverse_uses()
-    block = op.block
-    assert block is not None and not block.frozen
-    new.block, new._order, new._prev, new._next = block, op._order, op._prev, op._next
-    if new._prev is None:
-        block._first = new
-    else:
-        new._prev._next = new
-    if new._next is None:
-        block._last = new
-    else:
-        new._next._prev = new
-    op.block = op._prev = op._next = None
-    return new
 
 
 def _report(module: Module, fragments: list[FragmentOp], group_of: dict[FragmentOp, _Group]) -> None:
