@@ -21,7 +21,8 @@ from mpmd_trace.ir.attributes import (
     TopologyAttr,
     UserOriginAttr,
 )
-from mpmd_trace.ir.core import Block, Op, Region, Value, make_op, op_class
+from mpmd_trace.ir.core import Block, Op, Region, Use, Value, make_op, op_class
+from mpmd_trace.ir.fast_ops import make_unary
 from mpmd_trace.ir.functions import FuncOp as FuncOp
 from mpmd_trace.ir.printer import print_op
 from mpmd_trace.ir.types import MeshTensorType, TensorType, Type
@@ -285,7 +286,7 @@ def make_fragment(
 
 def make_transfer(value: Value, target: Type, *, loc: Location | None = None) -> TransferOp:
     """Return a detached transfer of `value` to `target`."""
-    return cast(TransferOp, make_op("mpmd.transfer", [value], [target], loc=loc or value.location))
+    return make_unary(TransferOp, value, target, {}, loc or value.location)
 
 
 def before_transfers(value: Value) -> Value:
@@ -298,21 +299,23 @@ def before_transfers(value: Value) -> Value:
 
 
 def make_assign(
-    value: Value, mesh_type: MeshTensorType, label: str | None = None, *, loc: Location | None = None
+    value: Value,
+    mesh_type: MeshTensorType,
+    label: str | None = None,
+    *,
+    loc: Location | None = None,
+    use: Use | None = None,
 ) -> AssignOp:
-    """Return a detached assign of the local tensor `value`."""
-    return cast(AssignOp, _mesh_cast("mpmd.assign", value, mesh_type, label, loc))
+    """Return a detached assign of the local tensor `value`, with that use of it if one is given."""
+    props: dict[str, Attribute] = {} if label is None else {"origin": StringAttr.get(label)}
+    return make_unary(AssignOp, value, mesh_type, props, loc or value.location, use)
 
 
 def make_unassign(value: Value, label: str | None = None, *, loc: Location | None = None) -> UnassignOp:
     """Return a detached unassign of the mesh tensor `value`."""
     assert isinstance(value.type, MeshTensorType)
-    return cast(UnassignOp, _mesh_cast("mpmd.unassign", value, value.type.tensor, label, loc))
-
-
-def _mesh_cast(name: str, value: Value, type: Type, label: str | None, loc: Location | None) -> Op:
-    props = None if label is None else {"origin": StringAttr.get(label)}
-    return make_op(name, [value], [type], props=props, loc=loc or value.location)
+    props: dict[str, Attribute] = {} if label is None else {"origin": StringAttr.get(label)}
+    return make_unary(UnassignOp, value, value.type.tensor, props, loc or value.location)
 
 
 def make_return(values: Sequence[Value], name: str = "mpmd.return") -> Op:

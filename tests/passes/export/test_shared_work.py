@@ -10,8 +10,8 @@ import pytest
 
 from mpmd_trace.ir.attributes import StringAttr, SymbolRefAttr
 from mpmd_trace.ir.core import Op, make_op
+from mpmd_trace.ir.fast_ops import take_over
 from mpmd_trace.ir.ops import FragmentCallOp, FragmentOp, Module
-from mpmd_trace.ir.take_over import take_over
 from mpmd_trace.ir.text import parse
 from mpmd_trace.passes.manager import run_passes
 

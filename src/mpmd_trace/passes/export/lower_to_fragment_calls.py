@@ -26,11 +26,11 @@ from mpmd_trace.ir.attributes import (
 from mpmd_trace.ir.bodies import remembers
 from mpmd_trace.ir.core import Op, Region, Value, make_op
 from mpmd_trace.ir.diagnostics import Diagnostics
+from mpmd_trace.ir.fast_ops import take_over
 from mpmd_trace.ir.freezing import freeze
 from mpmd_trace.ir.functions import make_function
 from mpmd_trace.ir.ops import FragmentCallOp, FragmentOp, FuncOp, Module, make_return
 from mpmd_trace.ir.shardings import map_shardings, sharding_class
-from mpmd_trace.ir.take_over import take_over
 from mpmd_trace.ir.types import MeshTensorType, Type
 from mpmd_trace.passes.base import Pass, option
 from mpmd_trace.passes.dedup_bodies import first_equal
