@@ -100,7 +100,7 @@ def encoder_parameters(layers: int) -> dict[str, Any]:
     }
 
 
-def encoder(size: Size, masked: bool = False) -> tuple[Callable[..., Any], tuple[Any, ...], mt.Config]:
+def encoder(size: Size, masked: bool = False) -> tuple[Callable[..., Any], tuple[Any, ...], mt.config.Config]:
     """A step with its arguments, and the configuration for a pipeline of it; `masked`: token 0 is not a word."""
     optimizer = optax.chain(optax.clip_by_global_norm(1.0), optax.adam(1e-3))
 

@@ -83,7 +83,7 @@ class Case(NamedTuple):
     """A training step, how it is placed, and its arguments: parameters, optimizer state and batch."""
 
     step: Callable[..., Any]
-    config: mt.Config
+    config: mt.config.Config
     args: tuple[Any, Any, Any]
 
 

@@ -79,7 +79,7 @@ class Case:
         rate = 0.01 / self.microbatches
         return jax.tree.map(lambda p, g: p - rate * g, parameters, gradients), loss / self.microbatches
 
-    def config(self, devices: Sequence[jax.Device] | None = None) -> mpmd_trace.Config:
+    def config(self, devices: Sequence[jax.Device] | None = None) -> mpmd_trace.config.Config:
         devices = jax.devices() if devices is None else devices
         meshes = [f"m{i}" for i in range(self.stages)]
         merging = {
@@ -148,7 +148,9 @@ def compare(case: Case, *, steps: int, rounds: int) -> dict[str, float]:
     }
 
 
-def issuing(compiled: mpmd_trace.Compiled, parameters: Any, x: Any, y: Any, steps: int) -> tuple[Any, float, float]:
+def issuing(
+    compiled: mpmd_trace.stages.Compiled, parameters: Any, x: Any, y: Any, steps: int
+) -> tuple[Any, float, float]:
     """The parameters after the steps; microseconds of the calling thread for each instruction, and those of JAX in it.
 
     The latter are spent inside of JAX's functions that start a program or a copy.

@@ -81,7 +81,7 @@ class Model(eqx.Module):
 
 def modules(
     layers: int, meshes: int, microbatches: int, mesh_of: Callable[[int], str], sizes: tuple[int, int, int, int]
-) -> tuple[Callable[..., Any], tuple[Any, ...], mt.Config, dict[str, Any]]:
+) -> tuple[Callable[..., Any], tuple[Any, ...], mt.config.Config, dict[str, Any]]:
     """A step with its arguments, the configuration for a pipeline of it, and options of `mpmd_trace.jit`.
 
     `sizes`: the width, the length of a text, the size of the vocabulary, and the rows of a microbatch.

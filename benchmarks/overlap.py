@@ -94,7 +94,7 @@ def main() -> int:
     options = parser.parse_args()
     if options.target is None:
         jax.config.update("jax_num_cpu_devices", 8)
-    devices = jax.devices()[:8] if options.target is None else mpmd_trace.target_devices(options.target)
+    devices = jax.devices()[:8] if options.target is None else mpmd_trace.compiler.target_devices(options.target)
     rows = np.array(devices).reshape(2, -1)
     meshes = {f"m{i}": Mesh(row, ("experts",)) for i, row in enumerate(rows)}
     modes = {"separate": None, "pair": "pairs"}

@@ -87,7 +87,7 @@ def main():
                 if jax.process_index() == 0:
                     print(f"step {number + 1} of {STEPS} on {processes} processes")
             value = float(mpmd_trace.fetch(value))
-    except mpmd_trace.PeerError as error:
+    except mpmd_trace.errors.PeerError as error:
         note("noticed")
         print(error, file=sys.stderr)
         sys.exit(1)

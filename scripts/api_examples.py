@@ -29,20 +29,20 @@ x = jnp.ones((8, 4))
 y = mt.jit(forward, config)(weights, x)  # on the second mesh
 assert y.devices() == {jax.devices()[1]}
 
-# == value_and_grad
+# == value_and_grad, gradients, gradients.value_and_grad
 loss = lambda weights, x: jnp.mean(forward(weights, x) ** 2)
-value, grads = mt.value_and_grad(loss, microbatches=4)(weights, x)  # of the whole batch, in four parts
+value, grads = mt.value_and_grad(loss, microbatches=4)(weights, x)  # mt.gradients has this one, too; of the whole batch, in four parts
 
-# == Jitted, Lowered, Compiled
-jitted = mt.jit(mt.value_and_grad(loss, microbatches=4), config)  # a Jitted
-lowered = jitted.lower(weights, x)  # a Lowered
+# == stages, stages.Jitted, stages.Lowered, stages.Compiled
+jitted = mt.jit(mt.value_and_grad(loss, microbatches=4), config)  # an mt.stages.Jitted
+lowered = jitted.lower(weights, x)  # an mt.stages.Lowered
 print(lowered.as_text("plan"))
-compiled = lowered.compile()  # a Compiled
+compiled = lowered.compile()  # an mt.stages.Compiled
 print(compiled.memory_analysis())
 value, grads = compiled(weights, x)
 
-# == Config
-assert isinstance(config, mt.Config)
+# == config, config.Config
+assert isinstance(config, mt.config.Config)
 print(config.name_to_mesh_assignment)  # {'layer0': 'first', 'layer1': 'second'}
 
 # == enumerated_for
@@ -54,14 +54,14 @@ power = mt.fori_loop(3, lambda i, x: x @ weights[0], jnp.eye(4))
 # == call
 parts = [mt.call(loss, call_counter=i)(weights, part) for i, part in enumerate(x.reshape(4, 2, 4))]
 
-# == contrastive_value_and_grad
+# == gradients.contrastive_value_and_grad
 similar = lambda weights, rows: jax.nn.log_softmax(rows @ rows.T)[::2, 1::2].diagonal().mean()  # of the whole batch
-value, grads = mt.contrastive_value_and_grad(forward, similar, microbatches=4)(weights, x)
+value, grads = mt.gradients.contrastive_value_and_grad(forward, similar, microbatches=4)(weights, x)
 
-# == encoded_value_and_grad
+# == gradients.encoded_value_and_grad
 embed = lambda weights, rows: mt.named_computation(jnp.dot, name="layer0")(rows, weights[0])
 head = lambda weights, encoded, rows: jnp.mean((encoded["image"] @ weights[1] - rows) ** 2)
-both_loops = mt.encoded_value_and_grad(head, {"image": (embed, 2)}, microbatches=4)  # two for the encoder
+both_loops = mt.gradients.encoded_value_and_grad(head, {"image": (embed, 2)}, microbatches=4)  # two for the encoder
 value, grads = both_loops(weights, {"image": x}, x)
 
 # == pad_rows
@@ -92,12 +92,12 @@ y = mt.jit(run, stacked)(jnp.ones((4, 4, 4)), x)
 library = lambda w, x: jax.lax.scan(lambda x, w: (jnp.tanh(x @ w), None), x, w)[0]
 y = mt.jit(mt.name_scans(library, "layers"), stacked)(jnp.ones((4, 4, 4)), x)
 
-# == Pieces
+# == stages.Pieces
 uneven = mt.make_config(config.topology, {"layers[0:1]": "first", "layers[1:4]": "second"})
 compiled_uneven = mt.jit(run, uneven).lower(jnp.ones((4, 4, 4)), x).compile()
 mesh_of_each_piece = compiled_uneven.function_mesh_assignment.inputs[0][0]  # arguments and results are Pieces
 
-# == MeshOfInput
+# == MeshOfInput, config.MeshOfInput
 update = lambda weights, x: [w - 0.1 * g for w, g in zip(weights, jax.grad(loss)(weights, x))]
 kept = mt.make_config(config.topology, config.name_to_mesh_assignment, output_mesh_assignment=mt.MeshOfInput(0))
 trained = mt.jit(update, kept, donate_argnums=0).lower(weights, x).compile()
@@ -179,10 +179,10 @@ rule = mt.rules.ScheduleRule((info, mt.rules.FragmentInfo(origins=(("layer0", 0)
 merge = mt.rules.MergeRule((info, info), info)  # mpmd_trace.rules makes such rules of the fragments of a program
 
 
-# == target_devices
+# == compiler.target_devices
 def for_gpus():  # in a process of its own: before anything else uses a device
     return mt.make_config(
-        Mesh(np.array(mt.target_devices("gpu:h100:8")).reshape(4, 2), ("pp", "data")), stage_axis="pp"
+        Mesh(np.array(mt.compiler.target_devices("gpu:h100:8")).reshape(4, 2), ("pp", "data")), stage_axis="pp"
     )
 
 
@@ -221,25 +221,25 @@ partitioned = mt.compiler.partition(
     partitioning_options={"mpmd_infer_transfers": True},
 )
 
-# == MpmdError, compiler.Diagnostic
+# == MpmdError, errors.MpmdError, compiler.Diagnostic
 try:
     mt.make_config(config.topology, {"layer0": "third"})
 except mt.MpmdError as error:
     [diagnostic] = error.diagnostics
     assert isinstance(diagnostic, mt.compiler.Diagnostic) and "'third', which the topology lacks" in diagnostic.message
 
-# == MpmdWarning
+# == MpmdWarning, errors.MpmdWarning
 import warnings
 
 with warnings.catch_warnings():
     warnings.simplefilter("error", mt.MpmdWarning)  # in a test: what costs time without need is an error
 
-# == InternalError, PeerError
+# == errors, errors.InternalError, errors.PeerError
 try:
     compiled(weights, x)
-except mt.PeerError as error:
+except mt.errors.PeerError as error:
     print(f"process {error.process} has failed")  # save, and end
-except mt.InternalError as error:
+except mt.errors.InternalError as error:
     print(error)  # a bug of mpmd_trace: says what to send
 
 # == shutdown

@@ -22,21 +22,11 @@ NOTEBOOKS = sorted((ROOT / "docs" / "notebooks").glob("*.ipynb"))
 
 #: The names of `mpmd_trace` by subject; those that are not listed come last.
 SUBJECTS = {
-    "Configuring and running": [
-        *("make_config", "MeshOfInput", "Config", "jit", "filter_jit", "Jitted", "Lowered", "Compiled", "Program")
-    ],
+    "Configuring and running": ["make_config", "MeshOfInput", "jit", "filter_jit", "Program", "load"],
     "Naming parts of a program": ["named_computation", "named_tensor", "reduce", "broadcast"],
-    "Microbatches": [
-        "value_and_grad",
-        "contrastive_value_and_grad",
-        "encoded_value_and_grad",
-        "pad_rows",
-        "enumerated_for",
-        "fori_loop",
-        "call",
-    ],
+    "Microbatches": ["value_and_grad", "pad_rows", "enumerated_for", "fori_loop", "call"],
     "Models and states": ["place", "create", "abstract", "save", "restore"],
-    "Several processes": ["initialize", "fetch", "shutdown", "PeerError"],
+    "Several processes": ["initialize", "fetch", "shutdown"],
     "Errors and diagnostics": ["MpmdError", "MpmdWarning"],
 }
 
@@ -50,9 +40,13 @@ def pages() -> dict[str, str]:
         "reference/nnx.md": _module("mpmd_trace.nnx", "Flax NNX models"),
         "reference/checkpoint.md": _module("mpmd_trace.checkpoint", "Checkpoints of other libraries"),
         "reference/compiler.md": _module("mpmd_trace.compiler", "Running the compiler directly"),
+        "reference/config.md": _module("mpmd_trace.config", "Configurations"),
+        "reference/errors.md": _module("mpmd_trace.errors", "Errors and warnings"),
+        "reference/gradients.md": _module("mpmd_trace.gradients", "Gradients of a batch in microbatches"),
         "reference/scheduling.md": _module("mpmd_trace.scheduling", "Choosing a schedule, and costs of transfers"),
         "reference/schedules.md": _module("mpmd_trace.schedules", "Pipeline schedules as data"),
         "reference/rules.md": _module("mpmd_trace.rules", "Scheduling and merging rules"),
+        "reference/stages.md": _module("mpmd_trace.stages", "What jit returns"),
         "reference/options.md": _options(),
         "reference/cli.md": _commands(),
         "reference/all_passes.md": _passes(),

@@ -41,7 +41,7 @@ def digest(text: str) -> str:
 
 
 def record(lower: Callable[..., Any]) -> Record:
-    """Return what the compiler makes of a program; `lower(**options)` gives a new `mpmd_trace.Lowered`."""
+    """Return what the compiler makes of a program; `lower(**options)` gives a new `mpmd_trace.stages.Lowered`."""
     passes: list[tuple[str, str]] = []
 
     def hook(run: Any, module: Any) -> None:

@@ -1,8 +1,7 @@
 """mpmd_trace: one single-device JAX program in, a pipeline over several device meshes out.
 
-The names below, and those of the modules `checkpoint`, `compiler`, `rules`, `schedules`, `scheduling`, `equinox`,
-`linen` and `nnx`, are the public API; each is imported when it is first used, so that tools that need no jax start
-fast.
+The names below, and those of the modules in `_MODULES`, are the public API; each is imported when it is first used, so
+that tools that need no jax start fast.
 """
 
 from __future__ import annotations
@@ -15,20 +14,21 @@ from mpmd_trace.diagnostics.moved import moved
 if TYPE_CHECKING:
     from mpmd_trace import checkpoint as checkpoint
     from mpmd_trace import compiler as compiler
+    from mpmd_trace import config as config
     from mpmd_trace import equinox as equinox
+    from mpmd_trace import errors as errors
+    from mpmd_trace import gradients as gradients
     from mpmd_trace import linen as linen
     from mpmd_trace import nnx as nnx
     from mpmd_trace import rules as rules
     from mpmd_trace import schedules as schedules
     from mpmd_trace import scheduling as scheduling
-    from mpmd_trace.api.compiled import Compiled as Compiled
+    from mpmd_trace import stages as stages
     from mpmd_trace.api.config import make_config as make_config
     from mpmd_trace.api.exit import shutdown as shutdown
     from mpmd_trace.api.filter_jit import filter_jit as filter_jit
-    from mpmd_trace.api.jit import Jitted as Jitted
     from mpmd_trace.api.jit import jit as jit
     from mpmd_trace.api.loading import load as load
-    from mpmd_trace.api.lowered import Lowered as Lowered
     from mpmd_trace.api.placing import abstract as abstract
     from mpmd_trace.api.placing import create as create
     from mpmd_trace.api.placing import place as place
@@ -37,16 +37,9 @@ if TYPE_CHECKING:
     from mpmd_trace.api.program import Program as Program
     from mpmd_trace.api.saving import restore as restore
     from mpmd_trace.api.saving import save as save
-    from mpmd_trace.api.targets import target_devices as target_devices
-    from mpmd_trace.backend.distribution.faults import PeerError as PeerError
-    from mpmd_trace.backend.stacked import Pieces as Pieces
-    from mpmd_trace.config import Config as Config
     from mpmd_trace.config import MeshOfInput as MeshOfInput
-    from mpmd_trace.diagnostics.internal import InternalError as InternalError
     from mpmd_trace.diagnostics.messages import MpmdError as MpmdError
     from mpmd_trace.diagnostics.messages import MpmdWarning as MpmdWarning
-    from mpmd_trace.frontend.encoders import contrastive_value_and_grad as contrastive_value_and_grad
-    from mpmd_trace.frontend.encoders import encoded_value_and_grad as encoded_value_and_grad
     from mpmd_trace.frontend.gradients import value_and_grad as value_and_grad
     from mpmd_trace.frontend.layers import scan as scan
     from mpmd_trace.frontend.naming import broadcast as broadcast
@@ -63,24 +56,17 @@ __version__ = "0.1.0"
 
 #: The public names, by the modules that have them.
 _NAMES = {
-    "api.compiled": "Compiled",
     "api.config": "make_config",
     "api.exit": "shutdown",
     "api.filter_jit": "filter_jit",
-    "api.jit": "Jitted jit",
+    "api.jit": "jit",
     "api.loading": "load",
-    "api.lowered": "Lowered",
     "api.placing": "abstract create place",
     "api.processes": "fetch initialize",
     "api.program": "Program",
     "api.saving": "restore save",
-    "api.targets": "target_devices",
-    "backend.distribution.faults": "PeerError",
-    "backend.stacked": "Pieces",
-    "config": "Config MeshOfInput",
-    "diagnostics.internal": "InternalError",
+    "config": "MeshOfInput",
     "diagnostics.messages": "MpmdError MpmdWarning",
-    "frontend.encoders": "contrastive_value_and_grad encoded_value_and_grad",
     "frontend.gradients": "value_and_grad",
     "frontend.layers": "scan",
     "frontend.naming": "broadcast call enumerated_for fori_loop named_computation named_tensor reduce",
@@ -88,13 +74,20 @@ _NAMES = {
     "frontend.scan_names": "name_scans",
 }
 _WHERE = {name: module for module, names in _NAMES.items() for name in names.split()}
-_MODULES = ("checkpoint", "compiler", "equinox", "linen", "nnx", "rules", "schedules", "scheduling")
+_MODULES = (
+    *("checkpoint", "compiler", "config", "equinox", "errors", "gradients", "linen", "nnx", "rules", "schedules"),
+    *("scheduling", "stages"),
+)
 #: Names that were here until the last release, with the modules that have them now.
 _MOVED_TO = {
     "checkpoint": "StoredAs checkpoint_handler save_safetensors",
-    "compiler": "Diagnostic Module parse partition run_module run_passes trace",
+    "compiler": "Diagnostic Module parse partition run_module run_passes target_devices trace",
+    "config": "Config",
+    "errors": "InternalError PeerError",
+    "gradients": "contrastive_value_and_grad encoded_value_and_grad",
     "rules": "FragmentInfo MergeRule ScheduleRule",
     "scheduling": "AutoSchedule Link Links",
+    "stages": "Compiled Jitted Lowered Pieces",
 }
 _MOVED = {name: module for module, names in _MOVED_TO.items() for name in names.split()}
 

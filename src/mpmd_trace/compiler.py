@@ -15,12 +15,13 @@ from mpmd_trace.passes.manager import run_passes
 from mpmd_trace.passes.partition import partition
 
 if TYPE_CHECKING:
+    from mpmd_trace.api.targets import target_devices
     from mpmd_trace.backend.load import run_module
     from mpmd_trace.frontend.trace import trace
 
-__all__ = ["Diagnostic", "Module", "parse", "partition", "run_module", "run_passes", "trace"]
+__all__ = ["Diagnostic", "Module", "parse", "partition", "run_module", "run_passes", "target_devices", "trace"]
 
-_LATER = {"run_module": "backend.load", "trace": "frontend.trace"}
+_LATER = {"run_module": "backend.load", "target_devices": "api.targets", "trace": "frontend.trace"}
 
 
 def __getattr__(name: str) -> Any:

@@ -23,6 +23,8 @@ from mpmd_trace.passes.mesh_order import is_cpu_mesh
 if TYPE_CHECKING:
     from mpmd_trace.frontend.trace import Traced
 
+__all__ = ["Config", "MeshOfInput"]
+
 T = TypeVar("T")
 #: Options that had a field of `Config` each.
 _OLD_KEYWORDS = ("partitioning_options", *CompileOptions.__dataclass_fields__)

@@ -25,7 +25,7 @@ def topology(count: int = 2, size: int = 2) -> dict[str, Mesh]:
 
 def config(
     names: Mapping[str, Any] | None = None, meshes: int = 2, infer: bool = True, **options: Any
-) -> mpmd_trace.Config:
+) -> mpmd_trace.config.Config:
     """By default `f0` on `m0` and `f1` on `m1`, transfers inferred."""
     wanted = {"mpmd_infer_transfers": infer, **options.pop("partitioning_options", {})}
     return mpmd_trace.make_config(
@@ -88,12 +88,12 @@ def assert_same(found: Any, expected: Any, rtol: float = 2e-5, atol: float = 1e-
 def check(
     fn: Callable[..., Any],
     *args: Any,
-    config: mpmd_trace.Config | None = None,
+    config: mpmd_trace.config.Config | None = None,
     rtol: float = 2e-5,
     atol: float = 1e-6,
     kwargs: Mapping[str, Any] | None = None,
     **options: Any,
-) -> mpmd_trace.Jitted:
+) -> mpmd_trace.stages.Jitted:
     """`fn` under `mpmd_trace.jit` gives what it gives under `jax.jit`; the jitted function."""
     from pipelines import config as default
 

@@ -10,7 +10,8 @@ import numpy as np
 import pytest
 from jax.sharding import AbstractMesh, Mesh
 
-from mpmd_trace import Config, MpmdError, make_config
+from mpmd_trace import MpmdError, make_config
+from mpmd_trace.config import Config
 from mpmd_trace.frontend import FrontendError
 from mpmd_trace.ir.assignment import Assignment
 from mpmd_trace.passes.compile_options import CompileOptions

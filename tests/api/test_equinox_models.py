@@ -17,7 +17,7 @@ from mpmd_trace.equinox import NamedLayer, filter_jit, name_layers
 KEY = jax.random.key(0)
 
 
-def compare(step: Callable[..., Any], where: Any, model: Any, *args: Any) -> mpmd_trace.Jitted:
+def compare(step: Callable[..., Any], where: Any, model: Any, *args: Any) -> mpmd_trace.stages.Jitted:
     """`step` on the named model, over two meshes, gives what it gives under `eqx.filter_jit`, and where."""
     named = name_layers(model, where)
     layers = [x for x in jax.tree.leaves(where(named), is_leaf=callable) if isinstance(x, NamedLayer)]
@@ -315,4 +315,4 @@ def test_a_sequence_of_layers_with_state_and_key() -> None:
     layers = [eqx.nn.Linear(4, 4, key=KEY), eqx.nn.Dropout(0.5), eqx.nn.Lambda(jnp.tanh)]
     model = eqx.nn.Sequential(layers)
     jitted = compare(lambda m, x, k: m(x, key=k), lambda m: list(m.layers), model, jnp.arange(4.0), KEY)
-    assert isinstance(jitted, mpmd_trace.Jitted)
+    assert isinstance(jitted, mpmd_trace.stages.Jitted)

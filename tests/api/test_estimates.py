@@ -35,7 +35,7 @@ def _step(weights: Any, batch: jax.Array) -> Any:
     return jax.tree.map(lambda w, g: w - 0.1 * g, weights, grads)
 
 
-def _lowered(kind: str, devices: int, sharded: bool = False) -> mt.Lowered:
+def _lowered(kind: str, devices: int, sharded: bool = False) -> mt.stages.Lowered:
     names = ("m0", "m1")
     if kind == "abstract":
         meshes: dict[str, Any] = {n: AbstractMesh((devices,), ("x",)) for n in names}

@@ -35,12 +35,12 @@ def jitted() -> Any:
 
 
 @pytest.fixture(scope="module")
-def compiled(jitted: Any) -> mpmd_trace.Compiled:
+def compiled(jitted: Any) -> mpmd_trace.stages.Compiled:
     return jitted.lower(weights(4), batch(MICROBATCHES)).compile()
 
 
 def test_what_batches_of_another_length_share_is_compiled_once(
-    jitted: Any, compiled: mpmd_trace.Compiled, monkeypatch: pytest.MonkeyPatch
+    jitted: Any, compiled: mpmd_trace.stages.Compiled, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The optimizer's updates, and the zeros that sums start from, know nothing of the length."""
     asked: list[str] = []
@@ -57,7 +57,7 @@ def test_what_batches_of_another_length_share_is_compiled_once(
     assert_same(longer(ws, xs), jax.jit(step)(weights(4), xs))
 
 
-def test_each_program(compiled: mpmd_trace.Compiled) -> None:
+def test_each_program(compiled: mpmd_trace.stages.Compiled) -> None:
     found = compiled.executables()
     plan = compiled.program.plan
     assert [(e.name, e.mesh, e.donated) for e in found] == [(p.callee, p.mesh, p.donated) for p in plan.programs]
@@ -79,7 +79,7 @@ def without_places(found: Any) -> str:
     return "\n".join(line for line in text.splitlines() if not re.match(r"\d+ ", line))
 
 
-def test_ops_have_the_names_and_lines_that_jit_gives_them(compiled: mpmd_trace.Compiled) -> None:
+def test_ops_have_the_names_and_lines_that_jit_gives_them(compiled: mpmd_trace.stages.Compiled) -> None:
     text = next(e for e in compiled.executables() if "f1_bwd" in e.name).as_text()
     name = next(e for e in compiled.executables() if "f1_bwd" in e.name).compiled_as
     scope = f'op_name="jit({name})/jit(step)/'
@@ -88,7 +88,7 @@ def test_ops_have_the_names_and_lines_that_jit_gives_them(compiled: mpmd_trace.C
     assert "pipelines.py" in text and "mpmd_program" not in text
 
 
-def test_profiles_show_steps_programs_and_transfers(compiled: mpmd_trace.Compiled, tmp_path: Path) -> None:
+def test_profiles_show_steps_programs_and_transfers(compiled: mpmd_trace.stages.Compiled, tmp_path: Path) -> None:
     args, _ = compiled.place(weights(4), batch(MICROBATCHES))
     new = compiled(*args)
     with jax.profiler.trace(str(tmp_path), create_perfetto_trace=True):

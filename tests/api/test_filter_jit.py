@@ -73,12 +73,12 @@ TOKENS = np.arange(24).reshape(2, 3, 4) % VOCABULARY
 
 
 @pytest.fixture(scope="module")
-def jitted() -> mpmd_trace.Jitted:
+def jitted() -> mpmd_trace.stages.Jitted:
     return filter_jit(step, config(NAMES, pipeline_schedule="1F1B"))
 
 
 @pytest.fixture(scope="module")
-def compiled(jitted: mpmd_trace.Jitted) -> mpmd_trace.Compiled:
+def compiled(jitted: mpmd_trace.stages.Jitted) -> mpmd_trace.stages.Compiled:
     return jitted.lower(*init(jax.random.key(0)), TOKENS, "fast").compile()
 
 
@@ -91,28 +91,28 @@ def arrays(tree: Any) -> Any:
     return eqx.filter(tree, eqx.is_array)
 
 
-def test_modules_and_static_leaves(compiled: mpmd_trace.Compiled, expected: Any) -> None:
+def test_modules_and_static_leaves(compiled: mpmd_trace.stages.Compiled, expected: Any) -> None:
     found = compiled(*init(jax.random.key(0)), TOKENS, "fast")
     assert found[3] == "FAST"
     assert found[0].scale == 0.5 and found[0].blocks[0].activation is expected[0].blocks[0].activation
     assert_same(arrays(found), arrays(expected), rtol=1e-4, atol=1e-5)
 
 
-def test_what_a_step_returns_is_where_the_next_wants_it(compiled: mpmd_trace.Compiled, expected: Any) -> None:
+def test_what_a_step_returns_is_where_the_next_wants_it(compiled: mpmd_trace.stages.Compiled, expected: Any) -> None:
     model, state, *_ = compiled(*place(compiled, *init(jax.random.key(0))), TOKENS, "fast")
     again = compiled(model, state, TOKENS, "fast")
     wanted = eqx.filter_jit(step)(*expected[:2], TOKENS, "fast")
     assert_same(arrays(again), arrays(wanted), rtol=1e-3, atol=1e-5)
 
 
-def test_inspection_has_the_structure_of_the_arguments(compiled: mpmd_trace.Compiled) -> None:
+def test_inspection_has_the_structure_of_the_arguments(compiled: mpmd_trace.stages.Compiled) -> None:
     meshes = compiled.function_mesh_assignment.inputs[0][0]
     assert isinstance(meshes, Model) and meshes.scale == 0.5
     assert (meshes.embedding.weight, meshes.head.weight) == ("m0", "m1")
     assert "model.blocks[0].layers[0].weight" in compiled.lowered.traced.in_names
 
 
-def test_placing(compiled: mpmd_trace.Compiled) -> None:
+def test_placing(compiled: mpmd_trace.stages.Compiled) -> None:
     model, state = place(compiled, *init(jax.random.key(0)))
     meshes = dict(compiled.lowered.config.topology)
     assert meshes_of(model.blocks[0].layers[0].weight, meshes) == "m0"
@@ -126,7 +126,7 @@ def test_placing(compiled: mpmd_trace.Compiled) -> None:
         place(compiled, wrong)
 
 
-def test_creating(compiled: mpmd_trace.Compiled) -> None:
+def test_creating(compiled: mpmd_trace.stages.Compiled) -> None:
     model = create(Model, compiled, jax.random.key(0))
     assert_same(arrays(model), arrays(Model(jax.random.key(0))))
     both = create(init, compiled, jax.random.key(0), argnums=(0, 1))
@@ -142,7 +142,7 @@ def _is_type(leaf: Any) -> bool:
     return isinstance(leaf, jax.ShapeDtypeStruct)
 
 
-def test_saving_and_restoring(compiled: mpmd_trace.Compiled, tmp_path: Path) -> None:
+def test_saving_and_restoring(compiled: mpmd_trace.stages.Compiled, tmp_path: Path) -> None:
     pytest.importorskip("orbax.checkpoint")
     both = create(init, compiled, jax.random.key(1), argnums=(0, 1))
     save(tmp_path / "a", both)
@@ -192,7 +192,7 @@ def test_the_module_imports_without_orbax() -> None:
     assert "need orbax; install it with" in found.stdout
 
 
-def test_retraces_for_static_leaves(jitted: mpmd_trace.Jitted) -> None:
+def test_retraces_for_static_leaves(jitted: mpmd_trace.stages.Jitted) -> None:
     traces = []
 
     def scaled(model: Any, x: jax.Array, how: Any) -> Any:

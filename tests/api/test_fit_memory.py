@@ -49,7 +49,7 @@ def arguments() -> Any:
     return ps, jax.random.normal(keys[-1], (MICROBATCHES * 32, WIDTH))
 
 
-def lowered(layer: Any = layer, devices: int = 1, **options: Any) -> mpmd_trace.Lowered:
+def lowered(layer: Any = layer, devices: int = 1, **options: Any) -> mpmd_trace.stages.Lowered:
     rows = np.array(jax.devices()[: devices * STAGES]).reshape(STAGES, devices)
     meshes = {f"m{i}": Mesh(row, ("data",)) for i, row in enumerate(rows)}
     names = {f"f{i}": mesh for i, mesh in enumerate(meshes)}
@@ -62,7 +62,7 @@ def peaks(found: Any) -> dict[str, int]:
     return {mesh: analysis.peak for mesh, analysis in found.memory_analysis().items()}
 
 
-def remarks(found: mpmd_trace.Lowered) -> str:
+def remarks(found: mpmd_trace.stages.Lowered) -> str:
     return "\n".join(d.message for d in found.partitioned.diagnostics if d.severity == "remark")
 
 
@@ -109,7 +109,7 @@ def test_activations_go_to_the_host_and_come_back() -> None:
     assert "host memory" not in both.placement_report().causes
 
 
-def runs_after_fetches(compiled: mpmd_trace.Compiled) -> list[int]:
+def runs_after_fetches(compiled: mpmd_trace.stages.Compiled) -> list[int]:
     """For each transfer from host memory to `m0`, which of the following programs there reads it first."""
     plan = compiled.program.plan
     own = plan.on_mesh("m0")

@@ -206,7 +206,7 @@ def test_layers_in_one_array_here_and_apart_there(tmp_path: Path, write: Callabl
         restored = mt.restore(apart, like, names=STACKED)
         for name, x in stack(params()).items():
             np.testing.assert_array_equal(np.asarray(restored[name]), x)
-            assert type(restored[name]) is (mt.Pieces if cut == 3 else type(x))
+            assert type(restored[name]) is (mt.stages.Pieces if cut == 3 else type(x))
     like = mt.abstract(compiled())
     check(mt.restore(joined, like, names=UNROLLED), like, params())
 
@@ -372,7 +372,7 @@ def test_layers_that_processes_wrote_in_pieces_are_restored_under_other_names(
 ) -> None:
     """A job of several processes writes each piece of stacked layers under a name of its own."""
     w = np.arange(4 * WIDTH * 3, dtype=np.float32).reshape(4, WIDTH, 3)
-    pieces = mt.Pieces((0, 1, 4), [jnp.asarray(w[:1]), jnp.asarray(w[1:])], 0)
+    pieces = mt.stages.Pieces((0, 1, 4), [jnp.asarray(w[:1]), jnp.asarray(w[1:])], 0)
     monkeypatch.setattr("mpmd_trace.api.saved_arrays.current", object)
     mt.save(tmp_path / "saved", {"blocks": {"w": pieces}, "nothing": jnp.zeros((0, 3)), "step": 7})
     monkeypatch.undo()
@@ -402,7 +402,7 @@ def test_folders_of_save_side_by_side(tmp_path: Path, monkeypatch: pytest.Monkey
         monkeypatch.setattr("mpmd_trace.api.saved_arrays.current", object)
     for item, factor in (("weights", 1), ("average", 3)):
         x = factor * w
-        pieces = mt.Pieces((0, 2, 6), [jnp.asarray(x[:2]), jnp.asarray(x[2:])], 0)
+        pieces = mt.stages.Pieces((0, 2, 6), [jnp.asarray(x[:2]), jnp.asarray(x[2:])], 0)
         mt.save(tmp_path / item, {"w": pieces, "nothing": jnp.zeros((0, 3)), "b": jnp.asarray(x[0])})
     monkeypatch.undo()
     like = {"v": jnp.zeros((6, WIDTH)), "u": jnp.zeros((6, WIDTH)), "e": jnp.zeros((0, 3)), "b": jnp.zeros(WIDTH)}

@@ -21,11 +21,11 @@ NAMES = {"f0": "m0", "f1": "m1"}
 FORWARD_FIRST, BACKWARD_FIRST = "mpmd_merge_forward_with_backward", "mpmd_merge_backward_with_forward"
 
 
-def compiled(*merge: str, schedule: str = "1F1B") -> tuple[mpmd_trace.Compiled, FragmentActions, Any]:
+def compiled(*merge: str, schedule: str = "1F1B") -> tuple[mpmd_trace.stages.Compiled, FragmentActions, Any]:
     return with_options(schedule, **{name: name in merge for name in (FORWARD_FIRST, BACKWARD_FIRST)})
 
 
-def with_options(schedule: str, **options: bool) -> tuple[mpmd_trace.Compiled, FragmentActions, Any]:
+def with_options(schedule: str, **options: bool) -> tuple[mpmd_trace.stages.Compiled, FragmentActions, Any]:
     ws, xs = weights(), batch(MICROBATCHES)
     settings = config(NAMES, pipeline_schedule=schedule, partitioning_options=options)
     actions = FragmentActions()

@@ -64,7 +64,7 @@ def arguments(layers: int = 2, rows: int = ROWS) -> Any:
     return ps, jax.random.normal(keys[-1], (MICROBATCHES, rows, WIDTH))
 
 
-def compiled(specs: dict[str, P], batch: P = SHARDED_ROWS, **options: Any) -> mpmd_trace.Compiled:
+def compiled(specs: dict[str, P], batch: P = SHARDED_ROWS, **options: Any) -> mpmd_trace.stages.Compiled:
     """Each program is compiled once."""
     return _compiled(tuple(specs.items()), batch, **options)
 
@@ -79,7 +79,7 @@ def _compiled(
     layers: int = 2,
     pairs: bool = True,
     **options: Any,
-) -> mpmd_trace.Compiled:
+) -> mpmd_trace.stages.Compiled:
     """With more layers than meshes in a loop over them, so that a mesh has several stages.
 
     `pairs`: whether a forward and its backward on the last mesh are one program, as they are by default.
@@ -111,7 +111,7 @@ def assert_same(found: Any, wanted: Any, rtol: float = 1e-5) -> None:
 FSDP = {"up": P("data"), "down": P(None, "data")}
 
 
-def counted(found: mpmd_trace.Compiled) -> dict[str, tuple[int, int]]:
+def counted(found: mpmd_trace.stages.Compiled) -> dict[str, tuple[int, int]]:
     """All-gathers and all-reduces in a step, by mesh."""
     return {m: (c["all-gather"].runs, c["all-reduce"].runs) for m, c in found.collectives().items()}
 
@@ -168,7 +168,7 @@ def test_microbatches_gather_one_product_ahead() -> None:
         named = mpmd_trace.named_computation(stage, name="f")
         return mpmd_trace.enumerated_for(lambda i, total, x: total + named(ws, x), jnp.zeros((ROWS, WIDTH)), batch)
 
-    def with_gather(word: Any) -> mpmd_trace.Compiled:
+    def with_gather(word: Any) -> mpmd_trace.stages.Compiled:
         config = mpmd_trace.make_config({"m0": mesh}, {"f": "m0"}, gather=word)
         return mpmd_trace.jit(step, config, in_shardings=(shards, rows)).lower(ws, batch).compile()
 
@@ -202,7 +202,7 @@ def test_weights_are_cast_before_they_are_gathered() -> None:
     assert_same(found(*arguments()), expected(jnp.bfloat16), rtol=2e-2)
 
 
-def remarks(found: mpmd_trace.Compiled) -> list[str]:
+def remarks(found: mpmd_trace.stages.Compiled) -> list[str]:
     return [d.message for d in found.lowered.partitioned.diagnostics if d.severity == "remark" and "'m0'" in d.message]
 
 

@@ -22,7 +22,7 @@ from mpmd_trace.ir.freezing import freeze
 X = np.ones((4, 4), np.float32)
 
 
-def config() -> mt.Config:
+def config() -> mt.config.Config:
     meshes = {f"m{i}": Mesh(np.array(jax.devices()[i : i + 1]), ("x",)) for i in range(2)}
     return mt.make_config(meshes, {"f0": "m0", "f1": "m1"}, placement="cut")
 
@@ -63,7 +63,7 @@ PLACES = {
 def test_a_bug_says_that_it_is_one(monkeypatch: pytest.MonkeyPatch, place: str, source: str) -> None:
     where, call = PLACES[place]
     monkeypatch.setattr(where, broken(source))
-    with pytest.raises(mt.InternalError) as caught:
+    with pytest.raises(mt.errors.InternalError) as caught:
         call()
     text = str(caught.value)
     kind = "AssertionError" if source is ASSERTS else r"ValueError: zip\(\) argument 2 is shorter than argument 1"
@@ -101,7 +101,7 @@ def test_errors_of_the_user_stay_what_they_are() -> None:
     ]:
         with pytest.raises(Exception) as caught:
             mt.jit(fn, config())(X)
-        assert not isinstance(caught.value, mt.InternalError), fn
+        assert not isinstance(caught.value, mt.errors.InternalError), fn
         assert isinstance(caught.value, (kind, mt.MpmdError)), fn
     with pytest.raises(TypeError, match="compiled"):
         mt.place()  # type: ignore[call-arg]
@@ -113,7 +113,9 @@ def test_an_assertion_of_jax_under_our_code_is_our_bug(monkeypatch: pytest.Monke
     names: dict[str, Any] = {}
     exec(compile("def inner(*args, **kwargs):\n    assert False, 'avals'", jax.jit.__code__.co_filename, "exec"), names)
     monkeypatch.setattr("mpmd_trace.api.jit.check_names", names["inner"])
-    with pytest.raises(mt.InternalError, match=r"internal error: AssertionError: avals \(api/jit\.py:\d+, in _lower\)"):
+    with pytest.raises(
+        mt.errors.InternalError, match=r"internal error: AssertionError: avals \(api/jit\.py:\d+, in _lower\)"
+    ):
         mt.jit(step, config()).lower(X)
     for error in (OSError("full"), MemoryError(), KeyboardInterrupt(), mt.MpmdError("no")):
         assert internal_error(error) is None
@@ -126,7 +128,7 @@ def test_changing_a_frozen_body_is_a_bug_of_who_does_it(monkeypatch: pytest.Monk
     function = broken("def broken(*args, **kwargs):\n    body.blocks.append(None)")
     function.__globals__["body"] = body
     monkeypatch.setattr("mpmd_trace.api.jit.check_names", function)
-    with pytest.raises(mt.InternalError, match=r"FrozenBodyError: .* \(backend/runtime\.py:5002, in broken\)"):
+    with pytest.raises(mt.errors.InternalError, match=r"FrozenBodyError: .* \(backend/runtime\.py:5002, in broken\)"):
         mt.jit(step, config()).lower(X)
 
     def pass_of_a_user(*args: Any, **kwargs: Any) -> None:

@@ -18,16 +18,16 @@ from mpmd_trace import MpmdError, named_computation
 
 
 @pytest.fixture(scope="module")
-def lowered() -> mpmd_trace.Lowered:
+def lowered() -> mpmd_trace.stages.Lowered:
     return mpmd_trace.jit(accumulate, config(pipeline_schedule="1F1B")).lower(weights(), batch(2))
 
 
 @pytest.fixture(scope="module")
-def compiled(lowered: mpmd_trace.Lowered) -> mpmd_trace.Compiled:
+def compiled(lowered: mpmd_trace.stages.Lowered) -> mpmd_trace.stages.Compiled:
     return lowered.compile()
 
 
-def test_texts(lowered: mpmd_trace.Lowered, compiled: mpmd_trace.Compiled) -> None:
+def test_texts(lowered: mpmd_trace.stages.Lowered, compiled: mpmd_trace.stages.Compiled) -> None:
     assert "mpmd_trace.named_computation[f0]" in lowered.as_text("jaxpr")
     named = lowered.as_text("stablehlo")
     assert named.count("mpmd.named_computation") == 4 and "mpmd.call" in named
@@ -65,7 +65,7 @@ def test_lowering_raises_what_is_wrong_with_the_partition() -> None:
         jitted.lower(weights(), batch())
 
 
-def test_compiled_can_be_called_and_inspected(compiled: mpmd_trace.Compiled) -> None:
+def test_compiled_can_be_called_and_inspected(compiled: mpmd_trace.stages.Compiled) -> None:
     expected = jax.jit(accumulate)(weights(), batch(2))
     assert_same(compiled(weights(), batch(2)), expected)
     found = compiled.function_mesh_assignment
@@ -76,13 +76,13 @@ def test_compiled_can_be_called_and_inspected(compiled: mpmd_trace.Compiled) -> 
     assert shardings.outputs[1][1].mesh == topology()["m1"]
 
 
-def test_place(compiled: mpmd_trace.Compiled) -> None:
+def test_place(compiled: mpmd_trace.stages.Compiled) -> None:
     args, kwargs = compiled.place(weights(), np.asarray(batch(2)))
     assert args[0][1].sharding == compiled.function_named_shardings.inputs[0][0][1]
     assert_same(compiled(*args, **kwargs), jax.jit(accumulate)(weights(), batch(2)))
 
 
-def test_analyses(compiled: mpmd_trace.Compiled) -> None:
+def test_analyses(compiled: mpmd_trace.stages.Compiled) -> None:
     cost = compiled.cost_analysis()
     assert cost["flops"] > 0 and cost["transfers"] >= 4
     # Two microbatches: activations of 4x4 floats go forth and back.
@@ -92,13 +92,13 @@ def test_analyses(compiled: mpmd_trace.Compiled) -> None:
     assert memory["m0"].peak >= memory["m0"].arguments > 0
 
 
-def test_measure(compiled: mpmd_trace.Compiled) -> None:
+def test_measure(compiled: mpmd_trace.stages.Compiled) -> None:
     result, timeline = compiled.measure(weights(), batch(2))
     assert_same(result, jax.jit(accumulate)(weights(), batch(2)))
     assert timeline.seconds > 0
 
 
-def test_an_exported_program_runs_by_itself(compiled: mpmd_trace.Compiled) -> None:
+def test_an_exported_program_runs_by_itself(compiled: mpmd_trace.stages.Compiled) -> None:
     flat = jax.tree.leaves((weights(), batch(2)))
     found = mpmd_trace.compiler.run_module(compiled.as_text(), topology(), flat)
     assert_same(found, jax.tree.leaves(jax.jit(accumulate)(weights(), batch(2))))
@@ -424,7 +424,9 @@ def test_a_schedule_of_the_reference_against_the_data_flow(schedule: str | None)
         (lambda ws, x: (([ws[0], {"w": ws[1]}], x), {}), "  argument 0[1]: an array, not dict"),
     ],
 )
-def test_another_structure_than_that_compiled_for(compiled: mpmd_trace.Compiled, change: Any, wanted: str) -> None:
+def test_another_structure_than_that_compiled_for(
+    compiled: mpmd_trace.stages.Compiled, change: Any, wanted: str
+) -> None:
     args, kwargs = change(weights(), batch(2))
     with pytest.raises(MpmdError) as caught:
         compiled(*args, **kwargs)

@@ -66,7 +66,7 @@ X = np.ones((2, WIDTH), np.float32)
 
 
 @functools.cache
-def compiled(cut: str, donated: bool = False) -> mt.Compiled:
+def compiled(cut: str, donated: bool = False) -> mt.stages.Compiled:
     layers, names = CUTS[cut]
     config = mt.make_config(topology(), names if isinstance(names, dict) else {"blocks": names}, placement="cut")
     host = NamedSharding(topology()["m1"], PartitionSpec(), memory_kind="pinned_host")
@@ -78,12 +78,12 @@ def compiled(cut: str, donated: bool = False) -> mt.Compiled:
 
 
 @pytest.fixture(params=CUTS)
-def program(request: pytest.FixtureRequest) -> mt.Compiled:
+def program(request: pytest.FixtureRequest) -> mt.stages.Compiled:
     return compiled(request.param)
 
 
 @pytest.fixture
-def state(program: mt.Compiled) -> Any:
+def state(program: mt.stages.Compiled) -> Any:
     """What a step returns, of every kind; layers as the program takes them, keys too."""
     given = state_of(program.function_types.inputs[0][0]["layers"]["w"].shape[0])
     result, _ = program(given, X)
@@ -100,7 +100,7 @@ def as_numpy(x: Any) -> Any:
     return np.asarray(jax.random.key_data(jnp.asarray(x)) if is_key else x)
 
 
-def expected(program: mt.Compiled) -> Any:
+def expected(program: mt.stages.Compiled) -> Any:
     given = state_of(program.function_types.inputs[0][0]["layers"]["w"].shape[0])
     return jax.jit(step)(given, X)
 
@@ -112,22 +112,22 @@ def same(found: Any, wanted: Any) -> None:
         np.testing.assert_allclose(as_numpy(a), as_numpy(b), rtol=1e-5, atol=1e-6, err_msg=str(path))
 
 
-def test_the_kinds(program: mt.Compiled, state: Any) -> None:
+def test_the_kinds(program: mt.stages.Compiled, state: Any) -> None:
     for name in ("w", "keys"):
-        assert isinstance(state["layers"][name], mt.Pieces) == (program is not compiled("equal"))
+        assert isinstance(state["layers"][name], mt.stages.Pieces) == (program is not compiled("equal"))
     same(state, expected(program)[0])
 
 
-def test_fetch_gives_arrays_of_numpy(program: mt.Compiled, state: Any) -> None:
+def test_fetch_gives_arrays_of_numpy(program: mt.stages.Compiled, state: Any) -> None:
     found = mt.fetch(state)
     for x in jax.tree.leaves(found):
         assert isinstance(x, np.ndarray) or jax.dtypes.issubdtype(x.dtype, jax.dtypes.prng_key)
-        assert not isinstance(x, mt.Pieces)
+        assert not isinstance(x, mt.stages.Pieces)
     same(found, expected(program)[0])
     same(program(found, X), program(state, X))
 
 
-def test_numpy_and_jax_read_them(program: mt.Compiled, state: Any) -> None:
+def test_numpy_and_jax_read_them(program: mt.stages.Compiled, state: Any) -> None:
     jax.block_until_ready(state)
     same(jax.tree.map(jnp.asarray, state), expected(program)[0])
     same(jax.tree.map(jnp.copy, state), expected(program)[0])
@@ -136,7 +136,7 @@ def test_numpy_and_jax_read_them(program: mt.Compiled, state: Any) -> None:
         np.asarray(state["layers"]["keys"])
 
 
-def test_calls_take_them(program: mt.Compiled, state: Any) -> None:
+def test_calls_take_them(program: mt.stages.Compiled, state: Any) -> None:
     wanted = jax.jit(step)(*expected(program)[:1], X)
     same(program(state, X), wanted)
     same(program.measure(state, X)[0], wanted)
@@ -149,7 +149,7 @@ def test_calls_take_them(program: mt.Compiled, state: Any) -> None:
 
 
 @pytest.mark.parametrize("like", ["program", "results", "types", "other program"])
-def test_saved_and_restored(tmp_path: Path, program: mt.Compiled, state: Any, like: str) -> None:
+def test_saved_and_restored(tmp_path: Path, program: mt.stages.Compiled, state: Any, like: str) -> None:
     mt.save(tmp_path / "saved", state)
     targets = {
         "program": program,
@@ -172,7 +172,7 @@ def test_saved_and_restored(tmp_path: Path, program: mt.Compiled, state: Any, li
         same((targets[like] if like == "other program" else program)(found, X), jax.jit(step)(expected(program)[0], X))
 
 
-def test_types_are_told(program: mt.Compiled, state: Any) -> None:
+def test_types_are_told(program: mt.stages.Compiled, state: Any) -> None:
     for described in (mt.abstract(program), program.out_info[0], program.function_types.outputs[0]):
         for spec, x in zip(jax.tree.leaves(described), jax.tree.leaves(state), strict=True):
             assert (spec.shape, spec.dtype) == (x.shape, x.dtype)

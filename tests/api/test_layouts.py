@@ -44,7 +44,7 @@ def weights(layers: int) -> dict[str, jax.Array]:
     return {n: jax.random.normal(k, s) for k, (n, s) in zip(keys, shapes.items(), strict=True)}
 
 
-def check(loss: Any, layers: int, meshes: int, counts: list[int], schedule: str) -> mt.Config:
+def check(loss: Any, layers: int, meshes: int, counts: list[int], schedule: str) -> mt.config.Config:
     def step(ws: Any, batch: jax.Array) -> Any:
         value, grads = mt.value_and_grad(loss, microbatches=4)(ws, batch)
         return jax.tree.map(lambda w, g: w - 0.1 * g, ws, grads), value

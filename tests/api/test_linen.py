@@ -53,7 +53,7 @@ def step(state: State, tokens: jax.Array, key: jax.Array) -> tuple[State, jax.Ar
     return state.apply_gradients(grads=grads, batch_stats=batch_stats), value
 
 
-def config() -> mt.Config:
+def config() -> mt.config.Config:
     meshes = {name: Mesh(np.array([jax.devices()[i]]), ("x",)) for i, name in enumerate(("m0", "m1"))}
     return mt.make_config(meshes, {"blocks_0": "m0", "blocks_1": "m1"}, placement="cut")
 

@@ -22,12 +22,12 @@ def update(ws: Any, x: jax.Array) -> Any:
     return [w - 0.1 * g for w, g in zip(ws, grads, strict=True)], value
 
 
-def compiled(fn: Any, *args: Any, schedule: str = "1F1B", **options: Any) -> mpmd_trace.Compiled:
+def compiled(fn: Any, *args: Any, schedule: str = "1F1B", **options: Any) -> mpmd_trace.stages.Compiled:
     where = config(topology=ONE, pipeline_schedule=schedule)
     return mpmd_trace.jit(fn, where, **options).lower(*args).compile()
 
 
-def by_hand(step: mpmd_trace.Compiled, mesh: str) -> int:
+def by_hand(step: mpmd_trace.stages.Compiled, mesh: str) -> int:
     """The peak on a mesh from the sizes that XLA reports for each executable.
 
     What is alive while a program runs: its own arguments, results and scratch memory as XLA counts them, and

@@ -25,7 +25,7 @@ PARAMETERS = {
 BATCH = jax.random.normal(jax.random.key(3), (MICROBATCHES, ROWS, WIDTH))
 
 
-def config() -> mt.Config:
+def config() -> mt.config.Config:
     devices = np.array(jax.devices()[:2])
     topology = {f"m{i}": Mesh(devices[i : i + 1], ("data",)) for i in range(2)}
     return mt.make_config(topology, {"blocks": ["m0", "m1"]}, pipeline_schedule="1F1B")

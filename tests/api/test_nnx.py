@@ -84,13 +84,13 @@ def sgd(model: Any, x: jax.Array) -> jax.Array:
     return jnp.sum(x)
 
 
-def config(*names: str, **options: Any) -> mt.Config:
+def config(*names: str, **options: Any) -> mt.config.Config:
     meshes = {name: Mesh(np.array([jax.devices()[i]]), ("x",)) for i, name in enumerate(("m0", "m1"))}
     half = (len(names) + 1) // 2
     return mt.make_config(meshes, {n: "m0" if i < half else "m1" for i, n in enumerate(names)}, **options)
 
 
-def pair_config() -> mt.Config:
+def pair_config() -> mt.config.Config:
     return config("layers_0", "layers_1")
 
 

@@ -121,7 +121,7 @@ def test_decorators() -> None:
     def h(x: jax.Array, name: str) -> Any:
         return x * 2, name
 
-    assert f.__name__ == "f" and f.__doc__ == "Raises." and isinstance(f, mpmd_trace.Jitted)
+    assert f.__name__ == "f" and f.__doc__ == "Raises." and isinstance(f, mpmd_trace.stages.Jitted)
     assert float(f(jnp.float32(3), 2)) == 9 and float(g(jnp.float32(3))) == 4
     x = jnp.float32(3)
     assert h(x, "n")[1] == "n" and x.is_deleted()

@@ -25,7 +25,7 @@ def array(*shape: int, dtype: Any = jnp.float32) -> jax.ShapeDtypeStruct:
     return jax.ShapeDtypeStruct(shape, dtype)
 
 
-def config(names: dict[str, str] = NAMES, devices: int = 2, **more: Any) -> mt.Config:
+def config(names: dict[str, str] = NAMES, devices: int = 2, **more: Any) -> mt.config.Config:
     mesh = AbstractMesh((devices,), ("data",))
     return mt.make_config({"first": mesh, "second": mesh}, names, **{"pipeline_schedule": "1F1B", **more})
 
@@ -43,7 +43,7 @@ def gradients(loss: Any, weights: Any, batch: Any) -> Any:
     return mt.enumerated_for(microbatch, jax.tree.map(jnp.zeros_like, weights), batch)
 
 
-def report_of(step: Any, *args: Any, config: mt.Config = config(), **options: Any) -> PlacementReport:  # noqa: B008
+def report_of(step: Any, *args: Any, config: mt.config.Config = config(), **options: Any) -> PlacementReport:  # noqa: B008
     return mt.jit(step, config, **options).lower(*args).placement_report()
 
 

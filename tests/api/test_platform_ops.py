@@ -131,7 +131,7 @@ def arguments(microbatches: int = 3) -> tuple[list[jax.Array], jax.Array]:
     return ws, jax.random.normal(keys[2], (microbatches, SIZE, SIZE))
 
 
-def check(layer: Layer, platform: str) -> mpmd_trace.Lowered:
+def check(layer: Layer, platform: str) -> mpmd_trace.stages.Lowered:
     """The programs of all meshes have the ops of the plain step, as often: microbatches share their programs."""
     step = step_of(layer)
     try:

@@ -37,7 +37,7 @@ def plain(ws: Any, batch: jax.Array) -> Any:
     return [w - 0.1 * g for w, g in zip(ws, grads, strict=True)], value
 
 
-def lowered(meshes: int, **options: Any) -> mt.Lowered:
+def lowered(meshes: int, **options: Any) -> mt.stages.Lowered:
     names = {f"f{i}": f"m{i * meshes // LAYERS}" for i in range(LAYERS)}
     found = config(names, topology=topology(meshes, size=1), **options)
     return mt.jit(step, found, donate_argnums=0).lower(*ARGS)
@@ -47,7 +47,7 @@ def donated(args: Any) -> Any:
     return jax.tree.map(jnp.copy, args[0]), args[1]
 
 
-def directions(compiled: mt.Compiled, mesh: str) -> str:
+def directions(compiled: mt.stages.Compiled, mesh: str) -> str:
     """F for each forward and B for each backward of a mesh, in the order in which they are issued."""
     own = [run for run in compiled.program.plan.runs if run.mesh == mesh]
     return "".join("FB"[times] for run in own for times in dict.fromkeys(times for _, times in run.origins))

@@ -52,7 +52,7 @@ def arguments() -> tuple[Any, ...]:
     return ws, OPTIMIZER.init(ws), batch(MICROBATCHES)
 
 
-def compiled(summed: Any, **options: Any) -> mpmd_trace.Compiled:
+def compiled(summed: Any, **options: Any) -> mpmd_trace.stages.Compiled:
     settings = config(NAMES, meshes=3, pipeline_schedule="1F1B", placement="cut", partitioning_options=options)
     return mpmd_trace.jit(step(summed), settings, donate_argnums=(0, 1)).lower(*arguments()).compile()
 

@@ -19,7 +19,7 @@ from mpmd_trace.rules import Fragment, FragmentInfo, Fragments, MergeRule, Sched
 COUNT = 3
 
 
-def lowered(**settings: Any) -> tuple[mpmd_trace.Lowered, dict[str, str]]:
+def lowered(**settings: Any) -> tuple[mpmd_trace.stages.Lowered, dict[str, str]]:
     """The lowered step and what each mesh does, a forward and a backward apart."""
     actions = FragmentActions()
     given = settings.pop("partitioning_options", {})
@@ -316,7 +316,7 @@ def test_all_rules_that_are_wrong_are_told() -> None:
 
 @pytest.mark.skipif(not cpp_engine.available(), reason="this jaxlib has no C++ partitioner")
 def test_the_other_engine(recwarn: pytest.WarningsRecorder) -> None:
-    def lower(**settings: Any) -> mpmd_trace.Lowered:
+    def lower(**settings: Any) -> mpmd_trace.stages.Lowered:
         return mpmd_trace.jit(accumulate, config(**settings), engine="cpp").lower(weights(), batch(COUNT))
 
     def last_mesh(fragments: Fragments) -> Any:

@@ -56,13 +56,13 @@ def topology(first: int = 0) -> dict[str, Mesh]:
     return {"one": Mesh(np.array(devices[:1]), ("x",)), "two": Mesh(np.array(devices[1:2]), ("x",))}
 
 
-def config(first: int = 0, **more: Any) -> mt.Config:
+def config(first: int = 0, **more: Any) -> mt.config.Config:
     options = {"partitioning_options": {"mpmd_infer_transfers": True}, **more}
     return mt.make_config(topology(first), {"a": "one", "b": "two"}, **options)
 
 
 @functools.cache
-def compiled() -> mt.Compiled:
+def compiled() -> mt.stages.Compiled:
     return mt.jit(step, config(), donate_argnums=0).lower(*arguments()).compile()
 
 

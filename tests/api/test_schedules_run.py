@@ -101,7 +101,7 @@ def assign(schedule: Schedule, name: str = "blocks_{}") -> dict[str, tuple[str, 
 
 def run(
     schedule: Any, placed: Schedule, step: Step, names: dict[str, tuple[str, int]], *args: Any
-) -> tuple[mpmd_trace.Compiled, list[list[Action]], Any]:
+) -> tuple[mpmd_trace.stages.Compiled, list[list[Action]], Any]:
     """The compiled step, what each mesh does, and the result."""
     actions = FragmentActions()
     config = mpmd_trace.make_config(
@@ -253,7 +253,7 @@ def test_a_schedule_of_ones_own() -> None:
     assert_same(result, jax.jit(step)(*args))
 
 
-def lowered(schedule: Any, names: dict[str, Any], stages: int, meshes: int = 2) -> mpmd_trace.Lowered:
+def lowered(schedule: Any, names: dict[str, Any], stages: int, meshes: int = 2) -> mpmd_trace.stages.Lowered:
     model = Model(stages)
     config = mpmd_trace.make_config(
         topology(meshes, size=1), names, partitioning_options=APART, pipeline_schedule=schedule

@@ -53,7 +53,7 @@ def loss(*layers: Any) -> Any:
     return value
 
 
-def config(*meshes: Any, **options: Any) -> mpmd_trace.Config:
+def config(*meshes: Any, **options: Any) -> mpmd_trace.config.Config:
     return mpmd_trace.make_config(
         {f"m{i}": m for i, m in enumerate(meshes)}, {f"f{i}": f"m{i}" for i in range(len(meshes))}, **options
     )
@@ -67,7 +67,7 @@ def batch(*shape: int) -> jax.Array:
     return jax.random.normal(jax.random.key(1), (*(shape or (ROWS,)), WIDTH))
 
 
-def run(where: mpmd_trace.Config, *layers: Any, **options: Any) -> mpmd_trace.Compiled:
+def run(where: mpmd_trace.config.Config, *layers: Any, **options: Any) -> mpmd_trace.stages.Compiled:
     """Loss and gradients compiled, after they were compared with those of one device."""
     args = weights(len(layers)), batch()
     compiled = mpmd_trace.jit(jax.value_and_grad(loss(*layers)), where, **options).lower(*args).compile()
@@ -76,7 +76,7 @@ def run(where: mpmd_trace.Config, *layers: Any, **options: Any) -> mpmd_trace.Co
     return compiled
 
 
-def moved(compiled: mpmd_trace.Compiled) -> list[tuple[str, str]]:
+def moved(compiled: mpmd_trace.stages.Compiled) -> list[tuple[str, str]]:
     """Source and target of every transfer, as (mesh, dims)."""
     plan = compiled.program.plan
     return [

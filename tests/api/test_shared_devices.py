@@ -26,7 +26,7 @@ def on_one_device(count: int) -> dict[str, Mesh]:
     return {f"m{i}": Mesh(np.array(DEVICES[:1]), ("x",)) for i in range(count)}
 
 
-def shared(given: mt.Config, schedule: Any = "as it is") -> mt.Config:
+def shared(given: mt.config.Config, schedule: Any = "as it is") -> mt.config.Config:
     """The configuration with all meshes on the devices of the first."""
     devices = next(iter(given.topology.values())).devices
     meshes = {n: Mesh(devices.reshape(m.devices.shape), m.axis_names) for n, m in given.topology.items()}

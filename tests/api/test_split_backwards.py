@@ -75,7 +75,7 @@ def weights_of(kind: str) -> Any:
     return [stacked(own) for own in stages] if kind in ("scan", "nested") else stages
 
 
-def lower(kind: str, schedule: str = "zb-h1") -> tuple[mpmd_trace.Lowered, Any, Any, Any]:
+def lower(kind: str, schedule: str = "zb-h1") -> tuple[mpmd_trace.stages.Lowered, Any, Any, Any]:
     def step(weights: Any, xs: jax.Array) -> Any:
         return mpmd_trace.value_and_grad(functools.partial(loss, kind), microbatches=MICROBATCHES)(weights, xs)
 
@@ -88,7 +88,7 @@ def lower(kind: str, schedule: str = "zb-h1") -> tuple[mpmd_trace.Lowered, Any, 
         return mpmd_trace.jit(step, config).lower(*args), step, args, around
 
 
-def middle_backwards(lowered: mpmd_trace.Lowered) -> list[float]:
+def middle_backwards(lowered: mpmd_trace.stages.Lowered) -> list[float]:
     """The operations of the backward programs of the middle mesh."""
     module = lowered.partitioned.module
     calls = [op for op in module.main.body if op.name == "mpmd.fragment_call" and op.mesh == "m1"]

@@ -53,15 +53,15 @@ def data() -> tuple[Any, jax.Array]:
     return [(up, down), (up2, down2)], jax.random.normal(keys[4], (ROWS, WIDTH))
 
 
-def config(m0: Mesh = M0, m1: Mesh = M1, **options: Any) -> mpmd_trace.Config:
+def config(m0: Mesh = M0, m1: Mesh = M1, **options: Any) -> mpmd_trace.config.Config:
     return mpmd_trace.make_config(
         {"m0": m0, "m1": m1}, {"f0": "m0", "f1": "m1"}, partitioning_options={"mpmd_infer_transfers": True, **options}
     )
 
 
 def run(
-    fn: Callable[..., Any], where: mpmd_trace.Config, in_shardings: Any = None, out_shardings: Any = None
-) -> mpmd_trace.Compiled:
+    fn: Callable[..., Any], where: mpmd_trace.config.Config, in_shardings: Any = None, out_shardings: Any = None
+) -> mpmd_trace.stages.Compiled:
     """`fn` compiled, after its results were compared with those of one device."""
     args = data()
     jitted = mpmd_trace.jit(fn, where, in_shardings=in_shardings, out_shardings=out_shardings)
@@ -70,13 +70,13 @@ def run(
     return compiled
 
 
-def specs(compiled: mpmd_trace.Compiled) -> Any:
+def specs(compiled: mpmd_trace.stages.Compiled) -> Any:
     """The partition specs of the arguments, and of the results."""
     found = compiled.function_named_shardings
     return tuple(jax.tree.map(lambda s: s.spec, side) for side in (found.inputs[0], found.outputs))
 
 
-def moved(compiled: mpmd_trace.Compiled) -> list[tuple[str, str]]:
+def moved(compiled: mpmd_trace.stages.Compiled) -> list[tuple[str, str]]:
     """Source and target types of every transfer."""
     plan = compiled.program.plan
     return [

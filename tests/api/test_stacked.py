@@ -201,7 +201,7 @@ def test_pieces_that_are_no_array():
         jitted = mt.jit(step, config(names=names, schedule=schedule), donate_argnums=(0, 1))
         first = jitted(*map(jax.tree.map, [jnp.copy] * 2, state), batch())
         w = first[0]["blocks"]["w"]
-        assert isinstance(w, mt.Pieces)
+        assert isinstance(w, mt.stages.Pieces)
         assert (w.shape, w.dtype) == ((LAYERS, WIDTH, WIDTH), jnp.float32)
         assert [next(iter(part.devices())).id // 2 for part in w.parts] == ([0, 1] if len(names) == 2 else [0, 1, 0, 1])
         assert repr(w).startswith("Pieces(float32[4, 8, 8], layers 0:1, 1:")
@@ -348,7 +348,7 @@ def test_layers_are_cut_where_names_are_assigned_by_their_work(tmp_path):
         chosen = chosen or {"blocks[0:1]": "m0", "blocks[1:2]": "m1", "blocks[2:4]": "m2"}
         assert lowered.config.name_to_mesh_assignment == chosen
     p, _, _ = jitted(parameters(), state, batch())
-    assert isinstance(p["blocks"]["w"], mt.Pieces)
+    assert isinstance(p["blocks"]["w"], mt.stages.Pieces)
     mt.save(tmp_path / "saved", p)
     compiled = lowered.compile()
     restored = mt.restore(tmp_path / "saved", compiled)

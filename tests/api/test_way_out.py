@@ -98,7 +98,7 @@ def test_a_schedule_is_named_where_none_can_be_ranked() -> None:
         return jnp.mean(layer("decoder")(w["decoder"], encoded["i"]) ** 2)
 
     def lower(schedule: str) -> Any:
-        step = mpmd_trace.encoded_value_and_grad(loss, {"i": (encode, 2)}, microbatches=4)
+        step = mpmd_trace.gradients.encoded_value_and_grad(loss, {"i": (encode, 2)}, microbatches=4)
         assignment = {"encoder": "m0", "decoder": "m1"}
         config = mpmd_trace.make_config(topology(2, size=1), assignment, pipeline_schedule=schedule)
         lowered = mpmd_trace.jit(step, config).lower(w, {"i": x})

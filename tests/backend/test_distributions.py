@@ -26,7 +26,7 @@ WIDTH = 8
 pytestmark = pytest.mark.filterwarnings("ignore:the schedule '.*' has one microbatch:mpmd_trace.MpmdWarning")
 
 
-def jitted(meshes: int, schedule: str, microbatches: int, topology: dict[str, Any]) -> mt.Jitted:
+def jitted(meshes: int, schedule: str, microbatches: int, topology: dict[str, Any]) -> mt.stages.Jitted:
     """A training step of a layer on each mesh, with tied weights so that values go between all of them."""
 
     def loss(weights: list[Any], x: Any) -> Any:

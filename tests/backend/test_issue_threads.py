@@ -41,7 +41,7 @@ ARGS = (
 )
 
 
-def compiled(schedule: str = "1F1B", meshes: int = STAGES, devices: int = STAGES) -> mt.Compiled:
+def compiled(schedule: str = "1F1B", meshes: int = STAGES, devices: int = STAGES) -> mt.stages.Compiled:
     topology = {f"m{i}": Mesh(np.array(jax.devices()[i % devices : i % devices + 1]), ("x",)) for i in range(meshes)}
     where = {f"layer{i}": f"m{i * meshes // STAGES}" for i in range(STAGES)}
     config = mt.make_config(topology, where, pipeline_schedule=schedule)

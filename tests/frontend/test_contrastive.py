@@ -47,7 +47,7 @@ def same(got: Any, want: Any) -> None:
 def test_gradients_are_those_of_the_whole_batch() -> None:
     want = jax.value_and_grad(whole)(PARAMETERS, A, B)
     for microbatches in (2, 8):
-        same(mt.contrastive_value_and_grad(embed, clip, microbatches=microbatches)(PARAMETERS, A, B), want)
+        same(mt.gradients.contrastive_value_and_grad(embed, clip, microbatches=microbatches)(PARAMETERS, A, B), want)
     other = mt.value_and_grad(whole, microbatches=2)(PARAMETERS, A, B)
     assert not np.allclose(other[0], want[0]), "which microbatches alone do not give"
 
@@ -63,7 +63,7 @@ def test_two_towers_in_a_pipeline(assignment: dict[str, str]) -> None:
     meshes = {f"m{i}": Mesh(np.array(jax.devices()[i : i + 1]), ("x",)) for i in range(2)}
 
     def step(p: Any, a: jax.Array, b: jax.Array) -> Any:
-        (value, aux), g = mt.contrastive_value_and_grad(
+        (value, aux), g = mt.gradients.contrastive_value_and_grad(
             embed, lambda p, r: (clip(p, r), r["a"][0]), microbatches=4, has_aux=True
         )(p, a, b)
         return jax.tree.map(lambda w, g: w - 0.1 * g, p, g), value, aux
@@ -81,7 +81,7 @@ def test_two_towers_in_a_pipeline(assignment: dict[str, str]) -> None:
 
 def test_narrow_gradients_are_summed_in_the_dtype_that_is_asked_for() -> None:
     narrow = jax.tree.map(lambda x: x.astype(jnp.bfloat16), PARAMETERS)
-    got = mt.contrastive_value_and_grad(embed, clip, microbatches=2, sum_dtype=jnp.float32)(narrow, A, B)
+    got = mt.gradients.contrastive_value_and_grad(embed, clip, microbatches=2, sum_dtype=jnp.float32)(narrow, A, B)
     assert {x.dtype for x in jax.tree.leaves(got[1])} == {jnp.dtype("float32")}
 
 
@@ -99,7 +99,7 @@ def test_wrong_calls(change: dict[str, Any], text: str) -> None:
     given = {"embed": embed, "loss": clip, "microbatches": 4, "a": A, **change}
     a = given.pop("a")
     with pytest.raises(MpmdError, match=re.escape(text)):
-        mt.contrastive_value_and_grad(**given)(PARAMETERS, a, B)
+        mt.gradients.contrastive_value_and_grad(**given)(PARAMETERS, a, B)
 
 
 def test_labels_and_keys_among_the_embeddings() -> None:
@@ -115,7 +115,7 @@ def test_labels_and_keys_among_the_embeddings() -> None:
         return jnp.mean(alike * (a @ (a + noise).T)) * p["scale"]
 
     def step(p: Any, *batch: Any) -> Any:
-        return mt.contrastive_value_and_grad(labelled, supervised, microbatches=4)(p, *batch)
+        return mt.gradients.contrastive_value_and_grad(labelled, supervised, microbatches=4)(p, *batch)
 
     p = {n: PARAMETERS[n] for n in ("a0", "scale")}
     want = jax.value_and_grad(lambda p: supervised(p, labelled(p, A, labels, keys)))(p)

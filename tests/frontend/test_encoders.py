@@ -42,7 +42,7 @@ def step(image: int, text: int, microbatches: int) -> Any:
     encoders = {"image": (encode("image"), image), "text": (encode("text"), text)}
 
     def run(params: Any, inputs: Any, x: Any) -> Any:
-        value, grads = mt.encoded_value_and_grad(loss, encoders, microbatches=microbatches)(params, inputs, x)
+        value, grads = mt.gradients.encoded_value_and_grad(loss, encoders, microbatches=microbatches)(params, inputs, x)
         return jax.tree.map(lambda w, g: w - 0.1 * g, params, grads), value
 
     return run
@@ -77,9 +77,9 @@ def test_outside_of_a_pipeline_it_is_the_gradient() -> None:
 
 def test_mistakes() -> None:
     with pytest.raises(mt.MpmdError, match="encoders maps names to pairs"):
-        mt.encoded_value_and_grad(loss, {}, microbatches=2)
+        mt.gradients.encoded_value_and_grad(loss, {}, microbatches=2)
     with pytest.raises(mt.MpmdError, match=r"the encoder 'image' is .*; give a function and its number"):
-        mt.encoded_value_and_grad(loss, {"image": encode("image")}, microbatches=2)  # type: ignore[dict-item]
+        mt.gradients.encoded_value_and_grad(loss, {"image": encode("image")}, microbatches=2)  # type: ignore[dict-item]
     params, inputs, x = data()
     with pytest.raises(mt.MpmdError, match=r"the encoders are \['image', 'text'\], and what they read is given for"):
         step(1, 1, 1)(params, {"image": inputs["image"]}, x)
@@ -87,7 +87,7 @@ def test_mistakes() -> None:
         step(3, 1, 1)(params, inputs, x)
     bad = {"image": (lambda p, x: x[:1], 2)}
     with pytest.raises(mt.MpmdError, match=r"the encoder 'image' .* it has to have a row for each"):
-        mt.encoded_value_and_grad(loss, bad, microbatches=2)(params, {"image": inputs["image"]}, x)
+        mt.gradients.encoded_value_and_grad(loss, bad, microbatches=2)(params, {"image": inputs["image"]}, x)
     with pytest.raises(mt.MpmdError, match=r"\['image', 'text'\], and what they read is given for \[3, 'image'\]"):
         step(1, 1, 1)(params, {"image": inputs["image"], 3: x}, x)
     with pytest.raises(mt.MpmdError, match=r"different numbers of rows: encoded\['image'\] has 8, x has 4"):
@@ -95,7 +95,7 @@ def test_mistakes() -> None:
     one = {"image": (encode("image"), 2)}
     for wrong, what in ((lambda p, e, x: (jnp.sum(x), 3), "tuple"), (lambda p, e, x: x, r"shape \[4, 4\]")):
         with pytest.raises(mt.MpmdError, match=rf"the loss \(.*\) returns a scalar, the mean .* got {what}"):
-            mt.encoded_value_and_grad(wrong, one, microbatches=2)(params, {"image": inputs["image"]}, x)
+            mt.gradients.encoded_value_and_grad(wrong, one, microbatches=2)(params, {"image": inputs["image"]}, x)
 
 
 def test_masks_and_empty_axes_among_what_encoders_return() -> None:
@@ -108,7 +108,7 @@ def test_masks_and_empty_axes_among_what_encoders_return() -> None:
         rows, mask, *_ = encoded["image"]
         return jnp.mean((jnp.where(mask[:, None], rows, 0) + x @ p["lower"]) ** 2)
 
-    run = mt.encoded_value_and_grad(of_masked, {"image": (masked, 2)}, microbatches=4)
+    run = mt.gradients.encoded_value_and_grad(of_masked, {"image": (masked, 2)}, microbatches=4)
     want = jax.value_and_grad(lambda p: of_masked(p, {"image": masked(p, inputs["image"])}, x))(params)
     got = run(params, {"image": inputs["image"]}, x)
     jax.tree.map(lambda a, b: np.testing.assert_allclose(a, b, rtol=1e-5, atol=1e-6), got, want)

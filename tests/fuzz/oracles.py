@@ -75,12 +75,12 @@ class Subject:
         found: tuple[Any, ...] = self.names["arguments"]()
         return found
 
-    def jitted(self) -> mt.Jitted:
+    def jitted(self) -> mt.stages.Jitted:
         """The step over its meshes."""
         return mt.jit(self.names["step"], self.names["CONFIG"], **self.names["OPTIONS"])
 
     @functools.cached_property
-    def lowered(self) -> mt.Lowered:
+    def lowered(self) -> mt.stages.Lowered:
         """The step, traced but not partitioned yet."""
         jitted = self.jitted()
         if self.traced is None:
@@ -209,7 +209,7 @@ def array(x: Any) -> Any:
     """An argument as the compiler takes it."""
     if jax.dtypes.issubdtype(getattr(x, "dtype", None), jax.dtypes.prng_key):
         x = jax.random.key_data(x)
-    return np.asarray(x, x.dtype if isinstance(x, mt.Pieces) else jax.typeof(x).dtype)
+    return np.asarray(x, x.dtype if isinstance(x, mt.stages.Pieces) else jax.typeof(x).dtype)
 
 
 @functools.cache

@@ -21,7 +21,7 @@ __all__ = ["KNOBS", "Setup", "Sized"]
 WIDTH, ROWS = 4, 2
 Array = jax.Array
 #: A step, its configuration and its arguments.
-Sized = tuple[Callable[..., Any], mpmd_trace.Config, tuple[Any, ...]]
+Sized = tuple[Callable[..., Any], mpmd_trace.config.Config, tuple[Any, ...]]
 
 
 def deep(x: Any, n: int) -> Any:

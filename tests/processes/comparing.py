@@ -70,7 +70,7 @@ def close(found: Any, expected: Any) -> None:
 
 def run(
     step: Callable[..., Any], args: tuple[Any, ...], places: Places, *, plain: bool = True, **options: Any
-) -> mt.Jitted:
+) -> mt.stages.Jitted:
     """Call the step on its own results, everywhere and here."""
     names = options.pop("names", None) or {f"f{i}": f"m{i}" for i in range(len(places))}
     jit = options.pop("jit", {})

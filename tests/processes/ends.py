@@ -82,7 +82,7 @@ def alone(victim: int, folder: str, comes: bool) -> None:
     until_said(folder, "gave up" if me == victim else "begins", PROCESSES - 1)
     try:
         mt.initialize()
-    except mt.PeerError as error:
+    except mt.errors.PeerError as error:
         print(f"caught of {error.process}: {error}", flush=True)
         if comes and me != victim:
             sys._at_the_very_end = _Slow()  # type: ignore[attr-defined]

@@ -66,7 +66,7 @@ def step(ws: list[Any], x: Any, trouble: Any) -> tuple[list[Any], Any]:
     return [w - 0.1 * g for w, g in zip(ws, grads, strict=True)], total
 
 
-def inject(compiled: mt.Compiled) -> None:
+def inject(compiled: mt.stages.Compiled) -> None:
     """Let the instruction of the victim do it, at the step."""
     runtime = compiled.program.runtime
     at = INSTRUCTION % len(runtime.steps)
@@ -199,7 +199,7 @@ def main() -> None:
             (ws, _), *_ = compiled.measure(*given) if MEASURED and number == STEP else (compiled(*given),)
             if KEEPS:
                 ws = keep(path, ws, number, files if me == VICTIM and number == STEP else None)
-        except mt.PeerError as error:
+        except mt.errors.PeerError as error:
             alive = float(jnp.arange(4.0).sum()) == 6.0
             text = str(error).replace("\n", " | ")
             print(f"error in step {number} after {time.monotonic() - started:.2f} s, alive={alive}: {text}", flush=True)
@@ -230,7 +230,7 @@ if __name__ == "__main__":
     begun = time.monotonic()
     try:
         main()
-    except mt.PeerError as error:
+    except mt.errors.PeerError as error:
         text = str(error).replace("\n", " | ")
         print(f"error in step -1 after {time.monotonic() - begun:.2f} s, alive=True: {text}", flush=True)
         sys.exit(3)

@@ -84,7 +84,7 @@ def topology(meshes: int, size: int, here: bool) -> dict[str, Mesh]:
 def compare(
     step: Callable[..., Any],
     args: Any,
-    made: Callable[[dict[str, Mesh]], mt.Jitted],
+    made: Callable[[dict[str, Mesh]], mt.stages.Jitted],
     meshes: int,
     size: int,
     steps: int = 2,
@@ -141,7 +141,7 @@ def trained(name: str, size: int) -> None:
         assert schedule.model_stage == (*range(half), *range(half))
     names = {layer: (f"m{places[stage]}", stage) for stage, layer in enumerate(layers)}
 
-    def made(meshes: dict[str, Mesh]) -> mt.Jitted:
+    def made(meshes: dict[str, Mesh]) -> mt.stages.Jitted:
         config = mt.make_config(meshes, names, pipeline_schedule=name)
         rows = NamedSharding(meshes[f"m{places[0]}"], PartitionSpec(None, "data"))
         shardings = (None, rows) if size > 1 and len(chains) == 1 else None
@@ -176,7 +176,7 @@ def generated(size: int) -> None:
     state = np.zeros(ROWS, np.int32), np.int32(0), caches
     names = {"embed": "m0", **{f"layer{i}": f"m{i}" for i in range(MESHES)}, "head": f"m{MESHES - 1}"}
 
-    def made(meshes: dict[str, Mesh]) -> mt.Jitted:
+    def made(meshes: dict[str, Mesh]) -> mt.stages.Jitted:
         config = mt.make_config(meshes, names, output_mesh_assignment=(("m0", None, None), None))
         return mt.jit(step, config, donate_argnums=0)
 
@@ -203,7 +203,7 @@ def fitted(size: int) -> None:
     def peak(**options: Any) -> int:
         """The most bytes on a device that the step needs with these options; its results are compared."""
 
-        def made(meshes: dict[str, Mesh]) -> mt.Jitted:
+        def made(meshes: dict[str, Mesh]) -> mt.stages.Jitted:
             return mt.jit(step, mt.make_config(meshes, names, pipeline_schedule="1F1B", **options))
 
         compare(step, (weights, batch), made, MESHES, size)

@@ -146,7 +146,7 @@ for number in range(3):
         sys.exit({status})
     try:
         jax.block_until_ready(step(x))
-    except mt.PeerError as error:
+    except mt.errors.PeerError as error:
         print(f"told of {{error.process}}: {{error}}".replace("\\n", " | "), flush=True)
         if {status}:
             raise

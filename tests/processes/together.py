@@ -131,7 +131,7 @@ def all_decide_alike_what_fits() -> None:
         value, grads = mt.value_and_grad(loss, microbatches=4)(ws, batch)
         return jax.tree.map(lambda w, g: w - 0.1 * g, ws, grads), value
 
-    def compiled(places: Places, **options: Any) -> mt.Compiled:
+    def compiled(places: Places, **options: Any) -> mt.stages.Compiled:
         made = mt.make_config(topology(places, False), {"f0": "m0", "f1": "m1"}, pipeline_schedule="1F1B", **options)
         return mt.jit(step, made).lower(weights(2), rows).compile()
 
@@ -275,7 +275,7 @@ def layers_in_unequal_pieces() -> None:
     made = mt.make_config(topology(STAGES, False), names, placement="cut")
     compiled = mt.jit(step, made).lower(p, batch()[0]).compile()
     found, value = compiled(*compiled.place(p, batch()[0])[0])
-    assert isinstance(found["w"], mt.Pieces)
+    assert isinstance(found["w"], mt.stages.Pieces)
     same(mt.fetch(compiled(*mt.place(compiled, found), batch()[0])), mt.fetch(compiled(mt.fetch(found), batch()[0])))
     assert mt.fetch(value).shape == ()
     saved = os.environ["FOLDER"] + ".pieces"

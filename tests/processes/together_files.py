@@ -20,7 +20,7 @@ from mpmd_trace.api import safetensors_files
 def saved_and_restored() -> None:
     """A run that goes on from its checkpoint is the one that was not interrupted, bit for bit; also elsewhere."""
 
-    def compiled(places: Places) -> mt.Compiled:
+    def compiled(places: Places) -> mt.stages.Compiled:
         made = mt.make_config(topology(places, False), {"f0": "m0", "f1": "m1"})
         return mt.jit(train, made).lower(weights(2), batch()).compile()
 

@@ -49,7 +49,7 @@ def program(devices: Any, width: int = 96, **options: Any) -> mt.Program:
     return mt.Program(step, args, config, in_shardings=(None, rows))
 
 
-def compiled_for(target: str, **options: Any) -> mt.Compiled:
+def compiled_for(target: str, **options: Any) -> mt.stages.Compiled:
     moved = for_target(program(jax.devices()[:4], **options), target)
     return moved.jitted().lower(*moved.args).compile()
 
@@ -116,7 +116,7 @@ def test_meshes_that_share_devices_share_those_of_the_target() -> None:
     config = mt.make_config(shared, {"layer0": "m0", "layer1": "m1"})
     moved = for_target(mt.Program(step, given.args, config), "tpu:v6e:1x2")
     first, second = (tuple(m.devices.flat) for m in moved.config.topology.values())
-    assert first == second == tuple(mt.target_devices("tpu:v6e:1x2"))
+    assert first == second == tuple(mt.compiler.target_devices("tpu:v6e:1x2"))
     assert moved.jitted().lower(*moved.args).compile().memory_analysis()["m0"].peak > 0
 
 
@@ -139,13 +139,13 @@ def test_a_target_with_too_few_devices() -> None:
 )
 def test_a_wrong_target(target: str, reason: str) -> None:
     with pytest.raises(mt.MpmdError, match=reason):
-        mt.target_devices(target)
+        mt.compiler.target_devices(target)
 
 
 @pytest.mark.skipif(HAS_LIBTPU, reason="libtpu is installed")
 def test_without_libtpu_the_extra_is_named() -> None:
     with pytest.raises(mt.MpmdError, match=r"pip install 'mpmd_trace\[tpu-aot\]'"):
-        mt.target_devices("tpu:v5e:2x4")
+        mt.compiler.target_devices("tpu:v5e:2x4")
 
 
 def ran(*arguments: str) -> subprocess.CompletedProcess[str]:

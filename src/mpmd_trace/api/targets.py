@@ -22,7 +22,7 @@ from mpmd_trace.jax_compat.targets import devices_of
 def target_devices(target: str) -> list[jax.Device]:
     """Return the devices of a target, for meshes of programs that are compiled and not run.
 
-        devices = mpmd_trace.target_devices("tpu:v5e:2x4")
+        devices = mpmd_trace.compiler.target_devices("tpu:v5e:2x4")
         meshes = {"first": Mesh(devices[:4], ("data",)), "second": Mesh(devices[4:], ("data",))}
 
     Args:

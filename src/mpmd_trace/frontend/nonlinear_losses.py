@@ -65,7 +65,9 @@ class _Value(NamedTuple):
 _CONSTANT, _SUM, _UNKNOWN = (_Value(kind) for kind in (_Kind.CONSTANT, _Kind.SUM, _Kind.UNKNOWN))
 
 _RATIO = 'divides by a sum over rows. For a mean over what counts, return the sum and the count with reduce="weighted"'
-_COMPARED = "compares rows with each other; mpmd_trace.contrastive_value_and_grad computes such a loss over all rows"
+_COMPARED = (
+    "compares rows with each other; mpmd_trace.gradients.contrastive_value_and_grad computes such a loss over all rows"
+)
 _OTHER = "computes a nonlinear function of a sum, mean or maximum over rows"
 
 _LINEAR_OPS = """
