@@ -120,3 +120,18 @@ def test_without_side_effects_it_is_an_op_like_others() -> None:
     found, ours = told_by(mpmd_trace.jit(model, config(topology=topology(size=1))), *args)
     assert_same(found, expected)
     assert ours == told and len(told) == 1
+
+
+def test_barrier_waits_for_programs_without_results() -> None:
+    def heavy(x: jax.Array) -> jax.Array:
+        w = jnp.full((800, 800), x[0, 0] / 800)
+        return jnp.sum(jax.lax.fori_loop(0, 8, lambda _, w: jnp.tanh(w @ w), w))  # more than runs while it is issued
+
+    def model(x: jax.Array) -> jax.Array:
+        h = named_computation(heavy, name="f1")(named_computation(jnp.cos, name="f0")(x))
+        _tell(h)  # a program of its own, which nothing waits for
+        return jnp.sum(x)
+
+    jitted = mpmd_trace.jit(model, config(topology=topology(size=1)))
+    told_by(jitted, batch())
+    assert len(told_by(jitted, batch())[1]) == 1

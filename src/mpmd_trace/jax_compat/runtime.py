@@ -15,7 +15,7 @@ from typing import Any
 import jax
 import numpy as np
 from jax._src import array as jax_array
-from jax._src import compilation_cache, compiler, core, op_shardings
+from jax._src import compilation_cache, compiler, core, effects, op_shardings
 from jax._src import mesh as jax_mesh
 from jax._src.interpreters import mlir as jax_mlir
 from jax._src.interpreters import pxla
@@ -36,16 +36,24 @@ class _Source:
     `callbacks`: the Python functions that it calls back, by their number in the text.
     """
 
-    __slots__ = ("callbacks", "text")
+    __slots__ = ("callbacks", "effects", "text")
 
     def __init__(self, text: str, callbacks: Sequence[Any] = ()) -> None:
         self.text = text
         self.callbacks = callbacks
+        self.effects = {_EFFECT} if "has_side_effect = true" in text else core.no_effects
 
+
+class _Effect(effects.Effect):  # type: ignore[misc]  # JAX has no types for it
+    """What a program with calls of `jax.ffi` does: `jax.effects_barrier` waits for it, even where it has no result."""
+
+
+_EFFECT = _Effect()
+effects.lowerable_effects.add_type(_Effect)
 
 splice_p = core.Primitive("mpmd_program")
 splice_p.multiple_results = True
-splice_p.def_abstract_eval(lambda *_, source, out_avals: list(out_avals))
+splice_p.def_effectful_abstract_eval(lambda *_, source, out_avals: (list(out_avals), source.effects))
 
 
 _ONE_DEVICE = "mpmd_one_device"
