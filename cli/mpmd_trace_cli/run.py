@@ -29,7 +29,7 @@ from mpmd_trace.report.snapshots import Snapshots
 from mpmd_trace.report.step_trace import step_trace
 from mpmd_trace.report.timeline import FragmentActions, bubble, measured_timeline, planned_timeline
 from mpmd_trace.schedules import draw, to_html, to_svg
-from mpmd_trace.scheduling.utilization import model_flops, peak_flops
+from mpmd_trace.scheduling.utilization import mfu, model_flops
 from mpmd_trace_cli import placement_report
 from mpmd_trace_cli.console import as_json, compiling, console, data, progress, say
 from mpmd_trace_cli.files import check_output, write_text
@@ -195,13 +195,12 @@ def run_program(
 def _utilization(program: Any, module: Module, seconds: float, peak: float | None) -> dict[str, Any]:
     """Return model FLOPs, rates and MFU of a step; MFU is None where the peak rate of the devices is not known."""
     devices = {device for mesh in program.config.topology.values() for device in mesh.devices.flat}
-    peaks = [peak if peak is not None else peak_flops(device.device_kind) for device in devices]
-    flops, known = model_flops(module), [one for one in peaks if one is not None]
+    flops = model_flops(module)
     return {
         "devices": len(devices),
         "model_flops": flops,
         "model_flops_per_second": flops / seconds,
-        "mfu": flops / seconds / (min(known) * len(devices)) if len(known) == len(peaks) else None,
+        "mfu": mfu(flops / seconds, devices, peak),
         "tokens_per_second": None if program.tokens is None else program.tokens / seconds,
     }
 

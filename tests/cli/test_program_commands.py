@@ -43,13 +43,15 @@ def test_run_tells_the_measured_peak_beside_the_predicted_one(
 
 def test_run(command: Command, tmp_path: Path) -> None:
     out = tmp_path / "out"
-    result = command("run", TINY, "--out", str(out), "--set", "steps=2")
+    result = command("run", TINY, "--out", str(out), "--set", "steps=2", "--peak-flops", "1e9")
     assert result.status == 0, result.err
     assert result.out.startswith("step  pipeline   plain jit") and len(result.out.splitlines()) == 3
     assert "fragments per step" in result.err
     report = json.loads((out / "report.json").read_text())
     assert report["fragments"] >= 8 and report["transfers"] >= 4 and report["distinct_programs"] >= 4
     assert report["gradient_error"] < 1e-5 and report["loss_error"] < 1e-4
+    assert report["mfu"] == pytest.approx(report["model_flops_per_second"] / (1e9 * report["devices"]))
+    assert re.search(rf"MFU\W+{report['mfu']:.1%} of {report['devices']} devices", result.err)
     names = {p.name for p in out.iterdir()}
     assert {
         "losses.csv",

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+from types import SimpleNamespace
+from typing import Any
+
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -9,7 +12,7 @@ import pytest
 from jax.sharding import Mesh
 
 import mpmd_trace as mt
-from mpmd_trace.scheduling.utilization import model_flops, peak_flops
+from mpmd_trace.scheduling.utilization import mfu, model_flops, peak_flops
 
 ROWS, WIDTH, MICROBATCHES = 4, 16, 3
 
@@ -57,3 +60,12 @@ def test_the_flops_of_a_training_step_are_those_of_its_products() -> None:
 )
 def test_peaks_by_kind_of_device(kind: str, peak: float | None) -> None:
     assert peak_flops(kind) == peak
+
+
+def test_mfu_of_devices_of_several_kinds_is_over_the_sum_of_their_peaks() -> None:
+    def devices(*kinds: str) -> list[Any]:
+        return [SimpleNamespace(device_kind=kind) for kind in kinds]
+
+    assert mfu(312e12, devices("NVIDIA A100", "NVIDIA H100", "NVIDIA H100")) == pytest.approx(312 / (312 + 2 * 989.4))
+    assert mfu(312e12, devices("NVIDIA A100", "cpu")) is None
+    assert mfu(312e12, devices("NVIDIA A100", "cpu"), peak=312e12) == 0.5

@@ -12,7 +12,7 @@ from mpmd_trace.backend.load import LoadedProgram
 from mpmd_trace.backend.plan import Plan, Run, Transfer
 from mpmd_trace.diagnostics.tables import Table, as_html, as_text, in_units
 from mpmd_trace.jax_compat.targets import most_in_use
-from mpmd_trace.scheduling.utilization import peak_flops
+from mpmd_trace.scheduling.utilization import mfu
 
 #: The number of steps whose mean is taken.
 WINDOW = 32
@@ -102,11 +102,6 @@ def step_stats(
     """Return the figures of a program whose calls `clock` has seen; see `Compiled.step_stats`."""
     seconds = clock.seconds
     devices = {device for mesh in program.topology.values() for device in mesh.devices.flat}
-    if peak is None:
-        peaks = [peak_flops(device.device_kind) for device in devices]
-        total = sum(p for p in peaks if p is not None) if all(peaks) else None
-    else:
-        total = peak * len(devices)
     rate = None if seconds is None or flops is None else flops / seconds
     memory, is_counted = _memory(program)
     return StepStats(
@@ -114,7 +109,7 @@ def step_stats(
         seconds=seconds,
         tokens_per_second=None if tokens is None or seconds is None else tokens / seconds,
         flops_per_second=rate,
-        mfu=None if rate is None or total is None else rate / total,
+        mfu=None if rate is None else mfu(rate, devices, peak),
         bubble=bubble,
         bytes_sent=program.plan.transferred_bytes,
         memory=memory,

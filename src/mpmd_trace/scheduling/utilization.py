@@ -9,6 +9,9 @@ recomputes (`jax.checkpoint`) does.
 from __future__ import annotations
 
 import re
+from collections.abc import Collection
+
+import jax
 
 from mpmd_trace.ir.ops import Module
 from mpmd_trace.scheduling.costs import flops
@@ -36,6 +39,19 @@ PEAK_FLOPS: tuple[tuple[str, float, str], ...] = (
 def peak_flops(device_kind: str) -> float | None:
     """Return the peak dense bfloat16 FLOP/s of a device of this kind; None if it is not in `PEAK_FLOPS`."""
     return next((peak for kind, peak, _ in PEAK_FLOPS if re.match(kind, device_kind)), None)
+
+
+def mfu(rate: float, devices: Collection[jax.Device], peak: float | None = None) -> float | None:
+    """Return the part of the peak rate of all devices that `rate` is, in FLOP/s; None if the peak of one is not known.
+
+    Args:
+        rate: model FLOPs per second.
+        devices: the devices, of any kinds.
+        peak: the peak FLOP/s of each; by default that of its kind.
+    """
+    peaks = [peak_flops(device.device_kind) if peak is None else peak for device in devices]
+    known = [one for one in peaks if one is not None]
+    return rate / sum(known) if len(known) == len(peaks) else None
 
 
 def model_flops(module: Module) -> float:
