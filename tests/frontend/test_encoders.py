@@ -75,6 +75,18 @@ def test_outside_of_a_pipeline_it_is_the_gradient() -> None:
     jax.tree.map(lambda a, b: np.testing.assert_allclose(a, b, rtol=1e-5, atol=1e-6), got, wanted(*args))
 
 
+def test_the_loss_is_traced_once() -> None:
+    traces = []
+
+    def counted(*args: Any) -> Any:
+        traces.append(args)
+        return loss(*args)
+
+    encoders = {"image": (encode("image"), 2), "text": (encode("text"), 4)}
+    jax.make_jaxpr(mt.gradients.encoded_value_and_grad(counted, encoders, microbatches=4))(*data())
+    assert len(traces) == 1
+
+
 def test_mistakes() -> None:
     with pytest.raises(mt.MpmdError, match="encoders maps names to pairs"):
         mt.gradients.encoded_value_and_grad(loss, {}, microbatches=2)

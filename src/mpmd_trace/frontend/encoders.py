@@ -126,27 +126,27 @@ def encoded_value_and_grad(
             encoded[name] = encoded_rows(encode, params, cuts[name], who, "it has to have a row for each.")
         slices = cut_batch((params, encoded, *batch), range(1, len(batch) + 2), count, loss)
 
-        of_row = jax.eval_shape(loss, params, *jax.tree.map(lambda x: x[0], slices))
-        if not isinstance(of_row, jax.ShapeDtypeStruct) or of_row.shape:
-            actual = (
-                f"shape {list(of_row.shape)}" if isinstance(of_row, jax.ShapeDtypeStruct) else type(of_row).__name__
-            )
-            raise mistake(f"the loss ({name_of(loss)}) returns a scalar, the mean over its rows; got {actual}.")
-
         def body(i: Any, sums: Any, part: Any) -> Any:
             encoded, *rows = part
-            gradient = jax.value_and_grad(lambda p, own: loss(p, with_others(own, encoded), *rows), (0, 1))
-            value, (direct, cotangents) = gradient(params, differentiable(encoded))
-            value_sum, gradients = sums
-            return (value_sum + value, added(gradients, direct)), cotangents
+
+            def of_part(p: Any, own: Any) -> Any:
+                value = loss(p, with_others(own, encoded), *rows)
+                is_leaf = jax.tree_util.all_leaves([value])
+                if not is_leaf or jnp.shape(value):
+                    actual = f"shape {list(jnp.shape(value))}" if is_leaf else type(value).__name__
+                    raise mistake(f"the loss ({name_of(loss)}) returns a scalar, the mean over its rows; got {actual}.")
+                return value
+
+            value, (direct, cotangents) = jax.value_and_grad(of_part, (0, 1))(params, differentiable(encoded))
+            return added(sums, direct), (value, cotangents)
 
         zeros = jax.tree.map(lambda x: zeros_like_sum(x, sum_dtype), params)
-        (value, sums), parts = enumerated_for(body, (jnp.zeros((), of_row.dtype), zeros), slices)
+        sums, (values, parts) = enumerated_for(body, zeros, slices)
         cotangents = jax.tree.map(lambda x: x / count, joined(parts))
         sums = jax.tree.map(lambda s: s / count, sums)
         for name, (encode, n) in encoders.items():
             sums = add_gradients(encode, params, cuts[name], cotangents[name], n, sums)
-        return value / count, sums
+        return jnp.mean(values), sums
 
     return called
 
