@@ -7,6 +7,8 @@ PYTEST_ARGS ?=
 STAMP = $(VENV)/.installed
 DEMO_STAMP = $(VENV)/.demo
 BIN = $(VENV)/bin
+# Tests start hundreds of processes, each of which would compile JAX, and all else that it imports, from source again.
+unexport PYTHONDONTWRITEBYTECODE
 
 # Says `--clear` when there is an environment that was made elsewhere (the folder was moved or copied, and what is
 # installed points to the old place), whose interpreter is gone, or that is not of the PYTHON of this call.

@@ -18,6 +18,7 @@ case "$*" in
   -c*) exit {old} ;;
   "-m venv"*) mkdir -p "$last/bin" && cp "$0" "$last/bin/python" && cp "$last/../command" "$last/bin/mpmd-trace" ;;
   "-m pip"*) echo "pip $last" ;;
+  "-m pytest"*) echo "bytecode is ${{PYTHONDONTWRITEBYTECODE-kept}}" ;;
 esac
 """
 
@@ -42,8 +43,8 @@ def folder(tmp_path: Path) -> Path:
     return here
 
 
-def _make(folder: Path, *arguments: str) -> subprocess.CompletedProcess[str]:
-    environment = {"PATH": f"{folder}:/usr/bin:/bin"}
+def _make(folder: Path, *arguments: str, **variables: str) -> subprocess.CompletedProcess[str]:
+    environment = {"PATH": f"{folder}:/usr/bin:/bin", **variables}
     return subprocess.run(
         ["make", *arguments], cwd=folder, env=environment, capture_output=True, text=True, check=False
     )
@@ -99,3 +100,7 @@ def test_uv_installs_where_it_is(folder: Path) -> None:
     done = _make(folder, "setup")
     assert "uv pip install --python .venv/bin/python -c constraints.txt -e .[test]" in done.stdout, done.stdout
     assert "\npip " not in done.stdout
+
+
+def test_processes_of_tests_need_not_compile_what_they_import(folder: Path) -> None:
+    assert "bytecode is kept" in _make(folder, "pytest", PYTHONDONTWRITEBYTECODE="1").stdout
