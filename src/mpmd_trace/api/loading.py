@@ -49,7 +49,7 @@ def load(path: str | os.PathLike[str], topology: Mapping[str, Mesh] | None = Non
     try:
         kept = loads(signature)
         adapter = kept.pop("adapter")
-        traced = Traced(jaxpr=None, rewrite=lambda: _not_traced(str(what)), **_tuples(kept))
+        traced = Traced(jaxpr=None, rewrite=lambda _: _not_traced(str(what)), **_tuples(kept))
     except Exception as error:  # a pickle may raise anything
         raise MpmdError(f"{what} cannot be loaded: {type(error).__name__}: {error}") from None
     config = Config(MappingProxyType(meshes))

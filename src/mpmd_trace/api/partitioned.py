@@ -37,6 +37,7 @@ from mpmd_trace.passes.fission.split_divided import UNDIVIDED
 from mpmd_trace.passes.manager import Hook
 from mpmd_trace.passes.memory.fit_memory import SLOW_COPIES
 from mpmd_trace.passes.microbatches.follow_schedule import INEXACT, FollowSchedule
+from mpmd_trace.passes.microbatches.repeat_calls import RepeatCalls
 from mpmd_trace.passes.microbatches.rule_orders import UserRules
 from mpmd_trace.passes.partition import Partitioned, partition_as
 from mpmd_trace.passes.placement.single_mesh_loops import WHOLE
@@ -183,12 +184,23 @@ class PartitionedProgram(StageInfo):
         if self.engine == "cpp":
             return partition_with_cpp(self.traced.mlir_text(), self.request_with_rules)
         rules = self._rules if has_rules(self.config, self.schedule) else None
+        more: dict[str, Any] = {"user_rules": rules, "imported": self._check_schedule}
         try:
-            return partition_as(
-                self.traced.module, self.request, hooks=self.hooks, user_rules=rules, imported=self._check_schedule
-            )
+            if self.hooks:  # they see all iterations
+                return partition_as(self.traced.module, self.request, hooks=self.hooks, **more)
+            return self._partition_short(self.request, **more)
         except MpmdError as error:
             raise at_users_place(self._explained(error), self.config.where) from None
+
+    def _partition_short(self, request: PartitionRequest, **more: Any) -> Partitioned:
+        """Partition with one call for many alike iterations of a loop, as long as passes leave them alike."""
+        is_cut = request.options.placement == "cut" and request.step is not None
+        try:
+            return partition_as(self.traced.short_module if is_cut else self.traced.module, request, **more)
+        except MpmdError as error:
+            if error.pass_name != RepeatCalls.name:
+                raise
+            return partition_as(self.traced.module, request, **more)
 
     def _way_out(self) -> str:
         """Return what to write in place of a schedule that the program does not allow."""
@@ -198,7 +210,7 @@ class PartitionedProgram(StageInfo):
                 config.options.placement
             )
             rules = (lambda module: rules_of_program(config, schedule, module)) if has_rules(config, schedule) else None
-            tried = partition_as(self.traced.module, request, user_rules=rules, phases="optimize")
+            tried = self._partition_short(request, user_rules=rules, phases="optimize")
             return not any(one.message.startswith(INEXACT) for one in tried.diagnostics)
 
         return way_out(self.config, self.imported, is_followed, overlaps=self._overlaps)
@@ -259,7 +271,7 @@ class PartitionedProgram(StageInfo):
     def _import(self, request: PartitionRequest) -> Module:
         """Return the program after the import phase."""
         try:
-            return partition_as(self.traced.module, request, phases="import").module
+            return self._partition_short(request, phases="import").module
         except MpmdError as error:
             raise at_users_place(error, self.config.where) from None
 

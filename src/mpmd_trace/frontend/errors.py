@@ -82,13 +82,23 @@ def mistake(message: str) -> FrontendError:
 
 
 #: Lists that take what is warned of, innermost last.
-_RECORDS: ContextVar[tuple[list[tuple[str, str | None]], ...]] = ContextVar("mpmd_trace_warnings", default=())
+_RECORDS: ContextVar[tuple[list[tuple[str, str | None]], ...] | None] = ContextVar("mpmd_trace_warnings", default=())
 
 
 @contextmanager
 def recorded_warnings(taken: list[tuple[str, str | None]]) -> Iterator[None]:
     """Adds what is warned of inside to `taken`, for a time when it is not found out again: text and place."""
-    token = _RECORDS.set((*_RECORDS.get(), taken))
+    token = _RECORDS.set((*(_RECORDS.get() or ()), taken))
+    try:
+        yield
+    finally:
+        _RECORDS.reset(token)
+
+
+@contextmanager
+def told_before() -> Iterator[None]:
+    """Nobody is warned inside: of what is made again, all has been said."""
+    token = _RECORDS.set(None)
     try:
         yield
     finally:
@@ -97,7 +107,10 @@ def recorded_warnings(taken: list[tuple[str, str | None]]) -> Iterator[None]:
 
 def warn(message: str, where: str | None = None) -> None:
     """Warn at `where` (`file:line`), by default the line of the user's code that called the library."""
-    for taken in _RECORDS.get():
+    records = _RECORDS.get()
+    if records is None:
+        return
+    for taken in records:
         taken.append((message, where))
     file, _, line = (where or callers_place() or "mpmd_trace:0").rpartition(":")
     warnings.warn_explicit(message, MpmdWarning, file, int(line))

@@ -140,7 +140,7 @@ def as_known(value: Any, aval: tracing.Aval) -> Any:
     return value if known is None else Known(known.astype(aval.dtype))
 
 
-_RESHAPING = frozenset({"squeeze", "reshape", "slice", "broadcast_in_dim"})
+RESHAPING = frozenset({"squeeze", "reshape", "slice", "broadcast_in_dim"})
 
 
 def sliced(eqn: tracing.Equation, args: Sequence[Any], moved: bool = False) -> list[Any] | None:
@@ -149,18 +149,26 @@ def sliced(eqn: tracing.Equation, args: Sequence[Any], moved: bool = False) -> l
     With `moved`, reshapes of such slices count too.
     """
     name = eqn.primitive.name
-    if moved and name in _RESHAPING:
+    if moved and name in RESHAPING:
         return tracing.rebind(eqn, [whole(a) for a in args])
-    if name != "dynamic_slice":
+    first = starts_of(eqn, args)
+    if first is None:
+        return None
+    limits = [a + b for a, b in zip(first, eqn.outvars[0].aval.shape, strict=True)]
+    return [lax.slice(whole(args[0]), first, limits)]
+
+
+def starts_of(eqn: tracing.Equation, args: Sequence[Any]) -> list[int] | None:
+    """Return where a `dynamic_slice` at a known place starts; None for other equations."""
+    if eqn.primitive.name != "dynamic_slice":
         return None
     starts = [_known_input(a) for a in args[1:]]
     shape, sizes = eqn.invars[0].aval.shape, eqn.outvars[0].aval.shape
     if len(starts) != len(shape):
         return None
-    first = []
+    first: list[int] = []
     for start, dimension, size in zip(starts, shape, sizes, strict=True):
         if start is None:
             return None
         first.append(min(max(int(start), 0), dimension - size))
-    limits = [a + b for a, b in zip(first, sizes, strict=True)]
-    return [lax.slice(whole(args[0]), first, limits)]
+    return first

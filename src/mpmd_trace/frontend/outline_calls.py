@@ -57,4 +57,5 @@ class OutlinedCalls:
         return self._call(key, [x], name, counter)
 
     def _call(self, key: Any, operands: Sequence[Any], name: str, counter: int) -> list[Any]:
-        return list(lowering.call_p.bind(*operands, body=self._bodies[key][1], name=name, call_counter=counter))
+        body = self._bodies[key][1]
+        return list(lowering.call_p.bind(*operands, body=body, name=name, call_counter=counter, repeats=1))

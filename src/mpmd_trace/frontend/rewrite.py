@@ -37,6 +37,7 @@ from mpmd_trace.frontend.large_constants import LargeConstants
 from mpmd_trace.frontend.ordered_loops import can_thread
 from mpmd_trace.frontend.outline_calls import OutlinedCalls
 from mpmd_trace.frontend.remat import Expressions, Later, Site, Values, now
+from mpmd_trace.frontend.repeated import WRITTEN, hands_on, is_regular
 from mpmd_trace.frontend.scope import Scope, Shared, count_in, distinct, is_computation, tag_of
 from mpmd_trace.frontend.shardings import Meshes, without_devices
 from mpmd_trace.jax_compat import lowering, tracing
@@ -49,9 +50,10 @@ class Rewriter:
     Args:
         meshes: the meshes of the topology.
         place: where a name is, for what `jax.checkpoint` recomputes; None when that is not known.
+        is_short: whether one call may stand for many alike iterations of a loop.
     """
 
-    def __init__(self, meshes: Meshes, place: Callable[[str], Site] | None = None) -> None:
+    def __init__(self, meshes: Meshes, place: Callable[[str], Site] | None = None, *, is_short: bool = False) -> None:
         self.names: dict[str, list[str]] = {}
         self.computations: dict[str, str | None] = {}
         self.nested: dict[tuple[str, str], str | None] = {}
@@ -75,6 +77,9 @@ class Rewriter:
         #: Whether each named computation of a loop or call is a call of its own, so that the forward pass is at hand.
         self._apart = False
         self._calls = OutlinedCalls(self._fingerprints)
+        self._is_short = is_short
+        #: Whether a call stands for several iterations.
+        self.repeats = False
 
     @contextmanager
     def _trace_of(self, closed: Closed, scope: Scope) -> Iterator[None]:
@@ -95,7 +100,7 @@ class Rewriter:
         if self.recomputed is None:
             return result
         # The gradient of a loop is another one, whose calls do not see what those of the first one have computed.
-        self._apart, self.problems = True, []
+        self._apart, self.problems, self.repeats = True, [], False
         self._bodies.clear()
         return self._program(closed, name)
 
@@ -435,8 +440,8 @@ class Rewriter:
 
     # ---- calls and loops ------------------------------------------------------------------
 
-    def call(self, body: Closed, name: str, args: list[Any], scope: Scope) -> list[Any]:
-        """One `mpmd.call` of `body`.
+    def call(self, body: Closed, name: str, args: list[Any], scope: Scope, repeats: int = 1) -> list[Any]:
+        """One `mpmd.call` of `body`, which stands for so many iterations.
 
         Results that only pass an argument or a known value on do not go through the call, and
         arguments that are not used do not either.
@@ -455,7 +460,7 @@ class Rewriter:
             out: Sequence[Any] = ()
             if shared.emits or tracing.effects(body):
                 out = lowering.call_p.bind(
-                    *operands, body=shared.closed, name=name + suffix, call_counter=scope.counter
+                    *operands, body=shared.closed, name=name + suffix, call_counter=scope.counter, repeats=repeats
                 )
             computed = [i for i, w in enumerate(division.wanted) if w]
             results.update(zip(computed, self._taken(chains, shared.results(operands, out)), strict=True))
@@ -474,6 +479,9 @@ class Rewriter:
         as_calls = scope.level == "main" and not self._ask.has_calls(layout.body, calls) and not self._apart
         wanted = [False] * len(tracing.out_avals(layout.body)) if unused else None
         order = range(layout.length)
+        # Where values are tracked, those of all iterations are.
+        short = as_calls and self._is_short and not unused and self._values[-1] is None
+        short = short and is_regular(layout, [*constants, *carry], scanned)
         outputs: dict[int, list[Any]] = {}
         for i in reversed(order) if layout.reverse else order:
             items = [folding.slice_at(x, i) for x in scanned]
@@ -482,11 +490,16 @@ class Rewriter:
             values = [*constants, *carry, *items]
             values = [folding.as_known(v, a) for v, a in zip(values, avals, strict=True)]
             inside = dataclasses.replace(scope, counter=i, is_ours=False)
+            repeats = layout.length - i if short and i + 1 == WRITTEN else 1
             if as_calls:
-                results = self.call(layout.body, "iteration", values, inside)
+                results = self.call(layout.body, "iteration", values, inside, repeats)
             else:
                 results = self.evaluate(layout.body, values, inside, wanted)
             carry, outputs[i] = results[: layout.carries], results[layout.carries :]
+            if repeats > 1:
+                self.repeats = True
+                break
+            short = short and not hands_on(layout, values, carry)
         if not outputs:  # no iteration: nothing to open, and the scan gives empty stacks
             return tracing.rebind(eqn, [folding.whole(a) for a in args])
         if unused:

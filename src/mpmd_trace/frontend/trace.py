@@ -17,7 +17,7 @@ from mpmd_trace.frontend import arg_shardings, arguments, explicit_axes, module_
 from mpmd_trace.frontend.arg_shardings import Spec
 from mpmd_trace.frontend.arguments import Leaf
 from mpmd_trace.frontend.effects import effect_problems
-from mpmd_trace.frontend.errors import place_of, raise_problems, warn
+from mpmd_trace.frontend.errors import place_of, raise_problems, told_before, warn
 from mpmd_trace.frontend.gradients import microbatches_refused_by
 from mpmd_trace.frontend.jaxpr_queries import only_returned
 from mpmd_trace.frontend.large_constants import LargeConstants
@@ -56,6 +56,8 @@ class Rewritten:
     recomputed: str | None
     #: The text of each `sdy.mesh` op that the shardings of the program need.
     mesh_ops: tuple[str, ...]
+    #: Whether some calls stand for several iterations of a loop: `mpmd-repeat-calls` makes these.
+    is_short: bool = False
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
@@ -88,8 +90,9 @@ class Traced:
     returned: dict[int, int]
     platform: str
     name: str
-    #: Rewrites the program; raises `FrontendError` with what is wrong in it.
-    rewrite: Callable[[], Rewritten]
+    #: Rewrites the program, with one call for many alike iterations of a loop or with all; raises `FrontendError` with
+    #: what is wrong in it.
+    rewrite: Callable[[bool], Rewritten]
     #: `out_shardings` and `out_memories` on a platform.
     results_on: Callable[[str], tuple[_Specs, tuple[str | None, ...]]] | None = None
     #: How arrays of the user are in pieces here; None where all are whole.
@@ -104,8 +107,16 @@ class Traced:
 
     @functools.cached_property
     def rewritten(self) -> Rewritten:
-        """The program after rewriting, when it is first asked for."""
-        return self.rewrite()
+        """The program after rewriting, when it is first asked for: one call may stand for many iterations of a loop."""
+        return self.rewrite(True)
+
+    @functools.cached_property
+    def _whole(self) -> Rewritten:
+        """The program with all iterations."""
+        if not self.rewritten.is_short:
+            return self.rewritten
+        with told_before():
+            return self.rewrite(False)
 
     def on_platform(self, platform: str) -> Traced:
         """Return the same program, to be lowered for this platform."""
@@ -149,19 +160,26 @@ class Traced:
 
     @functools.cached_property
     def _plain(self) -> Callable[..., Any]:
-        plain: Callable[..., Any] = jax.jit(lambda *a: lowering.run_plainly(self.rewritten.program.jaxpr, a))
+        plain: Callable[..., Any] = jax.jit(lambda *a: lowering.run_plainly(self._whole.program.jaxpr, a))
         return plain
 
     @property
     def host_callbacks(self) -> tuple[Any, ...]:
         """The Python functions that the module calls back (`jax.pure_callback`), by their number in it."""
-        callbacks: tuple[Any, ...] = self._lowered[1]
+        callbacks: tuple[Any, ...] = self._short[1]
         return callbacks
 
     @functools.cached_property
-    @paused_collector()
+    def _short(self) -> tuple[Any, tuple[Any, ...]]:
+        return self._lower(self.rewritten)
+
+    @functools.cached_property
     def _lowered(self) -> tuple[Any, tuple[Any, ...]]:
-        module, callbacks = lowering.lower(self.rewritten.program, self.platform)
+        return self._lower(self._whole) if self.rewritten.is_short else self._short
+
+    @paused_collector()
+    def _lower(self, rewritten: Rewritten) -> tuple[Any, tuple[Any, ...]]:
+        module, callbacks = lowering.lower(rewritten.program, self.platform)
         given = []
         for i, spec in enumerate(self.in_shardings):
             compiled = spec._replace(memory=None) if spec is not None and i in self.on_host else spec
@@ -176,7 +194,7 @@ class Traced:
             arguments=[{} for _ in self.constants] + given,
             argument_names=[f"constant{i}" for i in range(len(self.constants))] + list(self.in_names),
             results=results,
-            meshes=self.rewritten.mesh_ops,
+            meshes=rewritten.mesh_ops,
         )
         return module, callbacks
 
@@ -197,6 +215,11 @@ class Traced:
     def module(self) -> Any:
         """The jaxlib module with `mpmd` ops, without topology; not to be changed."""
         return self._lowered[0]
+
+    @property
+    def short_module(self) -> Any:
+        """`module`, but one call may stand for many alike iterations of a loop: `mpmd-repeat-calls` makes these."""
+        return self._short[0]
 
     def mlir_text(self, debug_info: bool = True) -> str:
         """Return the module with `mpmd` ops, without topology; with source locations on request."""
@@ -311,8 +334,8 @@ def trace(
         return into, out, [*bad, *worse]
 
     @paused_collector()
-    def rewrite() -> Rewritten:
-        rewriter = Rewriter(Meshes(m.shape for m in meshes), place)
+    def rewrite(is_short: bool) -> Rewritten:
+        rewriter = Rewriter(Meshes(m.shape for m in meshes), place, is_short=is_short)
         with tracing.known_forms():
             program = rewriter.program(closed, given.name)
         bad = specs(rewriter.meshes)[2]
@@ -324,11 +347,12 @@ def trace(
             rewriter.nested,
             rewriter.recomputed,
             rewriter.meshes.ops(),
+            rewriter.repeats,
         )
 
     in_specs, out_specs, bad = specs(Meshes(m.shape for m in meshes))
     if bad:
-        rewrite()  # raises them with all others
+        rewrite(True)  # raises them with all others
     for text in uneven_rows(closed, given.leaves, arg_shardings.known(in_shardings, given.in_tree, kept)):
         warn(text, place_of(fn))
     returned = returned_arguments(closed)

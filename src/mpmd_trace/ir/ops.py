@@ -32,6 +32,8 @@ from mpmd_trace.jax_compat.mlir import prettify
 HOISTED = "hoisted"
 #: Marks transfers to the memory of the host that are there to free that of the device until the value comes back.
 OFFLOADED = "mpmd.offloaded"
+#: Of a call, for how many iterations of a loop it stands.
+REPEATS = "mpmd.repeats"
 #: Marks arguments that are sharded otherwise than the caller says, since an option wants it.
 SHARDED_STATE = "mpmd.sharded_state"
 
@@ -224,6 +226,12 @@ class CallOp(Op):
     def call_counter(self) -> int | None:
         counter = self.attrs.get("call_counter")
         return counter.value if isinstance(counter, IntegerAttr) else None
+
+    @property
+    def repeats(self) -> int:
+        """For how many iterations of a loop it stands, its own and those that follow."""
+        count = self.attrs.get(REPEATS)
+        return count.value if isinstance(count, IntegerAttr) else 1
 
 
 @op_class

@@ -135,12 +135,16 @@ def _function_for(ctx: Any, body: Any, name: str) -> str:
     return symbol
 
 
-def _lower_call(ctx: Any, *operands: ir.Value, body: Any, name: str, call_counter: int | None) -> Sequence[ir.Value]:
+def _lower_call(
+    ctx: Any, *operands: ir.Value, body: Any, name: str, call_counter: int | None, repeats: int
+) -> Sequence[ir.Value]:
     mpmd.register_dialect(ctx.module_context.context)
     symbol = _function_for(ctx, body, name)
     attributes: dict[str, ir.Attribute] = {"callee": ir.FlatSymbolRefAttr.get(symbol)}
     if call_counter is not None:
         attributes["call_counter"] = _ui32(call_counter)
+    if repeats > 1:
+        attributes["mpmd.repeats"] = _ui32(repeats)
     op = ir.Operation.create("mpmd.call", results=_result_types(ctx), operands=list(operands), attributes=attributes)
     return list(op.results)
 

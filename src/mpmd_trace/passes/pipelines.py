@@ -80,6 +80,7 @@ from mpmd_trace.passes.microbatches.cut_in_calls import CutInCalls
 from mpmd_trace.passes.microbatches.follow_schedule import FollowSchedule
 from mpmd_trace.passes.microbatches.gather_indices import GatherIndices
 from mpmd_trace.passes.microbatches.merge_inferred_apart import MergeInferredApart
+from mpmd_trace.passes.microbatches.repeat_calls import RepeatCalls
 from mpmd_trace.passes.microbatches.rule_orders import UserRules
 from mpmd_trace.passes.optimize.pipeline_scheduler import PipelineScheduler
 from mpmd_trace.passes.optimize.remat_fragment import RematFragment
@@ -336,7 +337,7 @@ def pipeline(
         IntroduceDirectTransfers() if cut else IntroduceTransfers(),
         EraseUnusedArgumentsOfAllCalls() if jit else EraseUnusedCalleeBlockArguments(),
         *(_placed(request) if cut else infer_mesh(options, request.same_mesh, jit)),
-        *_when(jit and cut, GatherIndices(stay=not uniform)),
+        *_when(jit and cut, RepeatCalls(), GatherIndices(stay=not uniform)),
         *_when(not late, *merge_inferred(False)),
         *_when(request.same_mesh, EnforceInputOutputEquisharding(request.same_mesh)),
         # User fragments become what a schedule orders.

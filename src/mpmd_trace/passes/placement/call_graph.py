@@ -31,11 +31,19 @@ class CallGraph:
         self.passed: dict[Value, int] = {}
         for function in reversed(self.functions):
             calls = self.calls[function]
-            self.runs[function] = int(function.is_entry_point) + sum(self.runs[self.caller[c]] for c in calls)
+            self.runs[function] = int(function.is_entry_point) + sum(map(self.times, calls))
             for arg in function.body.args:
-                operands = {call.operand(arg.index): self.runs[self.caller[call]] for call in calls}
+                operands: dict[Value, int] = {}
+                for call in calls:
+                    value = call.operand(arg.index)
+                    if value not in operands or call.repeats == 1:
+                        operands[value] = self.times(call)
                 is_trained = function.is_entry_point and not _is_integer(arg.type)
                 self.passed[arg] = int(is_trained) + sum(operands.values())
+
+    def times(self, call: CallOp) -> int:
+        """Return how often a step calls."""
+        return self.runs[self.caller[call]] * call.repeats
 
     def _callees_first(self) -> list[FuncOp]:
         calling: dict[FuncOp, dict[FuncOp, None]] = {f: {} for f in self.calls}

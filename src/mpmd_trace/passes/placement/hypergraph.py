@@ -264,5 +264,5 @@ class DataflowHypergraph:
             if len(results) > 1:
                 nodes = {node for i in results for node in self.readers.get(call.results[i], ())}
             key = tuple(sorted(nodes))
-            result[key] = result.get(key, 0) + self.graph.runs[self.graph.caller[call]]
+            result[key] = result.get(key, 0) + self.graph.times(call)
         return result

@@ -1,0 +1,232 @@
+"""`mpmd-repeat-calls` (ours): a call that stands for several iterations of a loop becomes these."""
+
+from __future__ import annotations
+
+import dataclasses
+import re
+from typing import NamedTuple
+
+from mpmd_trace.ir.attributes import IntegerAttr, parse_attribute
+from mpmd_trace.ir.bodies import BodyBuilder
+from mpmd_trace.ir.core import Op, OpResult, Value
+from mpmd_trace.ir.diagnostics import Diagnostics
+from mpmd_trace.ir.ops import REPEATS, CallOp, FragmentOp, FuncOp, Module
+from mpmd_trace.passes.base import FunctionPass
+from mpmd_trace.passes.microbatches.cut_in_calls import INDEX
+
+_NUMBER = re.compile(r"dense<(-?\d+)> : ")
+
+
+class RepeatCalls(FunctionPass):
+    """No call stands for several iterations of a loop: each is a call of its own.
+
+    Of a loop with many microbatches `mpmd_trace.jit` traces the first three, since the others differ from them in the
+    index alone; the third call says in `mpmd.repeats` for how many it stands.  Until here passes have seen these three.
+    What the third has in the place of a result of the second, the fourth has of the third; an index goes on as from
+    the second to the third; and what is behind the loop gets the results of the last call.
+
+    Before:
+
+        func.func public @main(%p: !a) -> !a attributes {topology = #meshes} {
+          %0 = mpmd.call @f(%p) {call_counter = 0 : ui32} : (!a) -> !a
+          %1 = mpmd.call @f(%0) {call_counter = 1 : ui32} : (!a) -> !a
+          %2 = mpmd.call @f(%1) {call_counter = 2 : ui32, mpmd.repeats = 2 : ui32} : (!a) -> !a
+          return %2 : !a
+        }
+        func.func private @f(%p: !a) -> !a attributes {topology = #meshes} {
+          return %p : !a
+        }
+
+    After:
+
+        func.func public @main(%arg0: !a) -> !a attributes {topology = #meshes} {
+          %0 = mpmd.call @f(%arg0) {call_counter = 0 : ui32} : (!a) -> !a
+          %1 = mpmd.call @f(%0) {call_counter = 1 : ui32} : (!a) -> !a
+          %2 = mpmd.call @f(%1) {call_counter = 2 : ui32} : (!a) -> !a
+          %3 = mpmd.call @f(%2) {call_counter = 3 : ui32} : (!a) -> !a
+          return %3 : !a
+        }
+        func.func private @f(%arg0: !a) -> !a attributes {topology = #meshes} {
+          return %arg0 : !a
+        }
+    """
+
+    name = "mpmd-repeat-calls"
+    summary = "make the calls of all iterations of a loop of those of the first ones"
+    only_with = ("mpmd.call",)
+    mpmd_only = True
+
+    def run_on_function(self, function: FuncOp, module: Module, diagnostics: Diagnostics) -> bool:
+        before: dict[str, list[CallOp]] = {}
+        loops: list[tuple[CallOp, CallOp, CallOp]] = []
+        for op in function.body:
+            if isinstance(op, CallOp):
+                calls = before.setdefault(op.callee, [])
+                calls.append(op)
+                if op.repeats > 1 and len(calls) > 2:
+                    loops.append((calls[-3], calls[-2], calls[-1]))
+                elif op.repeats > 1:
+                    raise diagnostics.fatal(op, "the two calls before the one that stands for several are missing")
+        for loop in loops:
+            _Loop(*loop, diagnostics).repeat()
+        return bool(loops)
+
+
+class _Index(NamedTuple):
+    """A fragment of an index, and how much this grows from iteration to iteration."""
+
+    fragment: FragmentOp
+    number: int
+    step: int
+
+
+@dataclasses.dataclass(frozen=True)
+class _Copied:
+    """An op between two calls, and what its operands are; see `_Loop._value`."""
+
+    op: Op
+    operands: tuple[object, ...]
+
+
+class _Loop:
+    """Three iterations, of which the last stands for several.
+
+    What a later iteration has in the place of a value of the third is written down as: the value, where all have the
+    same; the number of a result of the call before; or a result of an `_Index` or a `_Copied` op, as a pair.
+    """
+
+    def __init__(self, first: CallOp, second: CallOp, third: CallOp, diagnostics: Diagnostics) -> None:
+        self.first, self.second, self.third = first, second, third
+        self.diagnostics = diagnostics
+        #: What becomes of an op of the second iteration and the one that the third has in its place.
+        self.made: dict[tuple[Op, Op], _Index | _Copied] = {}
+
+    def repeat(self) -> None:
+        third, block = self.third, self.third.block
+        assert block is not None
+        operands = [self._value(a, b) for a, b in zip(self.second.operands, third.operands, strict=True)]
+        self._check_uses()
+        behind = [result.uses for result in third.results]
+        count = third.attrs.pop(REPEATS)
+        counter = third.call_counter
+        assert isinstance(count, IntegerAttr) and counter is not None
+        last = {made: made.fragment for made in self.made.values() if isinstance(made, _Index)}
+        before, following = third, third.next_op
+        assert following is not None
+        for i in range(1, count.value):
+            ops: list[Op] = []
+            mapping: dict[int, Op] = {}
+
+            def read(value: object, before: CallOp = before, mapping: dict[int, Op] = mapping) -> Value:
+                if isinstance(value, int):
+                    return before.results[value]
+                if isinstance(value, tuple):
+                    made, number = value
+                    return mapping[id(made)].results[number]
+                assert isinstance(value, Value)
+                return value
+
+            for made in self.made.values():
+                if isinstance(made, _Index):
+                    copy: Op = _fragment_of(made, made.number + i * made.step)
+                    index = last[made]
+                    assert index.block is not None
+                    index.block.insert_after(index, copy)
+                    assert isinstance(copy, FragmentOp)
+                    last[made] = copy
+                else:
+                    copy = made.op.clone(operands=[read(value) for value in made.operands])
+                    ops.append(copy)
+                mapping[id(made)] = copy
+            call = third.clone(operands=[read(value) for value in operands])
+            assert isinstance(call, CallOp)
+            call.attrs["call_counter"] = IntegerAttr.get(counter + i, "ui32")
+            block.insert_all_before(following, [*ops, call])
+            before = call
+        for uses, result in zip(behind, before.results, strict=True):
+            for use in reversed(uses):
+                use.set(result)
+
+    def _value(self, second: Value, third: Value) -> object:
+        """Return what stands for a value of the third iteration, where the second has another one."""
+        pending = [(second, third)]
+        written: dict[tuple[Value, Value], object] = {}
+        while pending:
+            a, b = pending[-1]
+            if (a, b) in written:
+                pending.pop()
+                continue
+            if a is b:
+                written[a, b] = b
+                continue
+            if not isinstance(a, OpResult) or not isinstance(b, OpResult) or a.index != b.index:
+                raise self._unlike(b)
+            if a.op is self.first and b.op is self.second:
+                written[a, b] = b.index
+                continue
+            ops = a.op, b.op
+            if ops not in self.made:
+                if not _are_alike(a.op, b.op):
+                    raise self._unlike(b)
+                index = self._index(a.op, b.op)
+                missing = [p for p in zip(a.op.operands, b.op.operands, strict=True) if p not in written]
+                if index is None and missing:
+                    pending += reversed(missing)
+                    continue
+                pairs = zip(a.op.operands, b.op.operands, strict=True)
+                self.made[ops] = index or _Copied(b.op, tuple(written[p] for p in pairs))
+            written[a, b] = (self.made[ops], b.index)
+        return written[second, third]
+
+    def _index(self, second: Op, third: Op) -> _Index | None:
+        numbers = [_number_of(op) for op in (second, third)]
+        if numbers[0] is None or numbers[1] is None:
+            if second.regions and second.regions[0] is not third.regions[0]:
+                raise self._unlike(third.results[0])
+            return None
+        assert isinstance(third, FragmentOp)
+        return _Index(third, numbers[1], numbers[1] - numbers[0])
+
+    def _check_uses(self) -> None:
+        """See that what the first two iterations give is for the next one alone."""
+        copied = [pair for pair, made in self.made.items() if isinstance(made, _Copied)]
+        before: list[Op] = [self.first, self.second]
+        for i, call in enumerate((self.second, self.third)):
+            own = dict.fromkeys(pair[i] for pair in copied)
+            readers = {call, *own}
+            for op in (before[i], *own):
+                if not readers.issuperset(op.users):
+                    raise self._unlike(op.results[0])
+
+    def _unlike(self, value: Value) -> Exception:
+        return self.diagnostics.fatal(value.defining_op or self.third, "an iteration is another one than that before")
+
+
+def _are_alike(a: Op, b: Op) -> bool:
+    """Return whether two ops differ in operands and bodies at most."""
+    types = [result.type for result in a.results] == [result.type for result in b.results]
+    return types and (a.name, a.props, a.attrs, len(a._operands)) == (b.name, b.props, b.attrs, len(b._operands))
+
+
+def _number_of(op: Op) -> int | None:
+    """Return the index that is all that a fragment makes."""
+    if not isinstance(op, FragmentOp) or op.num_operands:
+        return None
+    constants = op.body.block.ops[:-1]
+    if len(constants) != 1 or INDEX not in constants[0].attrs:
+        return None
+    match = _NUMBER.match(constants[0].props["value"].text)
+    return None if match is None else int(match[1])
+
+
+def _fragment_of(index: _Index, number: int) -> FragmentOp:
+    """Return the fragment of another index."""
+    copy = index.fragment.clone()
+    assert isinstance(copy, FragmentOp)
+    builder = BodyBuilder()
+    returned = builder.inline(copy.body, [])
+    (constant,) = builder.block.ops
+    text = constant.props["value"].text
+    constant.props["value"] = parse_attribute(_NUMBER.sub(f"dense<{number}> : ", text))
+    copy.body = builder.finish(returned)
+    return copy
