@@ -28,10 +28,12 @@ from mpmd_trace.schedules import (
     find_entry,
     get_schedule,
     load_csv,
+    meshes_over,
     schedule_names,
     simulate,
     validate,
 )
+from mpmd_trace.schedules import MemoryLimit as Limit
 
 R = TypeVar("R")
 
@@ -63,7 +65,9 @@ def grouped(command: Callable[..., R]) -> Callable[..., R]:
     return wrapped
 
 
-MemoryLimit = Annotated[float | None, typer.Option("--memory-limit", help="Microbatches of activations per mesh.")]
+MemoryLimit = Annotated[
+    str | None, typer.Option("--memory-limit", help="Microbatches of activations per mesh, one number or a list.")
+]
 Output = Annotated[Path | None, typer.Option("--output", "-o", help="Write to this file.")]
 Json = Annotated[bool, typer.Option("--json", help="Print JSON.")]
 Orders = Annotated[bool, typer.Option("--orders", help="Also print the order of each mesh.")]
@@ -134,7 +138,7 @@ class ScheduleOptions(LibraryOptions):
             chunks=self.chunks,
             group_size=self.group_size,
             costs=costs,
-            memory_limit=memory.memory_limit,
+            memory_limit=memory.limit,
             weight_fraction=memory.fraction_for(self.name),
             stages_per_chunk=self.stages_per_chunk,
         )
@@ -184,9 +188,10 @@ class MemoryOptions:
     ] = None
     memory_limit: MemoryLimit = None
 
-    def __post_init__(self) -> None:
-        if self.memory_limit is not None and math.isnan(self.memory_limit):
-            raise ScheduleError("--memory-limit is nan; it must be a number of microbatches")
+    @property
+    def limit(self) -> Limit | None:
+        """The memory limit of all meshes, or one for each."""
+        return limit_of(self.memory_limit)
 
     def fraction_for(self, name: str) -> float | None:
         """Return the weight fraction of zb-auto when none is given: that of real layers."""
@@ -215,6 +220,11 @@ class PlayOptions(MemoryOptions):
         return simulate(schedule, costs, weight_fraction=1.0 if weight_fraction is None else weight_fraction, **chosen)
 
 
+def limit_of(text: str | None) -> Limit | None:
+    """Return the memory limit that the option means."""
+    return None if text is None else _numbers(text, "--memory-limit")
+
+
 def _numbers(text: str, what: str) -> float | tuple[float, ...]:
     """Return a number, or a tuple from a comma-separated list."""
     try:
@@ -222,7 +232,7 @@ def _numbers(text: str, what: str) -> float | tuple[float, ...]:
     except ValueError:
         raise ScheduleError(f"{what} '{text}' is neither a number nor a list of numbers") from None
     if not all(math.isfinite(v) and v >= 0 for v in values):
-        raise ScheduleError(f"{what} '{text}' must be 0 or more")
+        raise ScheduleError(f"{what} '{text}' must be finite, 0 or more")
     return values[0] if len(values) == 1 else tuple(values)
 
 
@@ -264,7 +274,7 @@ def name_and_chunks(text: str, chunks: int | None) -> tuple[str, int | None]:
     return text, chunks if "chunks" in find_entry(text).options else None
 
 
-def table(results: list[tuple[str, Simulation]], base: float | None, memory_limit: float | None) -> str:
+def table(results: list[tuple[str, Simulation]], base: float | None, memory_limit: Limit | None) -> str:
     """Results as a table, one line each."""
     width = max([8, *(len(name) for name, _ in results)])
     head = f"{'schedule':<{width}} {'makespan':>10} {'span':>10} {'rate':>7} {'rate(span)':>10}"
@@ -272,12 +282,11 @@ def table(results: list[tuple[str, Simulation]], base: float | None, memory_limi
     for name, r in results:
         won = gain_over(base, r)
         gain = "" if won is None else f"{100 * won:+.1f} %"
-        peak = max(r.peak_activations)
-        over = "  over the limit" if memory_limit is not None and peak > memory_limit + 1e-9 else ""
+        over = "  over the limit" if meshes_over(r.peak_activations, memory_limit) else ""
         lines.append(
             f"{name:<{width}} {_short(r.makespan):>10} {_short(r.span):>10} "
             f"{r.bubble_rate_makespan:>7.4f} {r.bubble_rate_span:>10.4f} "
-            f"{_short(peak):>6} {gain:>8}{over}"
+            f"{_short(max(r.peak_activations)):>6} {gain:>8}{over}"
         )
     return "\n".join(lines) + "\n"
 

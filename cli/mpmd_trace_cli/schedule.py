@@ -30,6 +30,7 @@ from mpmd_trace.schedules import (
     explain,
     get_schedule,
     grid,
+    meshes_over,
     path_report,
     report,
     schedule_names,
@@ -157,10 +158,7 @@ def check(
     fraction = memory.fraction_for(source.name)
     schedule = source.load(memory, checked=False)
     problems = check_schedule(
-        schedule,
-        memory_limit=memory.memory_limit,
-        weight_fraction=1.0 if fraction is None else fraction,
-        blocking=blocking,
+        schedule, memory_limit=memory.limit, weight_fraction=1.0 if fraction is None else fraction, blocking=blocking
     )
     if as_json:
         rows = [dataclasses.asdict(problem) for problem in problems]
@@ -192,21 +190,16 @@ def simulate(
     Costs are per mesh, for all of its chunks together: one chunk of V costs 1/V.
     """
     costs = prices.costs()
-    memory_limit = play.memory_limit
+    limit = play.limit
     schedule = source.load(play, costs)
     result = play.run(schedule, costs, play.fraction_for(source.name))
-    over = []
-    if memory_limit is not None:
-        over = [m for m, p in enumerate(result.peak_activations) if p > memory_limit + 1e-9]
-        if over:
-            say(
-                f"warning: meshes {', '.join(map(str, over))} hold more than {memory_limit:g} "
-                "microbatches of activations"
-            )
+    if over := meshes_over(result.peak_activations, limit):
+        many = ", ".join(map(str, over))
+        say(f"warning: meshes {many} hold more than {play.memory_limit} microbatches of activations")
     if as_json:
         data = result.summary()
-        if memory_limit is not None:
-            data["memory_limit"] = memory_limit
+        if limit is not None:
+            data["memory_limit"] = limit
             data["within_memory_limit"] = not over
         if orders:
             data["orders"] = schedule.texts()
@@ -251,7 +244,7 @@ def compare(
 ) -> None:
     """Simulate several schedules side by side, with the gain over 1F1B."""
     costs = prices.costs()
-    memory_limit = play.memory_limit
+    limit = play.limit
     asked = bool(names)
     if not asked and None in (library.meshes, library.microbatches):
         out.refuse("compare needs --meshes and --microbatches, or the names of CSV tables")
@@ -277,12 +270,12 @@ def compare(
             row = {"name": text, **r.summary()}
             gain = opt.gain_over(base, r)
             row["gain_over_1f1b"] = None if gain is None else round(gain, 6)
-            if memory_limit is not None:
-                row["within_memory_limit"] = max(r.peak_activations) <= memory_limit + 1e-9
+            if limit is not None:
+                row["within_memory_limit"] = not meshes_over(r.peak_activations, limit)
             rows.append(row)
         typer.echo(json.dumps(rows, indent=2))
         return
-    typer.echo(opt.table(results, base, memory_limit), nl=False)
+    typer.echo(opt.table(results, base, limit), nl=False)
     say("bubble rates: by makespan, and by span (as in the zero-bubble papers); peak in microbatches of activations")
 
 
@@ -317,11 +310,11 @@ def search(
     if meshes is None or microbatches is None:
         out.refuse("search needs --meshes and --microbatches")
     out.check(output)
-    costs = prices.costs()
+    costs, limit = prices.costs(), opt.limit_of(memory_limit)
     try:
         result = find(
             costs,
-            memory_limit,
+            limit,
             meshes=meshes,
             microbatches=microbatches,
             chunks=opt.whole_numbers(chunks, "chunks"),
@@ -354,7 +347,7 @@ def search(
         typer.echo(json.dumps(data, indent=2))
         return
     base = next((c.result.makespan for c in result.candidates if c.name == "1f1b"), None)
-    typer.echo(opt.table([(c.name, c.result) for c in result.candidates[:top]], base, memory_limit), nl=False)
+    typer.echo(opt.table([(c.name, c.result) for c in result.candidates[:top]], base, limit), nl=False)
     if result.gap < 1e-6:
         by = "the exact solver" if result.exact and result.exact.proved else "work, ramp and memory alone"
         proof = f"proved optimal by {by}"

@@ -217,8 +217,17 @@ def test_auto_runs_and_says_what_it_chose() -> None:
     assert limited.schedule.name in known
     with pytest.raises(MpmdError, match=r"\.py:\d+: error: no schedule .* comes closest with"):
         compiled(AutoSchedule(memory_limit=0.5), names, 2)
-    for wrong in ({"memory_limit": float("nan")}, {"flops_per_second": float("nan")}):
-        with pytest.raises(MpmdError, match=f"{next(iter(wrong))} is nan"):
+    own, _ = compiled(AutoSchedule(memory_limit={"m0": 1}), names, 2)
+    unlimited = own.placement_report().meshes
+    assert lowered.placement_report().meshes[0].activations > unlimited[0].activations
+    with pytest.raises(MpmdError, match=r"memory_limit names 'm7'; the meshes are m0, m1"):
+        compiled(AutoSchedule(memory_limit={"m7": 1}), names, 2)
+    for wrong in (
+        {"memory_limit": float("nan")},
+        {"memory_limit": {"m0": float("nan")}},
+        {"flops_per_second": float("nan")},
+    ):
+        with pytest.raises(MpmdError, match=f"{next(iter(wrong))} is .*nan"):
             AutoSchedule(**wrong)
 
 

@@ -85,6 +85,21 @@ def test_memory_limit_of_a_named_schedule() -> None:
     assert run("check", "gpipe", *SIZE, "--memory-limit", "4").exit_code == 1
 
 
+def test_memory_limits_of_single_meshes() -> None:
+    size = ("--meshes", "3", "--microbatches", "6")
+    result = run("simulate", "1f1b", *size, "--memory-limit", "3,1,1", "--json")
+    assert "meshes 1 hold more than 3,1,1 microbatches" in result.stderr
+    data = json.loads(result.stdout)
+    assert (data["memory_limit"], data["within_memory_limit"]) == ([3, 1, 1], False)
+    rows = {row["name"]: row for row in json.loads(run("compare", *size, "--memory-limit", "3,2,1", "--json").stdout)}
+    assert rows["1f1b"]["within_memory_limit"] and not rows["gpipe"]["within_memory_limit"]
+    table = run("search", *size, "--memory-limit", "6,2,1", "--top", "50").stdout.splitlines()
+    assert "over the limit" in next(line for line in table if line.startswith("gpipe "))
+    assert "over the limit" not in next(line for line in table if line.startswith("1f1b "))
+    for command in ("simulate", "check"):
+        assert "2 memory limits for 3 meshes" in run(command, "zb-auto", *size, "--memory-limit", "3,2").stderr
+
+
 def test_warning_goes_to_stderr() -> None:
     result = run("simulate", "zb-h2", "-p", "4", "-m", "5", "--json")
     assert "made for 7 microbatches or more" in result.stderr
@@ -183,7 +198,7 @@ def test_actions_without_time_are_no_reason_to_stop() -> None:
 def test_limits_and_sizes_that_make_no_sense() -> None:
     for command in ("simulate", "check", "show"):
         result = run(command, "v-half", *SIZE, "--memory-limit", "nan")
-        assert (result.exit_code, result.stdout) == (2, "") and "--memory-limit is nan" in result.stderr
+        assert (result.exit_code, result.stdout) == (2, "") and "--memory-limit 'nan' must be finite" in result.stderr
     result = run("compare")
     assert (result.exit_code, result.stderr.count("\n")) == (2, 1)
     assert "compare needs --meshes and --microbatches" in result.stderr

@@ -151,10 +151,12 @@ def test_what_is_no_schedule_or_number() -> None:
     for what in ("activation", "static"):
         with pytest.raises(ScheduleError, match=f"{what} is nan"):
             simulate(schedule, **{what: float("nan")})
-    for limit in (float("nan"), "a", (2, 2, 2, 2)):
-        with pytest.raises(ScheduleError, match="the memory limit of v-half is"):
+    for limit in (float("nan"), "a", (2, 2, 2, float("nan"))):
+        with pytest.raises(ScheduleError, match=r"the memory limit is .*; it must be a number of microbatches, or one"):
             get_schedule("v-half", 4, 8, memory_limit=limit)  # type: ignore[arg-type]
     assert check(get_schedule("v-half", 4, 8, memory_limit=float("inf"))) == []
+    limits = (8, 2, 3, 8)
+    assert check(get_schedule("v-half", 4, 8, memory_limit=limits), memory_limit=limits) == []
 
 
 def test_placements() -> None:

@@ -228,15 +228,15 @@ def _peaks(division: Division, schedule: Schedule, gather: Gather) -> tuple[floa
     return tuple(peaks)
 
 
-def _room(division: Division, limit: float) -> float | None:
-    """Return how many microbatches of activations fit on the mesh with the least free memory."""
+def _room(division: Division, limit: float) -> tuple[float, ...]:
+    """Return how many microbatches of activations fit on each mesh."""
     rooms = []
     for mesh in range(division.stages.meshes):
         own = [s for s, m in enumerate(division.mesh_of) if m == mesh]
         held = sum(division.activations[s] for s in own)
-        if held:
-            rooms.append((limit - sum(max(division.static[s]) - division.copies[s].bytes for s in own)) / held)
-    return max(min(rooms, default=math.inf), 1e-9) if rooms else None
+        free = limit - sum(max(division.static[s]) - division.copies[s].bytes for s in own)
+        rooms.append(max(free / held, 1e-9) if held else math.inf)
+    return tuple(rooms)
 
 
 def layer_cuts(study: Study) -> list[Cut]:

@@ -32,6 +32,8 @@ from mpmd_trace.schedules._exact_solver import solve_exact as solve_exact
 from mpmd_trace.schedules._graph import StageGraph as StageGraph
 from mpmd_trace.schedules._list_scheduling import forward_passes as forward_passes
 from mpmd_trace.schedules._list_scheduling import training_passes as training_passes
+from mpmd_trace.schedules._memory import MemoryLimit as MemoryLimit
+from mpmd_trace.schedules._memory import meshes_over as meshes_over
 from mpmd_trace.schedules._overlap import overlapped as overlapped
 from mpmd_trace.schedules._partition import Cut as Cut
 from mpmd_trace.schedules._partition import Partition as Partition

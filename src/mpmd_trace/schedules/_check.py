@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from itertools import permutations
 
 from mpmd_trace.schedules import _memory
@@ -17,7 +17,7 @@ from mpmd_trace.schedules._schedule import Schedule
 def check(
     schedule: Schedule,
     *,
-    memory_limit: PerStage | None = None,
+    memory_limit: _memory.MemoryLimit | None = None,
     activation: PerStage = 1.0,
     weight_fraction: float = 1.0,
     blocking: bool = False,
@@ -61,7 +61,7 @@ def check(
 def validate(
     schedule: Schedule,
     *,
-    memory_limit: PerStage | None = None,
+    memory_limit: _memory.MemoryLimit | None = None,
     activation: PerStage = 1.0,
     weight_fraction: float = 1.0,
     blocking: bool = False,
@@ -282,14 +282,9 @@ def _blocked(program: Program, run: Blocking) -> Iterator[Problem]:
 
 
 def _memory_limit(
-    schedule: Schedule, limit: PerStage, activation: PerStage, weight_fraction: float
+    schedule: Schedule, limit: _memory.MemoryLimit, activation: PerStage, weight_fraction: float
 ) -> Iterator[Problem]:
-    limits = tuple(limit) if isinstance(limit, Sequence) and not isinstance(limit, str) else (limit,) * schedule.meshes
-    if len(limits) != schedule.meshes:
-        raise ScheduleError(f"{len(limits)} memory limits for {schedule.meshes} meshes")
-    for one in limits:
-        if not isinstance(one, (int, float)) or one != one:
-            raise ScheduleError(f"the memory limit is {one!r}; it must be a number of microbatches")
+    limits = _memory.per_mesh(schedule.meshes, limit)
     share = per_stage(amounts("activation", activation), schedule, "activation")
     keep = not schedule.forward_only
     for mesh, order in enumerate(schedule.orders):

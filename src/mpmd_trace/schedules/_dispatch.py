@@ -17,7 +17,7 @@ from heapq import heappop, heappush
 from mpmd_trace.schedules._actions import Action, Kind
 from mpmd_trace.schedules._costs import Costs
 from mpmd_trace.schedules._lower_bounds import Chain
-from mpmd_trace.schedules._memory import limits_of
+from mpmd_trace.schedules._memory import MemoryLimit, limits_of
 from mpmd_trace.schedules._result import Measure
 from mpmd_trace.schedules._schedule import Placement, Schedule, make
 from mpmd_trace.schedules._simulate import simulate
@@ -296,7 +296,7 @@ def zb_auto(
     meshes: int,
     microbatches: int,
     costs: Costs | None = None,
-    memory_limit: float | Sequence[float] | None = None,
+    memory_limit: MemoryLimit | None = None,
     weight_fraction: float = AUTO_WEIGHT_FRACTION,
     effort: int = AUTO_EFFORT,
 ) -> Schedule:

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 from mpmd_trace.schedules._costs import Costs
 from mpmd_trace.schedules._errors import ScheduleError
 from mpmd_trace.schedules._graph import StageGraph
-from mpmd_trace.schedules._memory import limits_of
+from mpmd_trace.schedules._memory import MemoryLimit, limits_of
 from mpmd_trace.schedules._mixed_integer_program import Flow, OrderProblem
 from mpmd_trace.schedules._result import Measure
 from mpmd_trace.schedules._schedule import Placement, Schedule, make
@@ -62,7 +62,7 @@ def solve_exact(
     meshes: int,
     microbatches: int,
     costs: Costs | None = None,
-    memory_limit: float | Sequence[float] | None = None,
+    memory_limit: MemoryLimit | None = None,
     *,
     placement: Placement | None = None,
     graph: StageGraph | None = None,

@@ -9,10 +9,15 @@ optimistic one; a transformer layer has M_B = sb(34h+5as) and M_W = 32sbh (arXiv
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterable, Iterator, Sequence
+from typing import Any, TypeAlias
 
 from mpmd_trace.schedules._actions import Step
 from mpmd_trace.schedules._errors import ScheduleError
+
+MemoryLimit: TypeAlias = float | Sequence[float]
+"""Microbatches of activations, for each mesh the same or one by one."""
 
 
 def changes(
@@ -50,22 +55,30 @@ def peak(order: Iterable[Step], share: Sequence[float], weight_fraction: float, 
     return round(highest, 9)
 
 
-def limits_of(meshes: int, memory_limit: float | Sequence[float] | None, default: float) -> list[float]:
-    """One limit per mesh; each must hold one microbatch."""
-    if memory_limit is None:
-        limits = [default] * meshes
-    elif isinstance(memory_limit, (int, float)):
-        limits = [float(memory_limit)] * meshes
-    elif isinstance(memory_limit, str) or not all(isinstance(v, (int, float)) for v in memory_limit):
+def per_mesh(meshes: int, memory_limit: MemoryLimit) -> list[float]:
+    """Return the limit of each mesh; anything else than numbers of microbatches is a `ScheduleError`."""
+    is_list = isinstance(memory_limit, Sequence) and not isinstance(memory_limit, str)
+    limits: Sequence[Any] = memory_limit if is_list else [memory_limit] * meshes  # type: ignore[assignment]
+    if not all(isinstance(limit, (int, float)) and limit == limit for limit in limits):
         raise ScheduleError(
             f"the memory limit is {memory_limit!r}; it must be a number of microbatches, or one for each mesh"
         )
-    else:
-        limits = [float(v) for v in memory_limit]
     if len(limits) != meshes:
         raise ScheduleError(f"{len(limits)} memory limits for {meshes} meshes")
+    return [float(limit) for limit in limits]
+
+
+def limits_of(meshes: int, memory_limit: MemoryLimit | None, default: float) -> list[float]:
+    """Return the limit of each mesh; each must hold one microbatch."""
+    limits = per_mesh(meshes, default if memory_limit is None else memory_limit)
     for mesh, limit in enumerate(limits):
         if not limit >= 1.0:
             message = f"the memory limit of mesh {mesh} is {limit:g} microbatches; nothing runs with less than 1"
             raise ScheduleError.of("memory", message, row=mesh)
     return limits
+
+
+def meshes_over(peaks: Sequence[float], memory_limit: MemoryLimit | None) -> list[int]:
+    """Return the meshes that hold more than their limit."""
+    limits = per_mesh(len(peaks), math.inf if memory_limit is None else memory_limit)
+    return [mesh for mesh, (peak, limit) in enumerate(zip(peaks, limits, strict=True)) if peak > limit + 1e-9]

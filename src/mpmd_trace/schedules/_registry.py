@@ -16,6 +16,7 @@ from mpmd_trace.schedules._costs import Costs
 from mpmd_trace.schedules._errors import ScheduleError, ScheduleWarning
 from mpmd_trace.schedules._gpipe_1f1b import one_f_one_b
 from mpmd_trace.schedules._graph import StageGraph
+from mpmd_trace.schedules._memory import MemoryLimit
 from mpmd_trace.schedules._schedule import Schedule, contiguous_stages
 from mpmd_trace.schedules._simulate import simulate
 from mpmd_trace.schedules._zero_bubble import h2_warm_up
@@ -158,7 +159,7 @@ def get_schedule(
     chunks: int | None = None,
     group_size: int | None = None,
     costs: Costs | None = None,
-    memory_limit: float | None = None,
+    memory_limit: MemoryLimit | None = None,
     weight_fraction: float | None = None,
     graph: StageGraph | None = None,
     stages_per_chunk: int = 1,

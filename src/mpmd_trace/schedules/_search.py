@@ -11,7 +11,7 @@ from mpmd_trace.schedules._dispatch import ACTIONS_TO_PLACE, dispatched_schedule
 from mpmd_trace.schedules._errors import ScheduleError, ScheduleWarning
 from mpmd_trace.schedules._exact_solver import Exact, binaries, solve_exact
 from mpmd_trace.schedules._lower_bounds import memory_floor
-from mpmd_trace.schedules._memory import limits_of
+from mpmd_trace.schedules._memory import MemoryLimit, limits_of, meshes_over
 from mpmd_trace.schedules._mixed_integer_program import Flow
 from mpmd_trace.schedules._overlap import overlapped
 from mpmd_trace.schedules._registry import ENTRIES, find_entry, get_schedule, whole
@@ -70,7 +70,7 @@ class SearchResult:
 
 def search(
     costs: Costs | None = None,
-    memory_limit: float | Sequence[float] | None = None,
+    memory_limit: MemoryLimit | None = None,
     *,
     meshes: int,
     microbatches: int,
@@ -84,7 +84,7 @@ def search(
 ) -> SearchResult:
     """Search the library and the zero-bubble schedules that dispatching gives, and bound the time from below.
 
-    `memory_limit` is in microbatches of activations per mesh. `measure` is what to minimize:
+    `memory_limit` is in microbatches of activations, one number or one per mesh. `measure` is what to minimize:
     `makespan` for one step by itself, `span` when steps may overlap. `chunks` are the numbers of
     chunks per mesh to try; with more than one chunk, per-stage costs must be given as one number
     per mesh. `exact` asks for (or forbids) the exact solver, which runs unasked up to
@@ -109,10 +109,7 @@ def search(
 
     def add(schedule: Schedule, v: int) -> None:
         result = simulate(schedule, costs, weight_fraction=weight_fraction)
-        fits = limits is None or all(
-            p <= limit + 1e-9 for p, limit in zip(result.peak_activations, limits, strict=True)
-        )
-        candidates.append(Candidate(schedule, result, fits, v))
+        candidates.append(Candidate(schedule, result, not meshes_over(result.peak_activations, limits), v))
 
     refused: list[str] = []
     for schedule, v in _library(meshes, microbatches, chunks, names, costs, memory_limit, refused):
@@ -184,7 +181,7 @@ def _library(
     chunks: Sequence[int],
     names: Sequence[str] | None,
     costs: Costs,
-    memory_limit: float | Sequence[float] | None,
+    memory_limit: MemoryLimit | None,
     refused: list[str],
 ) -> list[tuple[Schedule, int]]:
     """Return the library's schedules that suit the numbers; why others do not goes to `refused`."""
@@ -200,14 +197,13 @@ def _library(
             try:
                 with warnings.catch_warnings():
                     warnings.simplefilter("ignore", ScheduleWarning)
-                    limit = memory_limit if isinstance(memory_limit, (int, float)) else None
                     made = get_schedule(
                         entry.name,
                         meshes,
                         microbatches,
                         chunks=v if "chunks" in entry.options else None,
                         costs=costs,
-                        memory_limit=limit,
+                        memory_limit=memory_limit,
                         guard=False,
                     )
             except ScheduleError as error:

@@ -20,6 +20,7 @@ from collections.abc import Iterator, Sequence
 
 from mpmd_trace.schedules._actions import Action, Step
 from mpmd_trace.schedules._errors import ScheduleError
+from mpmd_trace.schedules._memory import MemoryLimit, per_mesh
 from mpmd_trace.schedules._schedule import Placement, Schedule, make
 from mpmd_trace.schedules._v_building_block import SLOTS, WEIGHT, Block, play, timed
 from mpmd_trace.schedules._zero_bubble import zb_v
@@ -34,24 +35,19 @@ def v_min(meshes: int, microbatches: int) -> Schedule:
     return make("v-min", orders, Placement.v(meshes), microbatches)
 
 
-def v_half(meshes: int, microbatches: int, memory_limit: float | None = None) -> Schedule:
+def v_half(meshes: int, microbatches: int, memory_limit: MemoryLimit | None = None) -> Schedule:
     """Return the best block within P chunks, half of 1F1B's memory, or within `memory_limit`.
 
-    `memory_limit` is in microbatches (two chunks). Less than V-Min needs is an error.
+    `memory_limit` is in microbatches (two chunks), of several numbers the smallest. Less than V-Min needs is an error.
     """
     least = _least(meshes)
     limit = max(meshes, least)
     if memory_limit is not None:
-        if not isinstance(memory_limit, (int, float)) or memory_limit != memory_limit:
-            raise ScheduleError(
-                f"the memory limit of v-half is {memory_limit!r}; it must be one number of microbatches, "
-                "the same for all meshes"
-            )
-        limit = int(2 * min(memory_limit, microbatches) + 1e-9)
+        limit = int(2 * min(*per_mesh(meshes, memory_limit), microbatches) + 1e-9)
     if limit < min(least, 2 * microbatches):
         raise ScheduleError.of(
             "memory",
-            f"no building block for {meshes} meshes keeps to {memory_limit:g} microbatches; "
+            f"no building block for {meshes} meshes keeps to {limit / 2:g} microbatches; "
             f"the least is {min(least / 2, microbatches):g}",
         )
     orders = _orders(meshes, microbatches, limit)

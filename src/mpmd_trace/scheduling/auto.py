@@ -7,14 +7,16 @@ assignment and the numbers in the configuration alone: the same program gets the
 from __future__ import annotations
 
 import dataclasses
+import math
 import warnings
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 
 from mpmd_trace.diagnostics.messages import MpmdError
 from mpmd_trace.ir.ops import Module
 from mpmd_trace.passes.mesh_order import schedulable_meshes
 from mpmd_trace.schedules import (
     ENTRIES,
+    MemoryLimit,
     Placement,
     Schedule,
     ScheduleError,
@@ -24,6 +26,7 @@ from mpmd_trace.schedules import (
     Step,
     forward_passes,
     get_schedule,
+    meshes_over,
     overlapped,
     search,
     simulate,
@@ -44,20 +47,22 @@ _EFFORT = 100_000
 class AutoSchedule:
     """Asks for the fastest schedule, as `pipeline_schedule=AutoSchedule(memory_limit=4)`.
 
-    `memory_limit`: microbatches whose activations a mesh can hold at once; any number when None.  `links`: what
+    `memory_limit`: microbatches whose activations a mesh can hold at once, or those of some meshes by name; any number
+    when None.  `links`: what
     transfers take, nothing by default; then `flops_per_second`, the speed of a device, must be given, too, to
     compare with them.  `collectives`: what it takes a device to send to others of its mesh; nothing by default.
     """
 
-    memory_limit: float | None = None
+    memory_limit: float | Mapping[str, float] | None = None
     links: Links | None = None
     flops_per_second: float | None = None
     collectives: Link | None = None
 
     def __post_init__(self) -> None:
         limit = self.memory_limit
-        if limit is not None and not (isinstance(limit, int | float) and limit > 0):
-            raise MpmdError(f"memory_limit is {limit!r}; it is a number of microbatches above 0")
+        limits = limit.values() if isinstance(limit, Mapping) else () if limit is None else (limit,)
+        if not all(isinstance(one, int | float) and one > 0 for one in limits):
+            raise MpmdError(f"memory_limit is {limit!r}; it is a number of microbatches above 0, or one by mesh")
         speed = self.flops_per_second
         if speed is not None and not (isinstance(speed, int | float) and speed > 0):
             raise MpmdError(f"flops_per_second is {speed!r}; it is the speed of a device, above 0")
@@ -70,6 +75,15 @@ class AutoSchedule:
                 "links are in seconds, but the work of the program is counted in operations; say with "
                 "flops_per_second how fast a device is"
             )
+
+    def limit_of(self, meshes: Sequence[str]) -> MemoryLimit | None:
+        """Return the limit of all meshes, or of each of these in their order."""
+        limit = self.memory_limit
+        if not isinstance(limit, Mapping):
+            return limit
+        if unknown := [name for name in limit if name not in meshes]:
+            raise MpmdError(f"memory_limit names {', '.join(map(repr, unknown))}; the meshes are {', '.join(meshes)}")
+        return tuple(limit.get(name, math.inf) for name in meshes)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -121,7 +135,7 @@ def program_costs(module: Module, auto: AutoSchedule) -> StageCosts | None:
     return seconds.linked(auto.links or Links(), meshes, 1.0)
 
 
-def rank_schedules(costs: StageCosts, memory_limit: float | None = None) -> list[Choice]:
+def rank_schedules(costs: StageCosts, memory_limit: MemoryLimit | None = None) -> list[Choice]:
     """Return every schedule of the library that has the program's stages where the program has them, best first.
 
     Schedules that fit the memory come first, then those with the shortest step; among equals that with the
@@ -140,7 +154,7 @@ def rank_schedules(costs: StageCosts, memory_limit: float | None = None) -> list
     return result
 
 
-def _one_per_mesh(costs: StageCosts, memory_limit: float | None) -> list[Choice]:
+def _one_per_mesh(costs: StageCosts, memory_limit: MemoryLimit | None) -> list[Choice]:
     if costs.mesh_of != tuple(range(costs.meshes)):
         return []
     for limit in dict.fromkeys((memory_limit, None)):
@@ -154,7 +168,7 @@ def _one_per_mesh(costs: StageCosts, memory_limit: float | None) -> list[Choice]
     return []
 
 
-def _several(costs: StageCosts, memory_limit: float | None) -> list[Choice]:
+def _several(costs: StageCosts, memory_limit: MemoryLimit | None) -> list[Choice]:
     """Schedules with several stages per mesh: in a loop, a V, or two chains; else made for where they are."""
     result: list[Choice] = []
     chunks = costs.chunks
@@ -178,7 +192,7 @@ def _several(costs: StageCosts, memory_limit: float | None) -> list[Choice]:
     return result or _anywhere(costs, memory_limit)
 
 
-def _anywhere(costs: StageCosts, memory_limit: float | None) -> list[Choice]:
+def _anywhere(costs: StageCosts, memory_limit: MemoryLimit | None) -> list[Choice]:
     """Return schedules for the stages where they are, with more and more microbatches in flight, up to the fastest.
 
     Raises `MpmdError` for stages that form a cycle.
@@ -226,7 +240,7 @@ def _suits(schedule: Schedule, costs: StageCosts) -> bool:
     return all(tuple(schedule.microbatches_of(s)) == own for s, own in enumerate(visits) if own)
 
 
-def _choice(schedule: Schedule, costs: StageCosts, memory_limit: float | None) -> Choice | None:
+def _choice(schedule: Schedule, costs: StageCosts, memory_limit: MemoryLimit | None) -> Choice | None:
     """Return the schedule, played with these costs; None when it cannot run with transfers of that kind.
 
     Where the program overlaps, it has blocks if these make it shorter.
@@ -242,8 +256,7 @@ def _choice(schedule: Schedule, costs: StageCosts, memory_limit: float | None) -
         result = simulate(whole, known, transfers=costs.transfers, fused="serial" if apart else "block")
     except ScheduleError:
         return None
-    fits = memory_limit is None or max(result.peak_activations) <= memory_limit + 1e-9
-    return Choice(schedule, result, fits, _in_order(schedule))
+    return Choice(schedule, result, not meshes_over(result.peak_activations, memory_limit), _in_order(schedule))
 
 
 def replayed(choice: Choice, costs: StageCosts, orders: Sequence[Sequence[Step]]) -> Choice | None:
@@ -273,7 +286,9 @@ def _in_order(schedule: Schedule) -> bool:
     return True
 
 
-def best_schedule(costs: StageCosts, memory_limit: float | None = None, *, whole_backwards: bool = False) -> Choice:
+def best_schedule(
+    costs: StageCosts, memory_limit: MemoryLimit | None = None, *, whole_backwards: bool = False
+) -> Choice:
     """Return the fastest schedule that fits the memory and goes through the backwards in order.
 
     Among about equal ones that with the lowest peak; a schedule that splits backwards only when it is at
@@ -301,12 +316,14 @@ def _first(choices: Sequence[Choice]) -> Choice:
     return min(equal, key=lambda c: (c.peak, order.get(c.schedule.name, len(order))))
 
 
-def _nothing(costs: StageCosts, memory_limit: float | None, usable: Sequence[Choice]) -> str:
-    if usable:
+def _nothing(costs: StageCosts, memory_limit: MemoryLimit | None, usable: Sequence[Choice]) -> str:
+    if usable and memory_limit is not None:
         lowest = min(usable, key=lambda c: c.peak)
+        each = [memory_limit] if isinstance(memory_limit, int | float) else memory_limit
+        limits = ", ".join(f"{limit:g}" for limit in each)
         return (
             f"no schedule for {costs.meshes} meshes and {costs.microbatches} microbatches keeps the "
-            f"activations of {memory_limit:g} microbatches per mesh; {lowest.schedule.name} comes closest "
+            f"activations of {limits} microbatches per mesh; {lowest.schedule.name} comes closest "
             f"with {lowest.peak:g}. Raise memory_limit or use more stages."
         )
     stages = ", ".join(f"{s} on mesh {m}" for s, m in enumerate(costs.mesh_of))

@@ -11,11 +11,11 @@ from mpmd_trace.diagnostics.messages import MpmdError
 from mpmd_trace.frontend.errors import problem
 from mpmd_trace.ir.ops import Module
 from mpmd_trace.passes.compile_options import CompileOptions
-from mpmd_trace.passes.mesh_order import is_cpu_mesh
+from mpmd_trace.passes.mesh_order import is_cpu_mesh, schedulable_meshes
 from mpmd_trace.passes.microbatches.action_order import ActionOrder, for_inference
 from mpmd_trace.passes.optimize.schedules import SCHEDULES, Comparator, Order, find_schedule
 from mpmd_trace.passes.placement.find_stages import comes_back, stage_edges
-from mpmd_trace.schedules import Schedule, find_entry, get_schedule
+from mpmd_trace.schedules import Schedule, find_entry, get_schedule, meshes_over
 from mpmd_trace.schedules import ScheduleError as LibraryError
 from mpmd_trace.scheduling.auto import AutoSchedule, best_schedule, forward_schedule, program_costs
 from mpmd_trace.scheduling.stage_costs import StageCosts, stage_ranks
@@ -182,9 +182,12 @@ def settle(
         costs = dataclasses.replace(costs, edges=tuple(sorted(_edges(imported))))
     whole = options.mpmd_split_bwd_fragments is False
     costs = dataclasses.replace(costs, overlaps=overlaps)
-    if _has_encoders(costs) and (choice.auto.memory_limit or costs.meshes) >= costs.meshes:
+    topology = imported.main.topology
+    assert topology is not None
+    limit = choice.auto.limit_of(schedulable_meshes(topology))
+    if _has_encoders(costs) and not meshes_over([costs.meshes] * costs.meshes, limit):
         return ScheduleChoice("1F1B", SCHEDULES["1F1B"])
-    best = best_schedule(costs, choice.auto.memory_limit, whole_backwards=whole).schedule
+    best = best_schedule(costs, limit, whole_backwards=whole).schedule
     known = find_schedule(best.name) if costs.chunks == 1 else None
     if known is not None:
         return ScheduleChoice(known.name, known)
