@@ -4,201 +4,67 @@ from __future__ import annotations
 
 import ast
 import re
-import tempfile
 import warnings
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-import equinox as eqx
 import jax
 import jax.numpy as jnp
-import numpy as np
 import pytest
 from jax.experimental import checkify
-from jax.sharding import AxisType, Mesh, NamedSharding
-from jax.sharding import PartitionSpec as P
+from jax.sharding import AxisType
 
 import mpmd_trace as mt
-from mpmd_trace.report.planning import check_plannable, study
-from mpmd_trace.report.timeline import FragmentActions
+from suggested_programs import (
+    MERGING,
+    NEIGHBORS,
+    SPLIT,
+    WEIGHTS,
+    Scaled,
+    X,
+    automatic,
+    backward_first,
+    checked,
+    config,
+    damaged,
+    donating,
+    engine,
+    explained,
+    forward,
+    haiku,
+    host_arrays,
+    hosted,
+    in_calls,
+    linen,
+    loaded,
+    loss,
+    lower,
+    masked,
+    meshes,
+    metric,
+    number_restored,
+    on_axes,
+    padded,
+    planned,
+    priced,
+    printing,
+    remat,
+    restored,
+    safetensors,
+    saved_twice,
+    throw,
+    training,
+    unlike,
+    waiting,
+    with_key,
+    with_rows,
+    with_scalar,
+)
 
 SOURCES = Path(mt.__file__).parent
 #: Code in a message: a call with arguments, or an argument with a value.
 CODE = re.compile(r"mpmd_trace\.\w[\w.]*\([^)]|\b\w+\([^() ]*=|\b[a-z_]+=(?:[A-Z\"'{\[(0-9]|\.\.\.)")
-WEIGHTS = [jnp.eye(4), jnp.eye(4)]
-X = jnp.ones((6, 4))
-
-
-def meshes(axes: tuple[str, str] = ("x", "x")) -> dict[str, Mesh]:
-    return {f"m{i}": Mesh(np.array(jax.devices()[i : i + 1]), (axis,)) for i, axis in enumerate(axes)}
-
-
-def config(**options: Any) -> Any:
-    return mt.make_config(meshes(), {"f0": "m0", "f1": "m1"}, **options)
-
-
-def forward(ws: Any, x: Any) -> jax.Array:
-    for i, w in enumerate(ws):
-        x = mt.named_computation(lambda w, x: jnp.tanh(x @ w), name=f"f{i}")(w, x)
-    return x
-
-
-def loss(ws: Any, x: Any) -> jax.Array:
-    return jnp.mean(forward(ws, x) ** 2)
-
-
-def lower(fn: Callable[..., Any], *args: Any, **options: Any) -> Any:
-    lowered = mt.jit(fn, config(**options)).lower(*args)
-    return lowered.partitioned
-
-
-def training(microbatches: int) -> Callable[..., Any]:
-    return lambda ws, x: mt.value_and_grad(loss, microbatches=microbatches)(ws, x)
-
-
-def totals(ws: Any, x: Any, weights: Any) -> Any:
-    return jnp.sum(jnp.mean(forward(ws, x) ** 2, 1) * weights), jnp.sum(weights)
-
-
-def masked(reduce: Any) -> Any:
-    """A mean over the rows that count."""
-
-    def of_rows(ws: Any, x: Any) -> Any:
-        total, weight = totals(ws, x, x[:, 0] > 0)
-        return (total, weight) if reduce == "weighted" else total / weight
-
-    return lower(lambda ws, x: mt.value_and_grad(of_rows, microbatches=2, reduce=reduce)(ws, x), WEIGHTS, X)
-
-
-def padded() -> Any:
-    rows, weights = mt.pad_rows(X, 4)
-    got = mt.value_and_grad(totals, microbatches=4, reduce="weighted")(WEIGHTS, rows, weights)
-    np.testing.assert_allclose(got[0], loss(WEIGHTS, X), rtol=1e-5)
-
-
-def with_rows(aux: Any) -> Any:
-    return mt.value_and_grad(lambda ws, x: (loss(ws, x), x[:, 0]), microbatches=2, has_aux=True, aux=aux)(WEIGHTS, X)
-
-
-def with_scalar(aux: Any) -> Any:
-    return mt.value_and_grad(lambda ws, x: (loss(ws, x), x[0, 0]), microbatches=2, has_aux=True, aux=aux)(WEIGHTS, X)
-
-
-def in_calls(ws: Any, x: Any, run: Callable[[int], Any]) -> Any:
-    parts = [run(i)(ws, x[3 * i : 3 * i + 3]) for i in range(2)]
-    return jax.tree.map(jnp.add, *parts)
-
-
-class Scaled(eqx.Module):
-    """A module with a number that is no array."""
-
-    w: jax.Array
-    scale: float
-
-    def __call__(self, x: jax.Array) -> jax.Array:
-        return x @ self.w * (1.0 if self.scale > 1 else 0.5)
-
-
-def unlike(axes: tuple[str, str], heterogeneous: bool | None) -> Any:
-    options = {} if heterogeneous is None else {"enable_heterogeneous_meshes": heterogeneous}
-    return mt.make_config(meshes(axes), {}, partitioning_options=options)
-
-
-def automatic(fn: Callable[..., Any], count: int = 2) -> Any:
-    own = dict(list(meshes().items())[:count])
-    return mt.jit(fn, mt.make_config(own, "auto")).lower(WEIGHTS, X)
-
-
-def saved_twice(**options: Any) -> None:
-    with tempfile.TemporaryDirectory() as folder:
-        for more in ({}, options):
-            mt.save(f"{folder}/saved", {"w": X}, **more)
-
-
-def restored(**options: Any) -> None:
-    with tempfile.TemporaryDirectory() as folder:
-        mt.save(f"{folder}/saved", {"there": X})
-        mt.restore(f"{folder}/saved", {"w": X.astype(jnp.bfloat16)}, names={"w": "there"}, **options)
-
-
-def safetensors(**options: Any) -> None:
-    with tempfile.TemporaryDirectory() as folder:
-        for more in ({}, options):
-            mt.checkpoint.save_safetensors(folder, {"w": X}, **more)
-
-
-def number_restored(**options: Any) -> None:
-    with tempfile.TemporaryDirectory() as folder:
-        mt.save(f"{folder}/saved", {"n": 2**40, "w": X})
-        mt.restore(f"{folder}/saved", {"n": jnp.zeros((), jnp.int32), "w": X}, **options)
-
-
-def damaged(**options: Any) -> None:
-    with tempfile.TemporaryDirectory() as folder:
-        mt.save(f"{folder}/saved", {"w": X})
-        file = Path(folder, "saved", "_sharding")
-        file.write_text(file.read_text() + " ")
-        mt.restore(f"{folder}/saved", {"w": X}, **options)
-
-
-def with_key(impl: str) -> Any:
-    step = mt.jit(lambda x, key: x + jax.random.normal(key, x.shape), mt.make_config(meshes(), {}))
-    return step.lower(X, jax.random.key(0)).compile()(X, jax.random.key(0, impl=impl))
-
-
-def on_axes(kind: AxisType) -> Any:
-    own = {f"m{i}": Mesh(np.array(jax.devices()[2 * i : 2 * i + 2]), ("x",), axis_types=(kind,)) for i in range(2)}
-    x, w = (jax.device_put(jnp.eye(4), NamedSharding(own["m0"], spec)) for spec in (P(None, "x"), P("x")))
-    return mt.jit(jnp.dot, mt.make_config(own, {})).lower(x, w)
-
-
-def planned(assigned: dict[str, str], args: Any = (WEIGHTS, X), fn: Any = None) -> Any:
-    actions = FragmentActions()
-    apart = {"mpmd_merge_forward_with_backward": False}
-    lowered = mt.jit(fn or training(2), mt.make_config(meshes(), assigned, partitioning_options=apart)).lower(
-        *args, hooks=[actions]
-    )
-    check_plannable(lowered)
-    return study(lowered.compile(), actions)
-
-
-def host_arrays(place: bool) -> None:
-    large = np.ones((1024, 1024), np.float32)
-    step = mt.jit(lambda w: w + 1, mt.make_config(meshes(), {})).lower(large).compile()
-    args = step.place(large)[0] if place else (large,)
-    for _ in range(3):
-        step(*args)
-
-
-def printing(ordered: bool) -> Any:
-    def body(x: jax.Array) -> jax.Array:
-        jax.debug.callback(lambda x: None, x, ordered=ordered)
-        return x
-
-    mesh = Mesh(np.array(jax.devices()[:2]), ("x",))
-    everywhere = jax.shard_map(body, mesh=mesh, in_specs=P("x"), out_specs=P("x"), check_vma=False)
-    return mt.jit(everywhere, mt.make_config({"m0": mesh}, {})).lower(X)
-
-
-def checked(x: jax.Array) -> jax.Array:
-    checkify.check(jnp.sum(x) > 0, "a sum")
-    return x * 2
-
-
-def throw(result: Any) -> None:
-    result[0].throw()
-
-
-def remat(**options: Any) -> Any:
-    return mt.jit(training(2), config(remat="auto", **options)).lower(WEIGHTS, X).compile()
-
-
-def donating(**options: Any) -> Any:
-    return mt.filter_jit(loss, config(), **options)
-
-
-SPLIT = {"f0": "m0", "f1": "m1"}
 Trial = tuple[Callable[[], Any], list[Callable[[], Any]]]
 #: For a piece of a message what provokes it, and what does everything that the message says.
 TRIALS: dict[str, Trial] = {
@@ -292,11 +158,60 @@ TRIALS: dict[str, Trial] = {
         lambda: donating(donate="all", donate_argnums=0),
         [lambda: donating(donate="all"), lambda: donating(donate_argnums=0)],
     ),
+    "give the meshes to run on as topology=": (loaded, [lambda: loaded(topology=meshes(first=2))]),
+    "Name layers from outside": (lambda: linen("inside"), [lambda: linen("outside"), lambda: linen("scan")]),
+    "Transform the part by itself": (lambda: haiku("inside"), [lambda: haiku("outside"), lambda: haiku("scan")]),
+    "and metric.compute() outside": (lambda: metric(False), [lambda: metric(True)]),
+    "has the rules and the data flow alone": (
+        lambda: backward_first(pipeline_schedule="1F1B"),
+        [lambda: backward_first(pipeline_schedule="none"), lambda: lower(training(3), WEIGHTS, X)],
+    ),
+    "one works at a time": (
+        waiting,
+        [lambda: waiting(pipeline_schedule="1F1B"), lambda: waiting(pipeline_schedule="auto")],
+    ),
+    "stays on the devices of that mesh": (
+        lambda: hosted(more={"kept": "m0#pinned_host"}),
+        [lambda: hosted(offload="auto", device_memory=10**6)],
+    ),
+    "has no mesh yet": (
+        lambda: explained([]),
+        [lambda: explained(["-mpmd-map-named-ops-to-mpmd-ops=assignment=f@m", "-mpmd-introduce-transfers"])],
+    ),
+    "as one program, so the cost of its parts is unknown": (
+        lambda: priced(partitioning_options={MERGING[0]: True}),
+        [lambda: priced(partitioning_options=dict.fromkeys(MERGING, False))],
+    ),
+    "has no merge_neighbours; use": (
+        lambda: engine("cpp", fragment_merge_rules=NEIGHBORS),
+        [lambda: engine("python", fragment_merge_rules=NEIGHBORS), lambda: engine("cpp")],
+    ),
+    "which want engine=": (
+        lambda: engine("cpp", optimizer_sharding="x"),
+        [lambda: engine("python", optimizer_sharding="x")],
+    ),
+    "results on the mesh of an argument (MeshOfInput); use": (
+        lambda: engine("cpp", output_mesh_assignment=(None, mt.MeshOfInput(0))),
+        [lambda: engine("python", output_mesh_assignment=(None, mt.MeshOfInput(0))), lambda: engine("cpp")],
+    ),
+    "knows the reference's schedules only": (
+        lambda: engine("cpp", pipeline_schedule="zb-auto"),
+        [lambda: engine("python", pipeline_schedule="zb-auto"), lambda: engine("cpp", pipeline_schedule="GPipe")],
+    ),
+    "the C++ partitioner has no option": (
+        lambda: engine("cpp", partitioning_options={MERGING[0]: True}),
+        [lambda: engine("python", partitioning_options={MERGING[0]: True}), lambda: engine("cpp")],
+    ),
 }
 #: Messages with suggestions that other tests try, as (piece of the message, file, test).
 ELSEWHERE = [
     ("is followed exactly here", "api/test_way_out.py", "test_messages_name_a_schedule_that_is_followed"),
     ("is not a dataclass itself", "cli/test_plugins.py", "test_plugins_that_are_wrong"),
+    (
+        "mpmd_trace.fetch(x), called in all processes",
+        "processes/together.py",
+        "values_of_other_processes_say_how_to_get_them",
+    ),
     ("write mesh_name=", "passes/common/test_rule_based_merge.py", "test_target_on_another_mesh"),
 ]
 #: Pieces of messages that quote code of the user or of a format, and suggest none.
@@ -318,20 +233,8 @@ NO_SUGGESTION = [
 ]
 #: Pieces of messages with suggestions that nothing here tries, and why not.
 NEEDS_MORE = {
-    "give the meshes to run on as topology=": "a saved program on fewer devices",
-    "engine='python'": "said by the C++ partitioner alone, which not every jaxlib has",
     "engine='cpp' needs": "it tells to install another jaxlib",
-    "which want engine=": "said by the C++ partitioner alone, which not every jaxlib has",
-    "stays on the devices of that mesh": "memory of the host is memory of the device on CPUs",
-    "without a pipeline_schedule the microbatches run one after the other": "a line of the log, told once in a process",
     "Leave initialize(transfers=": "several processes",
-    "Transform the part by itself": "a transformed function of Haiku",
-    "Name layers from outside": "a module of Linen",
-    "mpmd_trace.fetch(x), called in all processes": "several processes",
-    "and metric.compute() outside": "a model of NNX with metrics",
-    "has the rules and the data flow alone": "a text of MLIR with rules",
-    "has no mesh yet": "a command line on a file",
-    "as one program, so the cost of its parts is unknown": "a command line on a schedule with paired actions",
 }
 
 
