@@ -18,7 +18,7 @@ from mpmd_trace.ir.semantics import is_constant_like, trivially_dead
 from mpmd_trace.ir.types import MeshTensorType
 from mpmd_trace.passes.base import Pass
 from mpmd_trace.passes.constants import constant_key, constants_stay
-from mpmd_trace.passes.greedy import Choices, Pattern, Rewriter, apply_greedily, rewrites, walk_mutable
+from mpmd_trace.passes.greedy import Choices, Rewriter, apply_greedily, rewrites, walk_mutable
 from mpmd_trace.passes.mlir_parts import frozen_bodies, result_of, run_on_bodies, run_on_functions
 from mpmd_trace.passes.stablehlo.rules import New, Rule, any_value, made_by
 from mpmd_trace.passes.trivially_canonical import as_read
@@ -70,8 +70,7 @@ class CanonicalizeMpmd(Pass):
                             op.regions[i] = result_of(body, PIPELINE)
                 elif is_constant_like(op):
                     has_constants = True
-            patterns = Choices(_PATTERNS)
-            result = apply_greedily(function, patterns, unique_constants=has_constants)
+            result = apply_greedily(function, _RULES, unique_constants=has_constants)
             changed = changed or result.changed or has_constants
         return run_on_functions(foreign, PIPELINE, module) or changed
 
@@ -152,10 +151,12 @@ def _same_reduce(op: Op, value: Value, *others: Value) -> Value | None:
     return value if kinds[0] in ("none", kinds[1]) else None
 
 
-_PATTERNS: list[Pattern] = [
-    _bypass,
-    Rule("mpmd.transfer", (made_by("mpmd.transfer"),), _one_transfer),
-    Rule("mpmd.transfer", (any_value,), lambda op, value: value if value.type is op.result.type else None),
-    Rule("mpmd.broadcast", (made_by("mpmd.broadcast"),), _one_broadcast),
-    Rule("mpmd.reduce", (made_by("mpmd.reduce"),), _same_reduce),
-]
+_RULES = Choices(
+    [
+        _bypass,
+        Rule("mpmd.transfer", (made_by("mpmd.transfer"),), _one_transfer),
+        Rule("mpmd.transfer", (any_value,), lambda op, value: value if value.type is op.result.type else None),
+        Rule("mpmd.broadcast", (made_by("mpmd.broadcast"),), _one_broadcast),
+        Rule("mpmd.reduce", (made_by("mpmd.reduce"),), _same_reduce),
+    ]
+)

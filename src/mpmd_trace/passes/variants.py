@@ -23,7 +23,7 @@ from mpmd_trace.passes.greedy import apply_greedily
 from mpmd_trace.passes.import_.clean_up import CleanUp, read_clean
 from mpmd_trace.passes.import_.infer_mesh_finalize import InferMeshFinalize, backwards, drop_if_trivial
 from mpmd_trace.passes.import_.infer_mesh_rewrite_using_analysis import InferMeshRewriteUsingAnalysis, Rewrite
-from mpmd_trace.passes.import_.introduce_transfers import AssignOfUnassign, IntroduceTransfers
+from mpmd_trace.passes.import_.introduce_transfers import DIRECT_RULES, IntroduceTransfers
 from mpmd_trace.passes.import_.mesh_flow import function_name
 from mpmd_trace.passes.import_.mesh_sets import MeshSets
 from mpmd_trace.passes.loop_numbers import LoopNumbers
@@ -57,7 +57,7 @@ class IntroduceDirectTransfers(IntroduceTransfers):
     summary = "mpmd-introduce-transfers that leaves sums and arguments of callees to mpmd-place"
 
     def run(self, module: Module, diagnostics: Diagnostics) -> bool:
-        return apply_greedily(module, [AssignOfUnassign()]).changed
+        return apply_greedily(module, DIRECT_RULES).changed
 
 
 @dataclasses.dataclass(frozen=True)

@@ -5,11 +5,11 @@ from __future__ import annotations
 
 from mpmd_trace.ir.ops import FragmentOp
 from mpmd_trace.ir.text import parse
-from mpmd_trace.passes.common.region_simplification import SimplifyRegionOp
+from mpmd_trace.passes.common.region_simplification import simplify_region
 from mpmd_trace.passes.greedy import Rewriter
 from util import PRELUDE
 
-SIMPLIFY = SimplifyRegionOp("mpmd.fragment", keep_attributes=True)
+SIMPLIFY = simplify_region("mpmd.fragment", keep_attributes=True)
 
 
 def simplified(before: str) -> tuple[bool, str]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Sequence
 from typing import NamedTuple
 
@@ -9,11 +10,11 @@ from mpmd_trace.ir.bodies import map_ops, region_dce, remembered
 from mpmd_trace.ir.core import Op, Region, Value, make_op
 from mpmd_trace.ir.semantics import is_pure, trivially_dead
 from mpmd_trace.ir.types import Type
-from mpmd_trace.passes.greedy import Rewriter, walk_mutable
+from mpmd_trace.passes.greedy import OpPattern, Pattern, Rewriter, walk_mutable
 
 
-class SimplifyRegionOp:
-    """The op `op_name` takes no value twice and returns none twice, forwards none, and has no unused result.
+def simplify_region(op_name: str, *, keep_attributes: bool) -> Pattern:
+    """Return the rule that the op `op_name` takes no value twice and returns none twice, and forwards and wastes none.
 
     In this order: uses of a result that returns the same value as an earlier one, with the same type, become uses
     of that one; the body uses the first of equal operands for all; uses of a result that is an argument become uses
@@ -22,52 +23,45 @@ class SimplifyRegionOp:
 
     `keep_attributes`: whether the simplified op has the attributes that are no properties.
     """
+    return OpPattern(op_name, functools.partial(_simplify, keep_attributes))
 
-    def __init__(self, op_name: str, *, keep_attributes: bool) -> None:
-        self.op_name: str | None = op_name
-        self.keep_attributes = keep_attributes
 
-    def match_and_rewrite(self, op: Op, rewriter: Rewriter) -> bool:
-        body = op.regions[0]
-        if op.num_operands != len(body.block.args):  # control operands are no arguments
-            return False
-        facts = remembered(body, "region simplification", lambda: _facts(body)) if body.frozen else _facts(body)
-        merged = _repeated_operands(op)
-        gone_results = _repeated_results(op, facts, rewriter)
-        gone_operands = _forward(op, facts, merged, gone_results, rewriter)
-        _add_unused(op, facts, gone_results)
-        if len(gone_results) == len(op.results):
-            if is_pure(op):
-                rewriter.erase(op)
-                return True
-            if merged:
-                op.regions[0] = _reduced(body, merged, set(), set(), rewriter)
-            return False
-        if not gone_results and not gone_operands:
-            return False
-        self._replace(op, merged, gone_operands, gone_results, rewriter)
-        return True
-
-    def _replace(
-        self, op: Op, merged: dict[int, int], operands: set[int], results: set[int], rewriter: Rewriter
-    ) -> None:
-        kept = [r for r in op.results if r.index not in results]
-        body = _reduced(op.regions[0], merged, operands, results, rewriter)
-        if not body.frozen:
-            op.regions = []  # it moves
-        new = make_op(
-            op.name,
-            [v for i, v in enumerate(op.operands) if i not in operands],
-            [r.type for r in kept],
-            props=op.props,
-            attrs=op.attrs if self.keep_attributes else {},
-            regions=[body],
-            loc=op.loc,
-        )
-        rewriter.insert_before(op, new)
-        for old, result in zip(kept, new.results, strict=True):
-            rewriter.replace_all_uses(old, result)
-        rewriter.erase(op)
+def _simplify(keep_attributes: bool, op: Op, rewriter: Rewriter) -> bool:
+    body = op.regions[0]
+    if op.num_operands != len(body.block.args):  # control operands are no arguments
+        return False
+    facts = remembered(body, "region simplification", lambda: _facts(body)) if body.frozen else _facts(body)
+    merged = _repeated_operands(op)
+    gone_results = _repeated_results(op, facts, rewriter)
+    gone_operands = _forward(op, facts, merged, gone_results, rewriter)
+    _add_unused(op, facts, gone_results)
+    if len(gone_results) == len(op.results):
+        if is_pure(op):
+            rewriter.erase(op)
+            return True
+        if merged:
+            op.regions[0] = _reduced(body, merged, set(), set(), rewriter)
+        return False
+    if not gone_results and not gone_operands:
+        return False
+    kept = [r for r in op.results if r.index not in gone_results]
+    body = _reduced(body, merged, gone_operands, gone_results, rewriter)
+    if not body.frozen:
+        op.regions = []  # it moves
+    new = make_op(
+        op.name,
+        [v for i, v in enumerate(op.operands) if i not in gone_operands],
+        [r.type for r in kept],
+        props=op.props,
+        attrs=op.attrs if keep_attributes else {},
+        regions=[body],
+        loc=op.loc,
+    )
+    rewriter.insert_before(op, new)
+    for old, result in zip(kept, new.results, strict=True):
+        rewriter.replace_all_uses(old, result)
+    rewriter.erase(op)
+    return True
 
 
 class _Argument(NamedTuple):

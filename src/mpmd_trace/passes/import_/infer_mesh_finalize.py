@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import functools
 from collections.abc import Callable, Iterator, Sequence
 from typing import cast
 
@@ -28,7 +29,7 @@ from mpmd_trace.ir.semantics import REDUCTION_OPS, trivially_dead
 from mpmd_trace.ir.types import MeshTensorType, Type
 from mpmd_trace.passes.base import Pass, option
 from mpmd_trace.passes.common.walks import enclosing_function
-from mpmd_trace.passes.greedy import Pattern, Rewriter, apply_greedily
+from mpmd_trace.passes.greedy import OpPattern, Rewriter, apply_greedily
 from mpmd_trace.passes.import_.building_blocks import (
     INFERRED_BY,
     chain_of_transfers,
@@ -51,44 +52,6 @@ from mpmd_trace.passes.mesh_order import in_topology_order
 
 #: Whether a value that is unassigned and assigned on one mesh is wanted in another memory.
 ChangesMemory = Callable[[UnassignOp, AssignOp], bool]
-
-
-class AssignOfUnassign:
-    """The value itself on its own mesh, else a transfer that exists, else new ones where they are allowed."""
-
-    op_name: str | None = "mpmd.assign"
-
-    def __init__(self, infer_transfers: bool, changes_memory: ChangesMemory) -> None:
-        self.infer_transfers = infer_transfers
-        self.changes_memory = changes_memory
-
-    def match_and_rewrite(self, op: Op, rewriter: Rewriter) -> bool:
-        assert isinstance(op, AssignOp)
-        unassign = op.operand(0).defining_op
-        if not isinstance(unassign, UnassignOp):
-            return False
-        value = unassign.operand(0)
-        if unassign.mesh_type.mesh == op.mesh_type.mesh and not self.changes_memory(unassign, op):
-            rewriter.replace_op(op, [value])
-            return True
-        transfer = _transfer_to(value, op)
-        if transfer is not None:
-            assert transfer.block is not None
-            here = op.ancestor_in(transfer.block)
-            assert here is not None
-            if here.is_before(transfer):
-                rewriter.move_before(transfer, here)
-            rewriter.replace_op(op, transfer.results)
-            return True
-        if unassign.mesh_type.mesh == op.mesh_type.mesh:
-            transfer = make_transfer(value, op.mesh_type)
-            rewriter.insert_before(op, transfer)
-            rewriter.replace_op(op, transfer.results)
-            return True
-        if self.infer_transfers or _is_input(value):
-            chain_of_transfers(cross_mesh_assigns(unassign), value, rewriter)
-            return True
-        return False
 
 
 def changes_memory(unassign: UnassignOp, assign: AssignOp) -> bool:
@@ -119,98 +82,82 @@ def _is_input(value: Value) -> bool:
     return isinstance(function, FuncOp) and function.is_entry_point
 
 
-class LowerBroadcast:
-    """A broadcast is a chain of transfers through all meshes that ask for it."""
-
-    op_name: str | None = "mpmd.broadcast"
-
-    def __init__(self, diagnostics: Diagnostics) -> None:
-        self.diagnostics = diagnostics
-
-    def match_and_rewrite(self, op: Op, rewriter: Rewriter) -> bool:
-        unassign = op.operand(0).defining_op
-        if not isinstance(unassign, UnassignOp):
-            raise self.diagnostics.fatal(
-                op,
-                f"nothing says on which mesh the operand of {op_line(op)} is; run "
-                "mpmd-infer-mesh-assign-mesh-func-leaves before this pass",
-            )
-        assigns = [user for user in op.users if isinstance(user, AssignOp)]
-        if not assigns:
-            return False
-        chain_of_transfers(assigns, unassign.operand(0), rewriter)
-        return True
+def _lower_broadcast(diagnostics: Diagnostics, op: Op, rewriter: Rewriter) -> bool:
+    """Make a broadcast a chain of transfers through all meshes that ask for it."""
+    unassign = op.operand(0).defining_op
+    if not isinstance(unassign, UnassignOp):
+        raise diagnostics.fatal(
+            op,
+            f"nothing says on which mesh the operand of {op_line(op)} is; run "
+            "mpmd-infer-mesh-assign-mesh-func-leaves before this pass",
+        )
+    assigns = [user for user in op.users if isinstance(user, AssignOp)]
+    chain_of_transfers(assigns, unassign.operand(0), rewriter)
+    return bool(assigns)
 
 
-class LowerReduce:
-    """Values of one mesh are reduced there; the partial results are transferred and reduced where needed.
+def _lower_reduce(diagnostics: Diagnostics, op: Op, rewriter: Rewriter) -> bool:
+    """Reduce values of one mesh there; the partial results are transferred and reduced where needed.
 
     %r = mpmd.reduce<add> %a, %b, %c     =>   %0 = mpmd.fragment<mesh="p0", ...> (%a, %b)   // add
     (a, b on p0, c on p1; needed on p1)       %1 = mpmd.transfer %0 : p0 -> p1
                                               %r = mpmd.fragment<mesh="p1", ...> (%1, %c)   // add
     """
-
-    op_name: str | None = "mpmd.reduce"
-
-    def __init__(self, diagnostics: Diagnostics) -> None:
-        self.diagnostics = diagnostics
-
-    def match_and_rewrite(self, op: Op, rewriter: Rewriter) -> bool:
-        assert isinstance(op, ReduceOp)
-        groups: dict[str, list[Value]] = {}
-        for i, operand in enumerate(op.operands):
-            unassign = operand.defining_op
-            if not isinstance(unassign, UnassignOp):
-                raise self.diagnostics.fatal(
-                    op,
-                    f"nothing says on which mesh operand {i} of {op_line(op)} is; run "
-                    "mpmd-infer-mesh-assign-mesh-func-leaves before this pass",
-                )
-            groups.setdefault(unassign.mesh_type.mesh, []).append(unassign.operand(0))
-        for user in op.users:
-            if not isinstance(user, AssignOp):
-                raise self.diagnostics.fatal(
-                    user,
-                    f"the reduction {op_line(op)} is used by {op_line(user)}, which has no mesh; run "
-                    "mpmd-infer-mesh-rewrite-using-analysis before this pass",
-                )
-        wanted: dict[str, list[AssignOp]] = {mesh: [] for mesh in names(use_of_op(op))}
-        for user in op.users:
-            if isinstance(user, AssignOp):
-                wanted.setdefault(user.mesh_type.mesh, []).append(user)
-        behind: Op = op
-
-        def add(new: Op) -> Value:
-            nonlocal behind
-            behind = rewriter.insert_after(behind, new)
-            return new.results[0]
-
-        def combined(mesh: str, values: Sequence[Value], type: Type) -> FragmentOp:
-            return make_fragment(
-                mesh,
-                values,
-                [type],
-                _fold(op.kind, [v.type for v in values]),
-                attrs={INFERRED_BY: ArrayAttr.get([StringAttr.get("infer_mesh_convert_reduce_ops")])},
-                loc=op.loc,
+    assert isinstance(op, ReduceOp)
+    groups: dict[str, list[Value]] = {}
+    for i, operand in enumerate(op.operands):
+        unassign = operand.defining_op
+        if not isinstance(unassign, UnassignOp):
+            raise diagnostics.fatal(
+                op,
+                f"nothing says on which mesh operand {i} of {op_line(op)} is; run "
+                "mpmd-infer-mesh-assign-mesh-func-leaves before this pass",
             )
+        groups.setdefault(unassign.mesh_type.mesh, []).append(unassign.operand(0))
+    for user in op.users:
+        if not isinstance(user, AssignOp):
+            raise diagnostics.fatal(
+                user,
+                f"the reduction {op_line(op)} is used by {op_line(user)}, which has no mesh; run "
+                "mpmd-infer-mesh-rewrite-using-analysis before this pass",
+            )
+    wanted: dict[str, list[AssignOp]] = {mesh: [] for mesh in names(use_of_op(op))}
+    for user in op.users:
+        if isinstance(user, AssignOp):
+            wanted.setdefault(user.mesh_type.mesh, []).append(user)
+    behind: Op = op
 
-        partial: list[Value] = []
-        for mesh in in_topology_order(groups, enclosing_function(op).topology):
-            values = groups[mesh]
-            if len(values) == 1:
-                partial.append(values[0])
-            else:
-                partial.append(add(combined(mesh, values, values[0].type)))
-        for mesh, assigns in wanted.items():
-            if not assigns:  # what needed it there has been removed as dead code
-                continue
-            target: MeshTensorType = assigns[0].mesh_type
-            arrived = [v if v.type is target else add(make_transfer(v, target)) for v in partial]
-            result = add(combined(mesh, arrived, target))
-            for assign in assigns:
-                rewriter.replace_op(assign, [result])
-        return True
+    def add(new: Op) -> Value:
+        nonlocal behind
+        behind = rewriter.insert_after(behind, new)
+        return new.results[0]
+
+    def combined(mesh: str, values: Sequence[Value], type: Type) -> FragmentOp:
+        return make_fragment(
+            mesh,
+            values,
+            [type],
+            _fold(op.kind, [v.type for v in values]),
+            attrs={INFERRED_BY: ArrayAttr.get([StringAttr.get("infer_mesh_convert_reduce_ops")])},
+            loc=op.loc,
+        )
+
+    partial: list[Value] = []
+    for mesh in in_topology_order(groups, enclosing_function(op).topology):
+        values = groups[mesh]
+        if len(values) == 1:
+            partial.append(values[0])
+        else:
+            partial.append(add(combined(mesh, values, values[0].type)))
+    for mesh, assigns in wanted.items():
+        if not assigns:  # what needed it there has been removed as dead code
+            continue
+        target: MeshTensorType = assigns[0].mesh_type
+        arrived = [v if v.type is target else add(make_transfer(v, target)) for v in partial]
+        result = add(combined(mesh, arrived, target))
+        for assign in assigns:
+            rewriter.replace_op(assign, [result])
+    return True
 
 
 def _fold(kind: str, types: Sequence[Type]) -> Region:
@@ -259,10 +206,10 @@ class InferMeshFinalize(Pass):
             if function.is_entry_point and not _type_arguments(function, diagnostics):
                 return True
         self.drop_pairs(module)
-        patterns: list[Pattern] = [
-            AssignOfUnassign(self.infer_transfers, self.changes_memory),
-            LowerBroadcast(diagnostics),
-            LowerReduce(diagnostics),
+        patterns = [
+            OpPattern("mpmd.assign", self._assign_of_unassign),
+            OpPattern("mpmd.broadcast", functools.partial(_lower_broadcast, diagnostics)),
+            OpPattern("mpmd.reduce", functools.partial(_lower_reduce, diagnostics)),
         ]
         if not apply_greedily(module, patterns, region_dce=True).converged:
             raise diagnostics.fatal(None, f"{self.name} did not come to an end; please report this program")
@@ -273,6 +220,33 @@ class InferMeshFinalize(Pass):
             if not _verify(function, diagnostics):
                 diagnostics.fail()
             _clear_boundary(function)
+        return True
+
+    def _assign_of_unassign(self, op: Op, rewriter: Rewriter) -> bool:
+        """Use the value itself on its own mesh, else a transfer that exists, else new ones where they are allowed."""
+        assert isinstance(op, AssignOp)
+        unassign = op.operand(0).defining_op
+        if not isinstance(unassign, UnassignOp):
+            return False
+        value = unassign.operand(0)
+        is_here = unassign.mesh_type.mesh == op.mesh_type.mesh
+        if is_here and not self.changes_memory(unassign, op):
+            rewriter.replace_op(op, [value])
+        elif (transfer := _transfer_to(value, op)) is not None:
+            assert transfer.block is not None
+            here = op.ancestor_in(transfer.block)
+            assert here is not None
+            if here.is_before(transfer):
+                rewriter.move_before(transfer, here)
+            rewriter.replace_op(op, transfer.results)
+        elif is_here:
+            transfer = make_transfer(value, op.mesh_type)
+            rewriter.insert_before(op, transfer)
+            rewriter.replace_op(op, transfer.results)
+        elif self.infer_transfers or _is_input(value):
+            chain_of_transfers(cross_mesh_assigns(unassign), value, rewriter)
+        else:
+            return False
         return True
 
     def changes_memory(self, unassign: UnassignOp, assign: AssignOp) -> bool:

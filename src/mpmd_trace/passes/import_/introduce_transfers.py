@@ -4,22 +4,13 @@ from __future__ import annotations
 
 import dataclasses
 from collections.abc import Mapping
+from typing import cast
 
 from mpmd_trace.ir.core import Op, Value
 from mpmd_trace.ir.diagnostics import Diagnostics
-from mpmd_trace.ir.ops import (
-    AssignOp,
-    CallOp,
-    FuncOp,
-    Module,
-    TransferOp,
-    UnassignOp,
-    make_assign,
-    make_transfer,
-    make_unassign,
-)
+from mpmd_trace.ir.ops import AssignOp, CallOp, FuncOp, Module, TransferOp, UnassignOp, make_assign, make_unassign
 from mpmd_trace.passes.base import Pass
-from mpmd_trace.passes.greedy import Pattern, Rewriter, apply_greedily
+from mpmd_trace.passes.greedy import Pattern, Rewriter, apply_greedily, rewrites
 from mpmd_trace.passes.import_.building_blocks import (
     calls_of,
     chain_of_transfers,
@@ -27,6 +18,7 @@ from mpmd_trace.passes.import_.building_blocks import (
     redirect_other_uses,
     wrap_in_fragment,
 )
+from mpmd_trace.passes.stablehlo.rules import New, Rule, made_by
 
 
 @dataclasses.dataclass(frozen=True)
@@ -73,8 +65,7 @@ class IntroduceTransfers(Pass):
         for callee in module.mpmd_functions:
             if not callee.is_entry_point and not callee.is_declaration:
                 changed = _push_unassigns(callee, module, functions) or changed
-        patterns: list[Pattern] = [AssignOfUnassign(), _AssignOfSum(diagnostics)]
-        return apply_greedily(module, patterns).changed or changed
+        return apply_greedily(module, [*DIRECT_RULES, _sum_in_fragment(diagnostics)]).changed or changed
 
 
 # Step 1: callees learn the meshes that all callers agree on.
@@ -115,58 +106,60 @@ def _unassign_behind(value: Value, functions: Mapping[str, FuncOp]) -> UnassignO
 # Step 2: assigns of unassigns become transfers.
 
 
-def existing_transfer(value: Value, assign: AssignOp) -> TransferOp | None:
-    """Return the newest transfer of `value` to exactly the type of `assign`, if it leaves the mesh or the memory."""
-    for user in value.users:
-        if isinstance(user, TransferOp) and user.target_type is assign.mesh_type and not user.is_intra_mesh:
-            return user
+def _source(value: Value) -> Value:
+    return cast(UnassignOp, value.defining_op).operand(0)
+
+
+def _own_value(op: Op, value: Value) -> Value | None:
+    return source if (source := _source(value)).type is op.result.type else None
+
+
+def _existing_transfer(op: Op, value: Value) -> Value | None:
+    """Return the newest transfer of the value to exactly this type, if it leaves the mesh or the memory."""
+    for user in _source(value).users:
+        if isinstance(user, TransferOp) and user.target_type is op.result.type and not user.is_intra_mesh:
+            if user.block is not op.block:
+                return None
+            if op.is_before(user):
+                user.move_before(op)
+            return user.result
     return None
 
 
-class AssignOfUnassign:
-    """An assign of a value that another mesh unassigns is the value, or a transfer of it."""
-
-    op_name: str | None = "mpmd.assign"
-
-    def match_and_rewrite(self, op: Op, rewriter: Rewriter) -> bool:
-        assert isinstance(op, AssignOp)
-        unassign = op.operand(0).defining_op
-        if not isinstance(unassign, UnassignOp):
-            return False
-        value = unassign.operand(0)
-        if value.type is op.mesh_type:
-            rewriter.replace_op(op, [value])
-            return True
-        transfer = existing_transfer(value, op)
-        if transfer is not None and transfer.block is op.block:
-            if op.is_before(transfer):
-                transfer.move_before(op)
-            rewriter.replace_op(op, transfer.results)
-            return True
-        crossing = cross_mesh_assigns(unassign)
-        if len(crossing) > 1:
-            chain_of_transfers(crossing, value, rewriter)
-            return True
-        transfer = make_transfer(value, op.mesh_type, loc=op.loc)
-        rewriter.insert_before(op, transfer)
-        rewriter.replace_op(op, transfer.results)
-        return True
+@rewrites("mpmd.assign")
+def _chain_of_transfers(op: Op, rewriter: Rewriter) -> bool:
+    """Where several meshes want a value, it goes from one to the next."""
+    unassign = op.operand(0).defining_op
+    if not isinstance(unassign, UnassignOp) or len(crossing := cross_mesh_assigns(unassign)) < 2:
+        return False
+    chain_of_transfers(crossing, unassign.operand(0), rewriter)
+    return True
 
 
-class _AssignOfSum:
-    op_name: str | None = "mpmd.assign"
+_UNASSIGNED = (made_by("mpmd.unassign"),)
 
-    def __init__(self, diagnostics: Diagnostics) -> None:
-        self.diagnostics = diagnostics
+#: An assign of a value that another mesh unassigns is the value, or a transfer of it.
+DIRECT_RULES: list[Pattern] = [
+    Rule("mpmd.assign", _UNASSIGNED, _own_value),
+    Rule("mpmd.assign", _UNASSIGNED, _existing_transfer),
+    _chain_of_transfers,
+    Rule("mpmd.assign", _UNASSIGNED, lambda op, value: New("mpmd.transfer", [_source(value)], keep_attrs=False)),
+]
 
-    def match_and_rewrite(self, op: Op, rewriter: Rewriter) -> bool:
-        assert isinstance(op, AssignOp)
+
+def _sum_in_fragment(diagnostics: Diagnostics) -> Pattern:
+    """An assign of a sum of unassigned values is that of a fragment's result."""
+
+    @rewrites("mpmd.assign")
+    def rewrite(op: Op, rewriter: Rewriter) -> bool:
         total = op.operand(0).defining_op
         if total is None or not _is_sum_of_unassigns(total):
             return False
-        mesh = op.mesh_type.mesh
-        wrap_in_fragment(total, mesh, "introduce_transfers", self.diagnostics, rewriter=rewriter)
+        mesh = cast(AssignOp, op).mesh_type.mesh
+        wrap_in_fragment(total, mesh, "introduce_transfers", diagnostics, rewriter=rewriter)
         return True
+
+    return rewrite
 
 
 def _is_sum_of_unassigns(op: Op) -> bool:

@@ -8,11 +8,12 @@ from mpmd_trace.ir.diagnostics import Diagnostics
 from mpmd_trace.ir.freezing import freeze
 from mpmd_trace.ir.ops import FuncOp, Module, NamedComputationOp
 from mpmd_trace.passes.base import FunctionPass
-from mpmd_trace.passes.common.region_simplification import SimplifyRegionOp
-from mpmd_trace.passes.greedy import Pattern, Rewriter, apply_greedily, walk_mutable
+from mpmd_trace.passes.common.region_simplification import simplify_region
+from mpmd_trace.passes.greedy import Rewriter, apply_greedily, rewrites, walk_mutable
 from mpmd_trace.passes.import_.building_blocks import holds_computations, interned_body
 
 _BARRIER = "stablehlo.optimization_barrier"
+_SIMPLIFY = simplify_region("mpmd.named_computation", keep_attributes=False)
 
 
 class SimplifyNamedComputations(FunctionPass):
@@ -20,7 +21,7 @@ class SimplifyNamedComputations(FunctionPass):
 
     First, greedy rewriting: an optimization barrier in a named computation leaves an argument alone that it hands,
     and nothing else, to the return.  Then, greedy rewriting with region clean-up: what happens to a computation, and
-    in which order, says `SimplifyRegionOp` (`passes/common/region_simplification.py`).  Attributes other than the
+    in which order, says `simplify_region` (`passes/common/region_simplification.py`).  Attributes other than the
     name go.
 
     Before:
@@ -44,17 +45,15 @@ class SimplifyNamedComputations(FunctionPass):
     summary = "drop repeated, unused and passed-through values of named computations"
 
     def run_on_function(self, function: FuncOp, module: Module, diagnostics: Diagnostics) -> bool:
-        barriers: list[Pattern] = [_BypassBarriersInBody(), _BypassBarrier()]
         thawed = [
             op
             for op in walk_mutable(function.regions[0])
             if isinstance(op, NamedComputationOp) and holds_computations(op.body)
         ]
-        simplify = SimplifyRegionOp("mpmd.named_computation", keep_attributes=False)
         for op in thawed:
             _thaw(op)
-        changed = apply_greedily(function, barriers).changed
-        changed = apply_greedily(function, [simplify], region_dce=True).changed or changed
+        changed = apply_greedily(function, [_bypass_barriers_in_body, _bypass_barrier]).changed
+        changed = apply_greedily(function, [_SIMPLIFY], region_dce=True).changed or changed
         if thawed:
             _freeze(function.regions[0])
         return changed
@@ -79,49 +78,32 @@ def _freeze(region: Region) -> None:
             op.body = interned_body(freeze(op.body))
 
 
-class _BypassBarriersInBody:
-    """The same as `_BypassBarrier` for all barriers in a frozen body."""
-
-    op_name: str | None = "mpmd.named_computation"
-
-    def match_and_rewrite(self, op: Op, rewriter: Rewriter) -> bool:
-        assert isinstance(op, NamedComputationOp)
-        body = op.body
-        if not body.frozen:
-            return False
-
-        def rewrite(region: Region) -> bool:
-            return apply_greedily(region, [_BypassBarrier(region)]).changed
-
-        if any(nested.name == _BARRIER for nested in body.block):
-            op.body = map_ops(body, "bypass-barriers", rewrite)
-        return op.body is not body
+@rewrites("mpmd.named_computation")
+def _bypass_barriers_in_body(op: Op, rewriter: Rewriter) -> bool:
+    """Do the same as `_bypass_barrier` for all barriers in a frozen body."""
+    body = op.regions[0]
+    if body.frozen and any(nested.name == _BARRIER for nested in body.block):
+        op.regions[0] = map_ops(body, "bypass-barriers", lambda copy: apply_greedily(copy, [_bypass_barrier]).changed)
+    return op.regions[0] is not body
 
 
-class _BypassBarrier:
+@rewrites(_BARRIER)
+def _bypass_barrier(op: Op, rewriter: Rewriter) -> bool:
     """An optimization barrier leaves arguments alone that the named computation only returns."""
-
-    op_name: str | None = _BARRIER
-
-    def __init__(self, body: Region | None = None) -> None:
-        self.body = body
-
-    def match_and_rewrite(self, op: Op, rewriter: Rewriter) -> bool:
-        assert op.block is not None
-        if op.block.parent is not self.body and not isinstance(op.parent_op, NamedComputationOp):
-            return False
-        transparent = [
-            value.defining_op is None and result.has_one_use and result.users[0].name == "mpmd.return"
-            for value, result in zip(op.operands, op.results, strict=True)
-        ]
-        if not any(transparent):
-            return False
-        kept = [i for i, passes in enumerate(transparent) if not passes]
-        operands: list[Value] = op.operands
-        types = [op.results[i].type for i in kept]
-        new = make_op(_BARRIER, [operands[i] for i in kept], types, loc=op.loc)
-        rewriter.insert_before(op, new)
-        for i, result in zip(kept, new.results, strict=True):
-            operands[i] = result
-        rewriter.replace_op(op, operands)
-        return True
+    if op.parent_op is not None and not isinstance(op.parent_op, NamedComputationOp):
+        return False
+    transparent = [
+        value.defining_op is None and result.has_one_use and result.users[0].name == "mpmd.return"
+        for value, result in zip(op.operands, op.results, strict=True)
+    ]
+    if not any(transparent):
+        return False
+    kept = [i for i, passes in enumerate(transparent) if not passes]
+    operands: list[Value] = op.operands
+    types = [op.results[i].type for i in kept]
+    new = make_op(_BARRIER, [operands[i] for i in kept], types, loc=op.loc)
+    rewriter.insert_before(op, new)
+    for i, result in zip(kept, new.results, strict=True):
+        operands[i] = result
+    rewriter.replace_op(op, operands)
+    return True

@@ -5,15 +5,17 @@ from __future__ import annotations
 from mpmd_trace.ir.diagnostics import Diagnostics
 from mpmd_trace.ir.ops import FuncOp, Module
 from mpmd_trace.passes.base import FunctionPass
-from mpmd_trace.passes.common.region_simplification import SimplifyRegionOp
+from mpmd_trace.passes.common.region_simplification import simplify_region
 from mpmd_trace.passes.greedy import Choices, apply_greedily
+
+_RULES = Choices([simplify_region("mpmd.fragment", keep_attributes=True)])
 
 
 class SimplifyProgram(FunctionPass):
     """No fragment has repeated, forwarded or unused operands and results; nothing unused is left.
 
     Greedy rewriting with unique constants and region clean-up; what happens to a fragment, and in which order, says
-    `SimplifyRegionOp` (`passes/common/region_simplification.py`).  Attributes stay, lists included.
+    `simplify_region` (`passes/common/region_simplification.py`).  Attributes stay, lists included.
 
     Before:
 
@@ -37,8 +39,7 @@ class SimplifyProgram(FunctionPass):
     distributed_only = False
 
     def run_on_function(self, function: FuncOp, module: Module, diagnostics: Diagnostics) -> bool:
-        patterns = Choices([SimplifyRegionOp("mpmd.fragment", keep_attributes=True)])
-        result = apply_greedily(function, patterns, unique_constants=True, region_dce=True)
+        result = apply_greedily(function, _RULES, unique_constants=True, region_dce=True)
         if not result.converged:
             diagnostics.error(
                 function, f"@{function.sym_name} still changes after ten rounds of simplification; this is a bug"
