@@ -95,3 +95,18 @@ def test_shardings_divide_work_and_memory() -> None:
     assert first[1] < 0.8 * first[0]
     told = divided.compile()
     assert divided.memory_analysis()["m0"].peak == pytest.approx(told.memory_analysis()["m0"].peak, rel=0.3)
+
+
+def test_ops_of_chlo_are_divided_by_shardings() -> None:
+    meshes = {n: AbstractMesh((2,), ("x",)) for n in ("m0", "m1")}
+
+    def step(w: jax.Array, x: jax.Array) -> jax.Array:
+        y = mt.named_computation(lambda w, x: jax.lax.erf(x @ w), name="first")(w, x)
+        return mt.named_computation(lambda w, y: y @ w, name="second")(w, y)
+
+    rows = NamedSharding(meshes["m0"], PartitionSpec("x"))
+    config = mt.make_config(meshes, {"first": "m0", "second": "m1"})
+    w, x = (jax.ShapeDtypeStruct(s, jnp.float32) for s in ((WIDTH, WIDTH), (64, WIDTH)))
+    costs = mt.jit(step, config, in_shardings=(None, rows)).lower(w, x).cost_analysis()
+    first = next(c for name, c in costs["programs"].items() if "on m0" in name)
+    assert first["flops"] == pytest.approx(64 * WIDTH * WIDTH * 2 / 2, rel=0.2)

@@ -23,7 +23,7 @@ from mpmd_trace.ir.sharding_attributes import TensorShardingAttr, TensorSharding
 from mpmd_trace.ir.shardings import bit_width, local_shape, mesh_of, mesh_symbols
 from mpmd_trace.ir.types import TensorType
 from mpmd_trace.jax_compat.mlir import run_pipeline
-from mpmd_trace.passes.sharding.chlo_rules import add_rules
+from mpmd_trace.passes.sharding.chlo_rules import with_rules
 from mpmd_trace.passes.sharding.shardy import propagation_pipeline
 from mpmd_trace.scheduling.costs import flops
 
@@ -111,7 +111,7 @@ class EstimatedProgram:
         assert copy is not None
         copy.sym_name, copy.visibility = "main", "public"
         copy.attrs.clear()
-        add_rules(copy.regions[0])
+        copy.regions[0] = with_rules(copy.regions[0])
         text, _ = run_pipeline(alone.to_generic(), propagation_pipeline())
         return parse_generic(text).main
 

@@ -15,25 +15,25 @@ from mpmd_trace.ir.bodies import remembered
 from mpmd_trace.ir.core import Op, Region
 from mpmd_trace.ir.freezing import freeze
 from mpmd_trace.ir.reading import listed, ranked, shape_of
-from mpmd_trace.passes.trivially_canonical import op_names
+from mpmd_trace.passes.trivially_canonical import all_names, op_names
 
 RULE = "sdy.sharding_rule"
 
 
 def with_rules(body: Region) -> Region:
-    """Return the frozen body with a rule on each op of CHLO."""
+    """Return the body with a rule on each op of CHLO."""
 
     def make() -> Region:
-        names = op_names(body)
+        names = op_names(body) if body.frozen else all_names(body)
         if names is not None and not any(name.startswith("chlo.") for name in names):
             return body
         copy = body.clone()
-        return freeze(copy) if add_rules(copy) else body
+        return freeze(copy) if _add_rules(copy) else body
 
-    return remembered(body, "with rules of CHLO", make)
+    return remembered(body, "with rules of CHLO", make) if body.frozen else make()
 
 
-def add_rules(region: Region) -> bool:
+def _add_rules(region: Region) -> bool:
     """Put rules on the ops of CHLO in the region.  Says whether there are any."""
     changed = False
     for op in region.walk():
