@@ -212,6 +212,11 @@ ELSEWHERE = [
         "processes/together.py",
         "values_of_other_processes_say_how_to_get_them",
     ),
+    (
+        "Leave initialize(transfers=",
+        "backend/test_distributions.py",
+        "test_what_does_not_fit_goes_through_host_memory_with_the_reason",
+    ),
     ("write mesh_name=", "passes/common/test_rule_based_merge.py", "test_target_on_another_mesh"),
 ]
 #: Pieces of messages that quote code of the user or of a format, and suggest none.
@@ -232,10 +237,7 @@ NO_SUGGESTION = [
     "finds no schedule for these stages",
 ]
 #: Pieces of messages with suggestions that nothing here tries, and why not.
-NEEDS_MORE = {
-    "engine='cpp' needs": "it tells to install another jaxlib",
-    "Leave initialize(transfers=": "several processes",
-}
+NEEDS_MORE = {"engine='cpp' needs": "it tells to install another jaxlib"}
 
 
 def said(run: Callable[[], Any]) -> str:

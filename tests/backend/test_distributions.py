@@ -12,6 +12,7 @@ import pytest
 from jax.sharding import AbstractMesh, Mesh, NamedSharding
 from jax.sharding import PartitionSpec as P
 
+import in_threads
 import mpmd_trace as mt
 from in_threads import InOrder, distributions, run_in_threads
 from mpmd_trace.backend.distribution.deadlock import check_order
@@ -139,7 +140,9 @@ def test_from_device_to_device_values_arrive_in_the_order_in_which_they_are_sent
         assert all(end.empty() for end in ends.values())
 
 
-def test_what_does_not_fit_goes_through_host_memory_with_the_reason(caplog: pytest.LogCaptureFixture) -> None:
+def test_what_does_not_fit_goes_through_host_memory_with_the_reason(
+    caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
+) -> None:
     devices = np.array(jax.devices())
     topology = {name: Mesh(devices[i:j], ("x",)) for name, i, j in (("m0", 0, 2), ("m1", 2, 4), ("m2", 4, 5))}
     args = arguments(3, 4)
@@ -157,6 +160,10 @@ def test_what_does_not_fit_goes_through_host_memory_with_the_reason(caplog: pyte
     assert "values go from mesh 'm0' to 'm1' from device to device" in said
     slower = "values go from mesh 'm1' to 'm2' through host memory, which is slower: it goes from 2 to 1 devices"
     assert slower in {r.getMessage() for r in caplog.records if r.levelname == "WARNING"}
+    monkeypatch.setattr(in_threads._Job, "must_go_by_devices", True)
+    text = r"it goes from \d to \d devices. Leave initialize\(transfers='device_put'\) out"
+    with pytest.raises(mt.MpmdError, match=text):
+        run_in_threads(compiled.program, {"m0": 0, "m1": 0, "m2": 1}, placed, by_devices=ways)
 
 
 def test_other_tiles_are_made_on_the_source_first() -> None:
