@@ -8,6 +8,8 @@ import time
 from typing import Any
 
 import jax
+import jax.numpy as jnp
+import numpy as np
 import orbax.checkpoint as ocp
 from comparing import ACROSS, SECOND_ALONE, STAGES, UNEQUAL, Places, batch, check, close, same, topology, train, weights
 from jax.sharding import NamedSharding, PartitionSpec
@@ -62,6 +64,11 @@ def saved_and_restored() -> None:
     same(mt.fetch(mt.restore(os.path.join(folder, "saved"), state)), mt.fetch(state))
 
 
+def scanned(ws: Any, x: Any) -> Any:
+    y, _ = mt.scan(lambda x, w: (jnp.tanh(x @ w), None), x, ws, name="blocks")
+    return 0.5 * ws, jnp.sum(y)
+
+
 @check
 def safetensors_of_several_processes() -> None:
     """Each process writes the tensors that it has, and opens the files with those that it wants."""
@@ -90,7 +97,11 @@ def safetensors_of_several_processes() -> None:
     os.mkdir(mine)
     for name in (own, "model.safetensors.index.json"):
         shutil.copy(os.path.join(folder, name), mine)
-    same(mt.fetch(mt.restore(mine, like(STAGES), names=names)), weights(2))
+    same(mt.fetch(mt.restore(mine, like(STAGES), names=names)), weights(2))  # the files of the other are not opened
+    cut = mt.make_config(topology(STAGES, False), {"blocks": ["m0", "m1"]}, placement="cut")
+    stacked = mt.jit(scanned, cut).lower(np.stack(weights(2)), batch()[0]).compile()
+    rows = {"": mt.checkpoint.StoredAs("model.layers.{}.weight", transpose=True)}
+    same(mt.fetch(mt.restore(mine, mt.abstract(stacked), names=rows)), np.stack(weights(2)))
     for places in (UNEQUAL, ACROSS, SECOND_ALONE):
         same(mt.fetch(mt.restore(folder, like(places), names=names)), weights(2))
     mt.checkpoint.save_safetensors(

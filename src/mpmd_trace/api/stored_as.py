@@ -73,12 +73,12 @@ class Rule:
         own, inner = shape[:at] + shape[at + 1 :], index[:at] + index[at + 1 :]
         return np.stack([np.asarray(self._of(stored[name], own)[inner]) for name in self.names[index[at]]], at)
 
-    def problems(self, stored: Mapping[str, Any], spec: Any, *, cast: bool) -> list[str]:
-        """Return what is wrong with what is stored for an array like `spec`; no data is read."""
+    def problems(self, stored: Mapping[str, Any], names: Iterable[str], spec: Any, *, cast: bool) -> list[str]:
+        """Return what is wrong with what is stored under `names` for an array like `spec`; no data is read."""
         shape, at = tuple(spec.shape), self.axis or 0
         own = shape[:at] + shape[at + 1 :] if self.is_stacked else shape
         result = []
-        for name in self.names:
+        for name in names:
             x = stored[name]
             there = f"{name or 'the value'} is stored as {x.dtype}{list(x.shape)}"
             try:
