@@ -49,7 +49,15 @@ def saved_and_restored() -> None:
     wanted = mt.abstract(compiled(UNEQUAL))
     arguments = ocp.checkpoint_utils.construct_restore_args(wanted)
     assert manager.latest_step() == 7
-    same(mt.fetch(mt.restore(os.path.join(folder, "managed"), wanted)), last[0])
+    reads: list[Any] = []
+    restore = ocp.Checkpointer.restore
+    ocp.Checkpointer.restore = lambda *args, **given: reads.append(given["item"]) or restore(*args, **given)
+    for places in (UNEQUAL, SECOND_ALONE):
+        like = mt.abstract(compiled(places))
+        same(mt.fetch(mt.restore(os.path.join(folder, "managed"), like)), last[0])
+        is_read = [one is not ocp.PLACEHOLDER for one in jax.tree.leaves(reads.pop())]
+        assert is_read == [bool(one.sharding.addressable_devices) for one in like]
+    ocp.Checkpointer.restore = restore
     restored = manager.restore(7, args=ocp.args.PyTreeRestore(wanted, restore_args=arguments))
     same(mt.fetch(restored), last[0])
     manager.close()

@@ -34,7 +34,7 @@ def restore_foreign(path: str, tree: Any, names: Names | None, *, cast: bool, on
     problems = [missing(n, source, path) for rule in rules.values() for n in rule.names if n not in source]
     if not problems:
         for name, rule in rules.items():
-            problems += rule.problems(source, _names_here(rule, wanted[name]), wanted[name], cast=cast)
+            problems += rule.problems(source, wanted[name], cast=cast)
     if problems:
         raise MpmdError([Diagnostic("error", p) for p in dict.fromkeys(problems)])
     used = {n for rule in rules.values() for n in rule.names}
@@ -101,22 +101,6 @@ def _data_type(leaf: Any) -> Any:
         data = jax.eval_shape(jax.random.key_data, jax.ShapeDtypeStruct(leaf.shape, leaf.dtype))
         return jax.ShapeDtypeStruct(data.shape, data.dtype, sharding=getattr(leaf, "sharding", None))
     return leaf
-
-
-def _names_here(rule: Rule, spec: Any) -> tuple[str, ...]:
-    """Return what this process reads for an array: of stacked layers the names of those on its devices."""
-    is_cut = isinstance(spec, PiecesType | Pieces)
-    layers: set[int] = set()
-    for start, part in zip(spec.bounds, spec.parts, strict=False) if is_cut else [(0, spec)]:
-        if (sharding := getattr(part, "sharding", None)) is None:
-            return rule.names
-        for index in sharding.addressable_devices_indices_map(tuple(part.shape)).values():
-            if not rule.is_stacked:
-                return rule.names
-            axis = rule.axis or 0
-            first, last, _ = index[axis].indices(part.shape[axis])
-            layers.update(range(start + first, start + last))
-    return tuple(name for i, name in enumerate(rule.names) if i in layers)
 
 
 @dataclasses.dataclass(frozen=True)

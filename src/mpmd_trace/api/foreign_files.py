@@ -77,8 +77,9 @@ class OrbaxTree(Mapping[str, Any]):
     def read(self, rules: Mapping[str, Rule], wanted: Mapping[str, Any]) -> dict[str, Any]:
         """Return what these rules need: on its devices what is stored as it is wanted, and else arrays of NumPy."""
         ocp = orbax()
-        arrays = [n for rule in rules.values() for n in rule.names]
-        needed = [entry for n in arrays for entry in (self._in_parts[n].entries if n in self._in_parts else (n,))]
+        arrays = [n for name, rule in rules.items() for n in rule.names_here(wanted[name])]
+        needed = [entry for n in arrays for entry in self._entries_of(n)]
+        used = {entry for rule in rules.values() for n in rule.names for entry in self._entries_of(n)}
         placed = {
             rule.names[0]: wanted[name]
             for name, rule in rules.items()
@@ -98,9 +99,9 @@ class OrbaxTree(Mapping[str, Any]):
             for item, folder in self._folders.items():
                 structure = jax.tree.structure(self._trees[item], is_leaf=_is_type)
                 names = [name for name, _ in self._named(self._trees[item], item)]
-                kept = set(names).intersection(needed)
-                if not kept:
+                if not used.intersection(names):
                     continue
+                kept = set(names).intersection(needed)  # none perhaps, but the processes restore together
                 types = [self._entries[n] if n in kept else ocp.PLACEHOLDER for n in names]
                 arguments = [argument(n) for n in names]
                 with _reading(folder):
@@ -112,6 +113,9 @@ class OrbaxTree(Mapping[str, Any]):
                 result.update((n, x) for n, x in zip(names, structure.flatten_up_to(read), strict=True) if n in kept)
         result |= {n: self._in_parts[n].whole(result) for n in arrays if n in self._in_parts}
         return {n: x if isinstance(x, jax.Array) else np.asarray(x) for n, x in result.items()}
+
+    def _entries_of(self, name: str) -> tuple[str, ...]:
+        return self._in_parts[name].entries if name in self._in_parts else (name,)
 
     def _named(self, tree: Any, item: str) -> list[tuple[str, Any]]:
         """Return the types of a tree with their names."""

@@ -13,6 +13,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
+from mpmd_trace.backend.stacked import Pieces, PiecesType
 from mpmd_trace.diagnostics.messages import Diagnostic, MpmdError
 
 _T = TypeVar("_T")
@@ -73,12 +74,27 @@ class Rule:
         own, inner = shape[:at] + shape[at + 1 :], index[:at] + index[at + 1 :]
         return np.stack([np.asarray(self._of(stored[name], own)[inner]) for name in self.names[index[at]]], at)
 
-    def problems(self, stored: Mapping[str, Any], names: Iterable[str], spec: Any, *, cast: bool) -> list[str]:
-        """Return what is wrong with what is stored under `names` for an array like `spec`; no data is read."""
+    def names_here(self, spec: Any) -> tuple[str, ...]:
+        """Return what this process reads for an array like `spec`: of stacked layers those on its devices."""
+        is_cut = isinstance(spec, PiecesType | Pieces)
+        layers: set[int] = set()
+        for start, part in zip(spec.bounds, spec.parts, strict=False) if is_cut else [(0, spec)]:
+            if (sharding := getattr(part, "sharding", None)) is None:
+                return self.names
+            for index in sharding.addressable_devices_indices_map(tuple(part.shape)).values():
+                if not self.is_stacked:
+                    return self.names
+                axis = self.axis or 0
+                first, last, _ = index[axis].indices(part.shape[axis])
+                layers.update(range(start + first, start + last))
+        return tuple(name for i, name in enumerate(self.names) if i in layers)
+
+    def problems(self, stored: Mapping[str, Any], spec: Any, *, cast: bool) -> list[str]:
+        """Return what is wrong with what this process reads for an array like `spec`; no data is read."""
         shape, at = tuple(spec.shape), self.axis or 0
         own = shape[:at] + shape[at + 1 :] if self.is_stacked else shape
         result = []
-        for name in names:
+        for name in self.names_here(spec):
             x = stored[name]
             there = f"{name or 'the value'} is stored as {x.dtype}{list(x.shape)}"
             try:
