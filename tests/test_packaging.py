@@ -19,11 +19,11 @@ PROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
 #: The files that may import what an extra brings.
 EXTRAS = {
     "equinox": ("src/mpmd_trace/equinox/",),
-    "flax": ("src/mpmd_trace/linen/", "src/mpmd_trace/nnx/", "src/mpmd_trace/api/foreign_files.py"),
+    "flax": ("src/mpmd_trace/linen/", "src/mpmd_trace/nnx/", "src/mpmd_trace/api/checkpoints/formats.py"),
     "typer": ("cli/",),
     "rich": ("cli/", "src/mpmd_trace/diagnostics/progress.py"),
     "matplotlib": ("src/mpmd_trace/report/curves.py", "src/mpmd_trace/schedules/_picture.py"),
-    "orbax": ("src/mpmd_trace/api/saving.py", "src/mpmd_trace/api/checkpoints.py"),
+    "orbax": ("src/mpmd_trace/api/checkpoints/saving.py", "src/mpmd_trace/api/checkpoints/orbax_handler.py"),
 }
 #: What comes with a dependency: with jaxlib, with Matplotlib.
 BROUGHT = {"ml_dtypes", "PIL"}

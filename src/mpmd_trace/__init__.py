@@ -24,6 +24,8 @@ if TYPE_CHECKING:
     from mpmd_trace import schedules as schedules
     from mpmd_trace import scheduling as scheduling
     from mpmd_trace import stages as stages
+    from mpmd_trace.api.checkpoints.restoring import restore as restore
+    from mpmd_trace.api.checkpoints.saving import save as save
     from mpmd_trace.api.config import make_config as make_config
     from mpmd_trace.api.exit import shutdown as shutdown
     from mpmd_trace.api.filter_jit import filter_jit as filter_jit
@@ -35,8 +37,6 @@ if TYPE_CHECKING:
     from mpmd_trace.api.processes import fetch as fetch
     from mpmd_trace.api.processes import initialize as initialize
     from mpmd_trace.api.program import Program as Program
-    from mpmd_trace.api.saving import restore as restore
-    from mpmd_trace.api.saving import save as save
     from mpmd_trace.config import MeshOfInput as MeshOfInput
     from mpmd_trace.diagnostics.messages import MpmdError as MpmdError
     from mpmd_trace.diagnostics.messages import MpmdWarning as MpmdWarning
@@ -64,7 +64,8 @@ _NAMES = {
     "api.placing": "abstract create place",
     "api.processes": "fetch initialize",
     "api.program": "Program",
-    "api.saving": "restore save",
+    "api.checkpoints.restoring": "restore",
+    "api.checkpoints.saving": "save",
     "config": "MeshOfInput",
     "diagnostics.messages": "MpmdError MpmdWarning",
     "frontend.gradients": "value_and_grad",

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-from mpmd_trace.api.checkpoints import checkpoint_handler
-from mpmd_trace.api.safetensors import save_safetensors
-from mpmd_trace.api.saving import restore, save
-from mpmd_trace.api.stored_as import StoredAs
+from mpmd_trace.api.checkpoints.orbax_handler import checkpoint_handler
+from mpmd_trace.api.checkpoints.restoring import restore
+from mpmd_trace.api.checkpoints.safetensors import save_safetensors
+from mpmd_trace.api.checkpoints.saving import save
+from mpmd_trace.api.checkpoints.stored_as import StoredAs
 
 __all__ = ["StoredAs", "checkpoint_handler", "restore", "save", "save_safetensors"]

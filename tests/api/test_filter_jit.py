@@ -175,7 +175,7 @@ def test_saving_keys_small_types_and_overwriting(tmp_path: Path) -> None:
     assert found.pop("name") == from_shapes.pop("name") == tree.pop("name")
     assert_same(found, tree)
     assert_same(from_shapes, tree)
-    with pytest.raises(MpmdError, match=r"was saved as bfloat16\[3\], and float32\[3\] is wanted"):
+    with pytest.raises(MpmdError, match=r"is stored as bfloat16\[3\], and float32\[3\] is wanted"):
         restore(tmp_path / "a", {**tree, "half": jnp.ones(3)})
     with pytest.raises(MpmdError, match="there is no array to save"):
         save(tmp_path / "c", {"a": 1})

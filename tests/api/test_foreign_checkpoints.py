@@ -176,8 +176,8 @@ def test_what_is_not_there_or_does_not_fit(tmp_path: Path) -> None:
     like = {"params": [{"w": jnp.zeros((2, 2)), "b": x["b"].astype(jnp.bfloat16)} for x in params()]}
     with pytest.raises(mt.MpmdError) as error:
         mt.restore(tmp_path / "c", like)
-    assert "params.0.w is stored as float32[4, 4], and [2, 2] is wanted" in str(error.value)
-    assert "params.0.b is stored as float32[4], and bfloat16 is wanted; restore(..., cast=True)" in str(error.value)
+    assert "params.0.w is stored as float32[4, 4], and float32[2, 2] is wanted" in str(error.value)
+    assert "params.0.b is stored as float32[4], and bfloat16[4] is wanted; restore(..., cast=True)" in str(error.value)
     like = {"params": [{"w": x["w"], "b": x["b"].astype(jnp.bfloat16)} for x in params()]}
     assert mt.restore(tmp_path / "c", like, cast=True)["params"][3]["b"].dtype == jnp.bfloat16
     (tmp_path / "empty").mkdir()
@@ -373,7 +373,7 @@ def test_layers_that_processes_wrote_in_pieces_are_restored_under_other_names(
     """A job of several processes writes each piece of stacked layers under a name of its own."""
     w = np.arange(4 * WIDTH * 3, dtype=np.float32).reshape(4, WIDTH, 3)
     pieces = mt.stages.Pieces((0, 1, 4), [jnp.asarray(w[:1]), jnp.asarray(w[1:])], 0)
-    monkeypatch.setattr("mpmd_trace.api.saved_arrays.current", object)
+    monkeypatch.setattr("mpmd_trace.api.checkpoints.entries.current", object)
     mt.save(tmp_path / "saved", {"blocks": {"w": pieces}, "nothing": jnp.zeros((0, 3)), "step": 7})
     monkeypatch.undo()
     names = {
@@ -399,7 +399,7 @@ def test_folders_of_save_side_by_side(tmp_path: Path, monkeypatch: pytest.Monkey
     """They are items: arrays in pieces, and those without elements, are read with the name of the folder in front."""
     w = np.arange(6 * WIDTH, dtype=np.float32).reshape(6, WIDTH)
     if in_pieces:
-        monkeypatch.setattr("mpmd_trace.api.saved_arrays.current", object)
+        monkeypatch.setattr("mpmd_trace.api.checkpoints.entries.current", object)
     for item, factor in (("weights", 1), ("average", 3)):
         x = factor * w
         pieces = mt.stages.Pieces((0, 2, 6), [jnp.asarray(x[:2]), jnp.asarray(x[2:])], 0)

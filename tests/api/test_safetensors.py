@@ -247,7 +247,7 @@ def test_mistakes(tmp_path: Path) -> None:
     with pytest.raises(mt.MpmdError, match=r"model has no layer\.0\.weights; it has layer\.0\.weight"):
         mt.restore(folder, {"layer": [{"weights": jnp.zeros((2, 3))}]})
     with pytest.raises(
-        mt.MpmdError, match=r"is stored as float32\[2, 3\], which gives \[3, 2\] here, and \[2, 3\] is wanted"
+        mt.MpmdError, match=r"is stored as float32\[2, 3\], which gives \[3, 2\] here, and float32\[2, 3\] is wanted"
     ):
         mt.restore(folder, {"w": jnp.zeros((2, 3))}, names={"w": StoredAs("layer.0.weight", transpose=True)})
     data = (folder / "model.safetensors").read_bytes()

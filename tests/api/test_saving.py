@@ -244,3 +244,11 @@ def test_processes_that_write_one_file_do_not_mix(tmp_path: Path) -> None:
         assert seen in (b"a" * 100_000, b"b" * 100_000, b"c" * 100_000)
     assert [one.returncode for one in running] == [0, 0, 0]
     assert os.listdir(tmp_path) == ["file"]
+
+
+def test_a_number_that_does_not_fit_is_an_error(tmp_path: Path) -> None:
+    mt.save(tmp_path / "state", {"a": jnp.ones(2), "rate": 0.5, "count": 2.0})
+    like = {"a": jnp.zeros(2), "rate": 1.0, "count": 1}
+    assert mt.restore(tmp_path / "state", like) == {"a": pytest.approx(1), "rate": 0.5, "count": 2}
+    with pytest.raises(MpmdError, match=r"\['rate'\] is stored as 0\.5, which is no int"):
+        mt.restore(tmp_path / "state", {**like, "rate": 1})

@@ -111,7 +111,7 @@ class _Slow:
 
 def save(fails: bool, path: str, x: Any) -> None:
     import mpmd_trace as mt
-    from mpmd_trace.api import saving
+    from mpmd_trace.api.checkpoints import saving
 
     if fails:
 
@@ -134,7 +134,7 @@ def save(fails: bool, path: str, x: Any) -> None:
 
 def save_tensors(fails: bool, path: str, x: Any) -> None:
     import mpmd_trace as mt
-    from mpmd_trace.api import safetensors
+    from mpmd_trace.api.checkpoints import safetensors
 
     def write(*arguments: object) -> None:
         raise OSError(28, "No space left on device")

@@ -15,7 +15,7 @@ from comparing import ACROSS, SECOND_ALONE, STAGES, UNEQUAL, Places, batch, chec
 from jax.sharding import NamedSharding, PartitionSpec
 
 import mpmd_trace as mt
-from mpmd_trace.api import safetensors_files
+from mpmd_trace.api.checkpoints import safetensors_files
 
 
 @check

@@ -8,12 +8,12 @@ except ImportError as error:
         "mpmd_trace.equinox needs Equinox; install it with: pip install 'mpmd_trace[equinox]'", name=error.name
     ) from None
 
+from mpmd_trace.api.checkpoints.restoring import restore as restore
+from mpmd_trace.api.checkpoints.saving import save as save
 from mpmd_trace.api.filter_jit import filter_jit as filter_jit
 from mpmd_trace.api.placing import abstract as abstract
 from mpmd_trace.api.placing import create as create
 from mpmd_trace.api.placing import place as place
-from mpmd_trace.api.saving import restore as restore
-from mpmd_trace.api.saving import save as save
 from mpmd_trace.equinox._gradients import filter_value_and_grad as filter_value_and_grad
 from mpmd_trace.equinox._layers import NamedFunction as NamedFunction
 from mpmd_trace.equinox._layers import NamedLayer as NamedLayer

@@ -12,10 +12,10 @@ from typing import Any
 import jax
 import numpy as np
 
-from mpmd_trace.api.checkpoint_folders import once
+from mpmd_trace.api.checkpoints.folders import once
+from mpmd_trace.api.checkpoints.safetensors_files import Tensor, check_dtypes, is_there, remove_parts, write
+from mpmd_trace.api.checkpoints.stored_as import Names, Rule, by_name, dotted, resolved
 from mpmd_trace.api.filter_jit import is_dynamic
-from mpmd_trace.api.safetensors_files import Tensor, check_dtypes, is_there, remove_parts, write
-from mpmd_trace.api.stored_as import Names, Rule, by_name, dotted, resolved
 from mpmd_trace.backend.distribution.job import current
 from mpmd_trace.backend.stacked import Pieces, check_not_deleted
 from mpmd_trace.diagnostics.internal import explains_internal_errors

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import contextlib
+from collections.abc import Iterator, Sequence
 from types import SimpleNamespace
 from typing import Any
 
@@ -10,6 +11,7 @@ import jax
 import numpy as np
 
 from mpmd_trace.backend.distribution.job import current
+from mpmd_trace.diagnostics.internal import in_words
 from mpmd_trace.diagnostics.messages import MpmdError
 from mpmd_trace.jax_compat.layouts import elsewhere
 
@@ -21,6 +23,23 @@ def orbax() -> Any:
     except ImportError as error:
         raise MpmdError("saving and restoring need orbax; install it with: pip install 'mpmd_trace[train]'") from error
     return ocp
+
+
+@contextlib.contextmanager
+def working(doing: str, hint: str = "", *, together: bool = False) -> Iterator[None]:
+    """While another library does something; its errors, tensorstore's and the system's become `MpmdError`.
+
+    hint: what else to say of them.
+    together: whether the processes of a job wait for each other in it, so that an error of one is one of all.
+    """
+    job = current() if together else None
+    try:
+        with job.peers.telling(f"to {doing}") if job is not None else contextlib.nullcontext():
+            yield
+    except MpmdError:
+        raise
+    except Exception as error:
+        raise MpmdError(f"cannot {doing}{hint}: {in_words(error)}") from error
 
 
 def checkpointer_of_job() -> Any:

@@ -1,26 +1,29 @@
-"""What others have written: trees of orbax, leaves of Equinox, states of Flax; each as arrays by name."""
+"""What is in files and folders: trees of orbax, leaves of Equinox, states of Flax; each as arrays by name."""
 
 from __future__ import annotations
 
 import ast
+import collections
 import contextlib
 import dataclasses
+import functools
 import math
 import os
 import pathlib
 import re
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any, BinaryIO
 
 import jax
 import numpy as np
+from jax.sharding import NamedSharding
 
-from mpmd_trace.api.checkpoint_folders import has_checksums
-from mpmd_trace.api.checkpoints import checkpointer_of_job, orbax
+from mpmd_trace.api.checkpoints.entries import NUMBER, Parts, Saved, is_here, rows_here, saved_arrays
+from mpmd_trace.api.checkpoints.folders import has_checksums
+from mpmd_trace.api.checkpoints.orbax_handler import checkpointer_of_job, orbax, working
+from mpmd_trace.api.checkpoints.stored_as import Rule, by_name, dotted
 from mpmd_trace.api.filter_jit import is_dynamic
-from mpmd_trace.api.saved_arrays import Saved, saved_arrays
-from mpmd_trace.api.stored_as import Rule, by_name, dotted
-from mpmd_trace.diagnostics.internal import in_words
+from mpmd_trace.backend.stacked import PiecesType
 from mpmd_trace.diagnostics.messages import MpmdError
 
 _METADATA = "_METADATA"
@@ -39,30 +42,40 @@ class OrbaxTree(Mapping[str, Any]):
 
     Its values have the types of what is stored and no data; `read` reads them.  Where a step has several items, their
     names come first.
+
+    Args:
+        path: the folder.
+        rename: returns the name here of what is called so there.
     """
 
-    def __init__(self, path: str, like: Any) -> None:
-        #: The names here of what `save` names by its path.
-        self._known = {jax.tree_util.keystr(p): dotted(p) for p, _ in jax.tree_util.tree_leaves_with_path(like)}
+    def __init__(self, path: str, rename: Callable[[str], str]) -> None:
+        self._path = path
         self._folders = _folders(path)
         #: The names of the items, if there are several.
         self.item_names = tuple(name for name in self._folders if name)
-        self._trees: dict[str, Any] = {}
-        #: What is stored, and of that the parts of arrays that `save` wrote in parts.
+        #: What `save` wrote as numbers, which are not arrays.
+        self.numbers: set[str] = set()
+        #: The names of the leaves of each folder, and its structure.
+        self._leaves: dict[str, tuple[list[str], Any]] = {}
+        #: What is stored, and of that the arrays that `save` wrote in parts.
         self._entries: dict[str, Any] = {}
         self._in_parts: dict[str, Saved] = {}
         types: list[tuple[str, Any]] = []
         for item, folder in self._folders.items():
-            tree = self._trees[item] = _tree(folder)
+            tree = _tree(folder)
+            flat = jax.tree_util.tree_leaves_with_path(tree, is_leaf=_is_type)
             # `save` knows no items, so their names come in front of what its names say.
-            entries = by_name((name, _without_data(one)) for name, one in self._named(tree, "") if _is_type(one))
-            self._entries |= {_in_item(item, name): one for name, one in entries.items()}
-            for path, saved in saved_arrays(entries).items():
-                name = _in_item(item, _in_dots(path, self._known))
-                types.append((name, _without_data(saved)))
-                if saved.entries != (path,):
-                    parts = tuple(_in_item(item, entry) for entry in saved.entries)
-                    self._in_parts[name] = dataclasses.replace(saved, entries=parts)
+            named = [(dotted(p), rename(dotted(p)), one) for p, one in flat]
+            self._leaves[item] = [_in_item(item, n) for _, n, _ in named], jax.tree.structure(tree, is_leaf=_is_type)
+            self.numbers |= {_in_item(item, n) for there, n, _ in named if there.startswith(NUMBER) and there != n}
+            entries = by_name((n, _without_data(one)) for _, n, one in named if _is_type(one))
+            self._entries |= {_in_item(item, n): one for n, one in entries.items()}
+            for there, one in saved_arrays(entries).items():
+                name = _in_item(item, rename(there))
+                types.append((name, _without_data(one)))
+                if isinstance(one, Saved):
+                    parts = tuple(_in_item(item, entry) for entry in one.entries)
+                    self._in_parts[name] = dataclasses.replace(one, entries=parts)
         self._types = by_name(types)
 
     def __getitem__(self, name: str) -> Any:
@@ -74,73 +87,77 @@ class OrbaxTree(Mapping[str, Any]):
     def __len__(self) -> int:
         return len(self._types)
 
-    def read(self, rules: Mapping[str, Rule], wanted: Mapping[str, Any]) -> dict[str, Any]:
-        """Return what these rules need: on its devices what is stored as it is wanted, and else arrays of NumPy."""
+    def read(self, rules: Mapping[str, Rule], wanted: Mapping[str, Any], *, where_saved: bool) -> dict[str, Any]:
+        """Return what these rules need in this process: on its devices if it is stored as it is wanted there.
+
+        Else it is an array of NumPy, or the `Parts` of one.
+
+        Args:
+            rules: how what is wanted is stored.
+            wanted: its types.
+            where_saved: whether arrays without a sharding go to the devices that they were on.
+        """
         ocp = orbax()
-        arrays = [n for name, rule in rules.items() for n in rule.names_here(wanted[name])]
-        needed = [entry for n in arrays for entry in self._entries_of(n)]
-        used = {entry for rule in rules.values() for n in rule.names for entry in self._entries_of(n)}
-        placed = {
-            rule.names[0]: wanted[name]
-            for name, rule in rules.items()
-            if rule.is_plain and needed.count(rule.names[0]) == 1 and _is_placed(wanted[name])
-            # Orbax would convert a number to a dtype that it does not fit.
-            if wanted[name].shape or wanted[name].dtype == self._types[rule.names[0]].dtype
-        }
-
-        def argument(name: str) -> Any:
-            spec = placed.get(name)
-            if spec is None:
-                return ocp.RestoreArgs(restore_type=np.ndarray)
-            return ocp.ArrayRestoreArgs(sharding=spec.sharding, global_shape=spec.shape, dtype=spec.dtype)
-
-        result: dict[str, Any] = {}
-        with checkpointer_of_job() as checkpointer:
+        uses = collections.Counter(n for rule in rules.values() for n in rule.names)
+        #: How each entry is read.  What only other processes need is not.
+        arguments: dict[str, Any] = {}
+        bare: list[str] = []
+        for name, rule in rules.items():
+            for n in rule.names_here(wanted[name]):
+                is_same = rule.is_plain and uses[n] == 1
+                for entry, target in self._targets(n, wanted[name], is_same=is_same):
+                    arguments[entry] = ocp.RestoreArgs(restore_type=np.ndarray)
+                    # Orbax would convert a number to a dtype that it does not fit.
+                    if target is None or not (target.shape or target.dtype == self._entries[entry].dtype):
+                        continue
+                    if isinstance(target.sharding, NamedSharding):
+                        arguments[entry] = ocp.ArrayRestoreArgs(
+                            sharding=target.sharding, global_shape=target.shape, dtype=target.dtype
+                        )
+                    elif where_saved and target.sharding is None and n not in self.numbers:
+                        arguments[entry] = ocp.RestoreArgs(restore_type=jax.Array, dtype=target.dtype)
+                        bare.append(name or "the value")
+        hint = " (it may be damaged)"
+        if bare:
+            hint = f" (the type of {bare[0]} has no sharding: give it one of the devices there are)"
+        used = {entry for n in uses for entry in (self._in_parts[n].entries if n in self._in_parts else (n,))}
+        read: dict[str, Any] = {}
+        with checkpointer_of_job() as checkpointer, working(f"restore from {self._path}", hint, together=True):
             for item, folder in self._folders.items():
-                structure = jax.tree.structure(self._trees[item], is_leaf=_is_type)
-                names = [name for name, _ in self._named(self._trees[item], item)]
-                if not used.intersection(names):
+                names, structure = self._leaves[item]
+                if used.isdisjoint(names):
                     continue
-                kept = set(names).intersection(needed)  # none perhaps, but the processes restore together
-                types = [self._entries[n] if n in kept else ocp.PLACEHOLDER for n in names]
-                arguments = [argument(n) for n in names]
-                with _reading(folder):
-                    read = checkpointer.restore(
-                        folder,
-                        item=jax.tree.unflatten(structure, types),
-                        restore_args=jax.tree.unflatten(structure, arguments),
-                    )
-                result.update((n, x) for n, x in zip(names, structure.flatten_up_to(read), strict=True) if n in kept)
-        result |= {n: self._in_parts[n].whole(result) for n in arrays if n in self._in_parts}
-        return {n: x if isinstance(x, jax.Array) else np.asarray(x) for n, x in result.items()}
+                types = [self._entries[n] if n in arguments else ocp.PLACEHOLDER for n in names]
+                how = [arguments.get(n, ocp.RestoreArgs()) for n in names]
+                unflatten = functools.partial(jax.tree.unflatten, structure)
+                restored = checkpointer.restore(folder, item=unflatten(types), restore_args=unflatten(how))
+                read.update(zip(names, structure.flatten_up_to(restored), strict=True))
+        read = {n: x if isinstance(x, jax.Array) else np.asarray(x) for n, x in read.items() if n in arguments}
+        for name, rule in rules.items():
+            for n in rule.names_here(wanted[name]):
+                if n in self._in_parts:
+                    parts = Parts(self._in_parts[n], read)
+                    read[n] = parts if rule.is_plain and uses[n] == 1 else parts.whole
+        return read
 
-    def _entries_of(self, name: str) -> tuple[str, ...]:
-        return self._in_parts[name].entries if name in self._in_parts else (name,)
+    def _targets(self, name: str, spec: Any, *, is_same: bool) -> list[tuple[str, Any]]:
+        """Return the entries of an array that this process needs, with their types where they are wanted as they are.
 
-    def _named(self, tree: Any, item: str) -> list[tuple[str, Any]]:
-        """Return the types of a tree with their names."""
-        flat = jax.tree_util.tree_leaves_with_path(tree, is_leaf=_is_type)
-        names = [_in_dots(dotted(path), self._known) for path, _ in flat]
-        return [(_in_item(item, name), one) for name, (_, one) in zip(names, flat, strict=True)]
+        is_same: whether that goes for the whole array, whose type is `spec`, which is all that needs it.
+        """
+        saved = self._in_parts.get(name)
+        if saved is None:
+            return [(name, spec if is_same and not isinstance(spec, PiecesType) else None)]
+        if not is_same:
+            return [(entry, None) for entry in saved.entries]
+        if isinstance(spec, PiecesType) and (spec.axis, spec.bounds) == (saved.axis, saved.bounds):
+            return [(entry, part) for entry, part in zip(saved.entries, spec.parts, strict=True) if is_here(part)]
+        return [(entry, None) for entry in saved.entries_of(rows_here(spec, saved.axis))]
 
 
 def _in_item(item: str, name: str) -> str:
     """Return the name with that of its item in front."""
     return f"{item}.{name}" if item and name else item or name
-
-
-def _is_placed(spec: Any) -> bool:
-    sharding = getattr(spec, "sharding", None)
-    return isinstance(sharding, jax.sharding.NamedSharding) and bool(sharding.addressable_devices)
-
-
-@contextlib.contextmanager
-def _reading(path: str) -> Iterator[None]:
-    """While another library reads; its errors become `MpmdError`."""
-    try:
-        yield
-    except Exception as error:
-        raise MpmdError(f"cannot restore from {path}: {in_words(error)}") from error
 
 
 def _folders(path: str) -> dict[str, str]:
@@ -180,7 +197,7 @@ def _tree(folder: str) -> Any:
     """Return the tree of the types of what is stored, from orbax's metadata (whose form depends on its version)."""
     # The handler alone: a checkpointer warns of items of a manager, which have no metadata of a whole checkpoint.
     ocp = orbax()
-    with _reading(folder), contextlib.closing(ocp.PyTreeCheckpointHandler()) as handler:
+    with working(f"restore from {folder}"), contextlib.closing(ocp.PyTreeCheckpointHandler()) as handler:
         metadata = handler.metadata(pathlib.Path(folder))
     return getattr(metadata, "tree", metadata)
 
@@ -205,9 +222,12 @@ def is_ours(path: str, like: Any) -> bool:
     return any(_PREFIX.sub("", name, count=1) in paths for name in tree)
 
 
-def _in_dots(name: str, known: Mapping[str, str]) -> str:
-    """Return the name of an array that `save` wrote, `['layers'][0].w`, with dots; others as they are."""
-    path = name.removeprefix("number ")
+def in_dots(name: str, known: Mapping[str, str]) -> str:
+    """Return the name of an array that `save` wrote, `['layers'][0].w`, with dots; others as they are.
+
+    known: the names with dots of what is wanted, by the names that `save` gives.
+    """
+    path = name.removeprefix(NUMBER)
     if path in known:
         return known[path]
     keys = list(_KEY.finditer(path))
@@ -277,6 +297,6 @@ def flax_state(path: str) -> dict[str, Any]:
         raise MpmdError(f"{path} may be a file of Flax; to read it: pip install 'mpmd_trace[flax]'") from error
     with open(path, "rb") as file:
         data = file.read()
-    with _reading(path):
+    with working(f"restore from {path}"):
         state = serialization.msgpack_restore(data)
     return by_name((dotted(p), np.asarray(x)) for p, x in jax.tree_util.tree_leaves_with_path(state))

@@ -13,7 +13,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from mpmd_trace.backend.stacked import Pieces, PiecesType
+from mpmd_trace.api.checkpoints.entries import is_here, rows_here
 from mpmd_trace.diagnostics.messages import Diagnostic, MpmdError
 
 _T = TypeVar("_T")
@@ -76,25 +76,17 @@ class Rule:
 
     def names_here(self, spec: Any) -> tuple[str, ...]:
         """Return what this process reads for an array like `spec`: of stacked layers those on its devices."""
-        is_cut = isinstance(spec, PiecesType | Pieces)
-        layers: set[int] = set()
-        for start, part in zip(spec.bounds, spec.parts, strict=False) if is_cut else [(0, spec)]:
-            if (sharding := getattr(part, "sharding", None)) is None:
-                return self.names
-            for index in sharding.addressable_devices_indices_map(tuple(part.shape)).values():
-                if not self.is_stacked:
-                    return self.names
-                axis = self.axis or 0
-                first, last, _ = index[axis].indices(part.shape[axis])
-                layers.update(range(start + first, start + last))
+        if not self.is_stacked:
+            return self.names if is_here(spec) else ()
+        layers = {layer for first, last in rows_here(spec, self.axis or 0) for layer in range(first, last)}
         return tuple(name for i, name in enumerate(self.names) if i in layers)
 
-    def problems(self, stored: Mapping[str, Any], spec: Any, *, cast: bool) -> list[str]:
-        """Return what is wrong with what this process reads for an array like `spec`; no data is read."""
+    def problems(self, stored: Mapping[str, Any], names: Iterable[str], spec: Any, *, cast: bool) -> list[str]:
+        """Return what is wrong with what is stored under `names` for an array like `spec`; no data is read."""
         shape, at = tuple(spec.shape), self.axis or 0
         own = shape[:at] + shape[at + 1 :] if self.is_stacked else shape
         result = []
-        for name in self.names_here(spec):
+        for name in names:
             x = stored[name]
             there = f"{name or 'the value'} is stored as {x.dtype}{list(x.shape)}"
             try:
@@ -104,9 +96,9 @@ class Rule:
                 continue
             if tuple(actual.shape) != own:
                 how = "" if actual is x else f", which gives {list(actual.shape)} here"
-                result.append(f"{there}{how}, and {list(own)} is wanted")
+                result.append(f"{there}{how}, and {spec.dtype}{list(own)} is wanted")
             elif x.dtype != spec.dtype and not cast and not _is_number(x, spec):
-                result.append(f"{there}, and {spec.dtype} is wanted; restore(..., cast=True) converts it")
+                result.append(f"{there}, and {spec.dtype}{list(own)} is wanted; restore(..., cast=True) converts it")
         return result
 
     def _of(self, x: Any, shape: tuple[int, ...]) -> Any:

@@ -1,0 +1,1 @@
+"""Checkpoints: saving, restoring, and the formats of other libraries."""

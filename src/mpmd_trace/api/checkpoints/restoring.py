@@ -1,0 +1,239 @@
+"""Reading checkpoints, those of `save` and those of others, onto the meshes of a program."""
+
+from __future__ import annotations
+
+import dataclasses
+import functools
+import os
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import jax
+import numpy as np
+from jax.sharding import SingleDeviceSharding
+
+from mpmd_trace.api.checkpoints.entries import NUMBER, Parts
+from mpmd_trace.api.checkpoints.folders import check, complete
+from mpmd_trace.api.checkpoints.formats import OrbaxTree, equinox_leaves, flax_state, in_dots, is_equinox, is_ours
+from mpmd_trace.api.checkpoints.safetensors_files import SafetensorsFiles, is_safetensors
+from mpmd_trace.api.checkpoints.stored_as import Names, Rule, by_name, converted, dotted, missing, resolved
+from mpmd_trace.api.compiled import Compiled
+from mpmd_trace.api.filter_jit import is_dynamic
+from mpmd_trace.api.placing import abstract
+from mpmd_trace.backend.stacked import Pieces, PiecesType
+from mpmd_trace.diagnostics.internal import explains_internal_errors
+from mpmd_trace.diagnostics.messages import Diagnostic, MpmdError
+from mpmd_trace.frontend.errors import warn
+from mpmd_trace.jax_compat.layouts import elsewhere, put
+from mpmd_trace.jax_compat.tracing import is_key, key_implementation
+
+#: For how many missing names similar ones are looked for.
+_EXPLAINED = 8
+
+
+@explains_internal_errors
+def restore(
+    path: str | os.PathLike[str],
+    like: Any,
+    argnums: int | Sequence[int] = 0,
+    *,
+    verify: bool = True,
+    names: Names | None = None,
+    cast: bool = False,
+) -> Any:
+    """Read what was saved at `path`, with each array placed as in `like`.
+
+    Args:
+        path: a folder that `save` wrote; or what others did: a tree of orbax, a step of its `CheckpointManager` or all
+            steps (the last one counts), a file or folder of safetensors, a file of `eqx.tree_serialise_leaves` or of
+            `flax.serialization.to_bytes`.
+        like: a pytree of the saved structure with arrays or `jax.ShapeDtypeStruct`s, whose shardings count
+            and whose other leaves are kept, numbers excepted; or a compiled program, for its arguments at `argnums`.
+            What was saved as a number may be an array here.
+        argnums: see `abstract`; only for a compiled program.
+        verify: whether to read all files first and verify the checksums that `save` has written.
+        names: what arrays are called there, where it is not the same: for patterns (regular expressions) of names
+            here, such as `layers.0.weight`, a name there or `StoredAs`.
+        cast: whether arrays may be stored in other dtypes, and are converted.
+
+    Raises:
+        MpmdError: when orbax or the folder is missing, something in it is damaged, or the arrays have other names,
+            shapes or dtypes.
+    """
+    path = complete(os.path.realpath(path))
+    if not os.path.exists(path):
+        raise MpmdError(f"there is no folder {path} to restore from")
+    if verify and os.path.isdir(path):
+        check(path)
+    is_program = isinstance(like, Compiled)
+    tree = abstract(like, argnums) if is_program else like
+    flat, structure = jax.tree_util.tree_flatten_with_path(tree)
+    # What `save` wrote is called by its path, and all of it is wanted.
+    is_own = not (names or cast or is_safetensors(path)) and is_ours(path, tree)
+    named = [(jax.tree_util.keystr(p) if is_own else dotted(p), x) for p, x in flat]
+    numbers = {name for name, x in named if type(x) in (int, float, complex)}
+    wanted = by_name((name, _data_type(x)) for name, x in named if is_dynamic(x) or name in numbers)
+    source = _source(path, flat, wanted, names, is_own=is_own)
+    saved_numbers = source.numbers if isinstance(source, OrbaxTree) else set()
+    if is_own:  # numbers stay that are part of a program, or not there
+        kept = {n for n in numbers if is_program or n not in source or source[n].shape}
+        wanted = {name: spec for name, spec in wanted.items() if name not in kept}
+        rules = resolved(wanted, None)
+    else:
+        rules = _in_item(resolved(wanted, names), source)
+    used = {n for rule in rules.values() for n in rule.names}
+    unused = [n for n in source if n not in used]
+    absent = [n for rule in rules.values() for n in rule.names if n not in source]
+    problems = [missing(n, source if i < _EXPLAINED else (), path) for i, n in enumerate(absent)]
+    if is_own:
+        problems += [f"{path} has {n or 'a value'}, which is not wanted" for n in unused if n not in saved_numbers]
+    for name, rule in rules.items():
+        # Of numbers the value counts, when it is read.
+        is_number = not wanted[name].shape and (rule.names[0] in saved_numbers or (is_own and name in numbers))
+        if not is_number and all(n in source for n in rule.names):
+            # All processes find the same, but where each may have the files of what it reads alone.
+            looked_at = rule.names if isinstance(source, OrbaxTree) else rule.names_here(wanted[name])
+            problems += rule.problems(source, looked_at, wanted[name], cast=cast)
+    if problems:
+        raise MpmdError([Diagnostic("error", p) for p in dict.fromkeys(problems)])
+    if unused and not is_own:
+        more = f" and {len(unused) - 3} more" if len(unused) > 3 else ""
+        warn(f"{path} also has {', '.join(unused[:3])}{more}, which nothing here takes")
+    arrays = source
+    if isinstance(source, OrbaxTree):
+        arrays = source.read(rules, wanted, where_saved=is_own and not is_program)
+    leaves = []
+    for name, leaf in named:
+        if name not in wanted:
+            leaves.append(leaf)
+            continue
+        stored = _Stored(name, rules[name], arrays, cast=cast, on_host=is_program)
+        if name not in numbers:
+            leaves.append(_restored(leaf, wanted[name], stored, wanted[name].shape))
+        elif is_own and name not in saved_numbers:  # a count that was an array when it was saved
+            leaves.append(jax.numpy.asarray(rules[name].read(arrays, (), ())))
+        else:
+            leaves.append(type(leaf)(stored.read((), (), wanted[name]).item()))
+    return jax.tree.unflatten(structure, leaves)
+
+
+def _source(path: str, flat: Any, wanted: Mapping[str, Any], names: Names | None, *, is_own: bool) -> Mapping[str, Any]:
+    """Return what is stored, by name."""
+    if is_own:
+        return OrbaxTree(path, lambda name: name.removeprefix(NUMBER))
+    if is_safetensors(path):
+        return SafetensorsFiles(path)
+    if os.path.isdir(path):
+        known = {jax.tree_util.keystr(p): dotted(p) for p, _ in flat}
+        return OrbaxTree(path, functools.partial(in_dots, known=known))
+    if is_equinox(path):
+        if names:
+            raise MpmdError(f"{path} has the leaves of a model in their order and no names: leave out names=")
+        return equinox_leaves(path, [(dotted(p), x) for p, x in flat], wanted)
+    return flax_state(path)
+
+
+def _in_item(rules: dict[str, Rule], source: Mapping[str, Any]) -> dict[str, Rule]:
+    """Return the rules with the names that are there: those of one item of several, and of variables of Flax."""
+    items = source.item_names if isinstance(source, OrbaxTree) else ()
+    for prefix in ("", *(f"{item}." for item in items)):
+        result = {}
+        for name, rule in rules.items():
+            there = [known for n in rule.names if (known := _there(prefix + n, source)) is not None]
+            if len(there) < len(rule.names):
+                break
+            result[name] = dataclasses.replace(rule, names=tuple(there))
+        else:
+            return result
+    return rules
+
+
+def _there(name: str, source: Mapping[str, Any]) -> str | None:
+    """Return the name under which something is stored: variables of Flax are so with and without `.value`."""
+    return next((n for n in (name, f"{name}.value", name.removesuffix(".value")) if n in source), None)
+
+
+def _data_type(leaf: Any) -> jax.ShapeDtypeStruct:
+    """Return the type of what is stored for a leaf: of typed keys their data, of numbers arrays."""
+    if isinstance(leaf, PiecesType | Pieces):
+        return PiecesType(leaf.bounds, [_data_type(part) for part in leaf.parts], leaf.axis)
+    if isinstance(leaf, jax.ShapeDtypeStruct) and not is_key(leaf):
+        return leaf  # with its layout
+    data = jax.ShapeDtypeStruct(np.shape(leaf), leaf.dtype if is_dynamic(leaf) else np.asarray(leaf).dtype)
+    if is_key(leaf):
+        data = jax.eval_shape(jax.random.key_data, data)
+    return jax.ShapeDtypeStruct(data.shape, data.dtype, sharding=getattr(leaf, "sharding", None))
+
+
+@dataclasses.dataclass(frozen=True)
+class _Stored:
+    """A leaf in a checkpoint, which `read` gives in parts.
+
+    Attributes:
+        name: of the leaf.
+        rule: how it is stored.
+        arrays: what is stored, by name; may be views of files.
+        cast: whether it may be converted at a loss.
+        on_host: whether it is one of NumPy where there is no sharding.
+    """
+
+    name: str
+    rule: Rule
+    arrays: Mapping[str, Any]
+    cast: bool
+    on_host: bool
+
+    def placed(self, start: int) -> jax.Array | None:
+        """Return the array, or its part from `start` on, if it was read onto its devices."""
+        array = self.arrays.get(self.rule.names[0]) if self.rule.is_plain else None
+        if isinstance(array, Parts):
+            return array.placed(start)
+        return array if isinstance(array, jax.Array) else None
+
+    def read(self, shape: tuple[int, ...], index: tuple[slice, ...], spec: Any) -> np.ndarray[Any, Any]:
+        """Return a part in memory of its own: JAX would take over that of a file, which may change."""
+        array = self.rule.read(self.arrays, shape, index)
+        if not (shape or self.cast):
+            array = converted(array, spec.dtype, self.name)
+        is_elsewhere = (sharding := getattr(spec, "sharding", None)) and all(
+            device.platform != "cpu" for device in sharding.addressable_devices
+        )
+        return np.require(array, spec.dtype, ["C"] if is_elsewhere else ["C", "O"])
+
+
+def _restored(leaf: Any, spec: Any, stored: _Stored, whole: Sequence[int], at: tuple[int, int] = (0, 0)) -> Any:
+    """Return the array for a leaf; see `_array`."""
+    if isinstance(spec, PiecesType):
+        pieces = zip(leaf.parts, spec.parts, spec.bounds, strict=False)
+        parts = [_restored(part, own, stored, whole, (spec.axis, start)) for part, own, start in pieces]
+        return Pieces(spec.bounds, parts, spec.axis)
+    array = _array(spec, stored, whole, at)
+    return jax.random.wrap_key_data(array, impl=key_implementation(leaf)) if is_key(leaf) else array
+
+
+def _array(spec: Any, stored: _Stored, whole: Sequence[int], at: tuple[int, int]) -> Any:
+    """Return the array like `spec`, of which each process reads what is on its devices.
+
+    It is a part of one of the shape `whole`: along the axis `at[0]`, from `at[1]`.
+    """
+    sharding, (axis, start) = spec.sharding, at
+
+    def read(index: Sequence[slice]) -> np.ndarray[Any, Any]:
+        full = [slice(*one.indices(size)) for one, size in zip(index, spec.shape, strict=True)]
+        if start:
+            full[axis] = slice(full[axis].start + start, full[axis].stop + start)
+        return stored.read(tuple(whole), tuple(full), spec)
+
+    def everything() -> np.ndarray[Any, Any]:
+        return read([slice(None)] * len(spec.shape))
+
+    if sharding is not None and not sharding.addressable_devices:
+        return elsewhere(spec)
+    result = stored.placed(start)
+    if result is None and sharding is None:
+        return everything() if stored.on_host else jax.numpy.asarray(everything())
+    if result is None and isinstance(sharding, SingleDeviceSharding):
+        result = jax.device_put(everything(), sharding)
+    elif result is None:
+        result = jax.make_array_from_callback(tuple(spec.shape), sharding, read, dtype=spec.dtype)
+    return put(result, spec) if sharding is not None and sharding.is_fully_addressable else result
