@@ -12,7 +12,7 @@ from mpmd_trace.backend.dtypes import dtype_of, tensor_type
 from mpmd_trace.backend.plan import Free, Instruction, Place, Plan, ProgramSpec, Run, Slot, Transfer
 from mpmd_trace.diagnostics.messages import MpmdError
 from mpmd_trace.diagnostics.spelling import unquote
-from mpmd_trace.ir.attributes import Attribute, BoolAttr, DictAttr, StringAttr, TopologyAttr
+from mpmd_trace.ir.attributes import Attribute, BoolAttr, DictAttr, StringAttr, TopologyAttr, UserOriginAttr
 from mpmd_trace.ir.core import Op, Region, Value
 from mpmd_trace.ir.diagnostics import Diagnostics
 from mpmd_trace.ir.ops import SHARDED_STATE, FragmentCallOp, FuncOp, Module, TransferOp
@@ -111,6 +111,7 @@ class _Planner:
         self.number: dict[Value, int] = {}
         self.costs: dict[Region, float] = {}  # of bodies, which equal functions share
         self.programs: dict[tuple[object, ...], ProgramSpec] = {}
+        self.origins: dict[tuple[UserOriginAttr, ...], tuple[str, tuple[tuple[str, int], ...]]] = {}
         self.signatures: dict[str, tuple[list[str | None], list[int]]] = {}
 
     def plan(self) -> Plan:
@@ -291,9 +292,12 @@ class _Planner:
             out_types = tuple(self.slots[s].place for s in outputs)
             program = ProgramSpec(len(self.programs), op.callee, op.mesh, in_types, out_types, donated)
             self.programs[key] = program
-        label = ", ".join(o.short.replace('"', "") for o in op.origin)
-        origins = tuple((o.name, o.transpose_count) for o in op.origin)
-        return Run(program.number, op.mesh, inputs, outputs, donated, label or "inferred", origins)
+        names = op.origin
+        origin = self.origins.get(names)
+        if origin is None:
+            label = ", ".join(o.short.replace('"', "") for o in names) or "inferred"
+            origin = self.origins[names] = label, tuple((o.name, o.transpose_count) for o in names)
+        return Run(program.number, op.mesh, inputs, outputs, donated, *origin)
 
     def _place_on(self, mesh: str, number: int) -> int:
         """Return the number of the place that a value has as an argument of a program on `mesh`."""

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import functools
 from collections.abc import Callable, Hashable, Iterator, Sequence
-from typing import TypeVar, TypeVarTuple, cast
+from typing import Any, TypeVar, TypeVarTuple
 
 from mpmd_trace.diagnostics.location import UNKNOWN, Location
 from mpmd_trace.ir.core import Block, Op, Region, Value, make_op
@@ -20,14 +20,18 @@ from mpmd_trace.ir.types import Type
 
 T = TypeVar("T")
 Others = TypeVarTuple("Others")
+#: In the place of what is not known yet.
+_MISSING: Any = object()
 
 
 def remembered(region: Region, key: Hashable, make: Callable[[], T]) -> T:
     """`make()`, computed once for this body and key.  `key` may contain other bodies."""
     assert region.frozen, "only frozen bodies remember"
-    if key not in region.memo:
-        region.memo[key] = make()
-    return cast(T, region.memo[key])
+    memo = region.memo
+    result: T = memo.get(key, _MISSING)
+    if result is _MISSING:
+        result = memo[key] = make()
+    return result
 
 
 def remembers(make: Callable[[Region, *Others], T]) -> Callable[[Region, *Others], T]:
@@ -35,7 +39,13 @@ def remembers(make: Callable[[Region, *Others], T]) -> Callable[[Region, *Others
 
     @functools.wraps(make)
     def found(body: Region, *others: *Others) -> T:
-        return remembered(body, (make, *others), lambda: make(body, *others))
+        # What `remembered` does: this is asked of every op of a program again and again.
+        assert body.frozen, "only frozen bodies remember"
+        key = (make, *others)
+        result: T = body.memo.get(key, _MISSING)
+        if result is _MISSING:
+            result = body.memo[key] = make(body, *others)
+        return result
 
     return found
 

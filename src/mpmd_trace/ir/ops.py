@@ -58,7 +58,7 @@ class _WithOrigin(Op):
     @property
     def origin(self) -> tuple[UserOriginAttr, ...]:
         origins = self.props.get("origin")
-        return cast("tuple[UserOriginAttr, ...]", origins.elements) if isinstance(origins, ArrayAttr) else ()
+        return origins.elements if isinstance(origins, ArrayAttr) else ()  # type: ignore[return-value]
 
     @origin.setter
     def origin(self, origins: Iterable[UserOriginAttr]) -> None:
@@ -67,7 +67,7 @@ class _WithOrigin(Op):
     @property
     def mesh(self) -> str:
         """The name of the mesh it runs on."""
-        return cast(StringAttr, self.props["mesh_name"]).value
+        return self.props["mesh_name"].value  # type: ignore[attr-defined,no-any-return]  # `cast` would be a call
 
     @mesh.setter
     def mesh(self, name: str) -> None:
@@ -82,7 +82,8 @@ class _WithOrigin(Op):
     @property
     def is_user(self) -> bool:
         """Whether it has an origin, i.e. contains code that the user named."""
-        return bool(self.origin)
+        origins = self.props.get("origin")
+        return isinstance(origins, ArrayAttr) and len(origins.elements) > 0
 
 
 @op_class
@@ -122,7 +123,7 @@ class FragmentCallOp(_WithOrigin):
 
     @property
     def callee(self) -> str:
-        return cast(SymbolRefAttr, self.props["callee"]).name
+        return self.props["callee"].name  # type: ignore[attr-defined,no-any-return]
 
 
 @op_class
@@ -192,11 +193,11 @@ class TransferOp(Op):
 
     @property
     def source_type(self) -> MeshTensorType:
-        return cast(MeshTensorType, self.operand(0).type)
+        return self._operands[0].value.type  # type: ignore[return-value]
 
     @property
     def target_type(self) -> MeshTensorType:
-        return cast(MeshTensorType, self.results[0].type)
+        return self.results[0].type  # type: ignore[return-value]
 
     @property
     def is_intra_mesh(self) -> bool:

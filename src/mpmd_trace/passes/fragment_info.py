@@ -86,15 +86,17 @@ def set_call_counter(fragment: FragmentOp, value: int | None) -> None:
 
 def merged_call_counters(fragment: FragmentOp) -> tuple[int, int] | None:
     """Return the microbatches of the backward and of the forward that were merged into the fragment."""
-    return _two_numbers(fragment.attrs.get(_MERGED))
+    merged = fragment.attrs.get(_MERGED)
+    return None if merged is None else _two_numbers(merged)
 
 
 def merged_stages(fragment: FragmentOp) -> tuple[int, int] | None:
     """Return the stages of the backward and of the forward that were merged into the fragment, if they differ."""
-    return _two_numbers(fragment.attrs.get(_MERGED_STAGES))
+    merged = fragment.attrs.get(_MERGED_STAGES)
+    return None if merged is None else _two_numbers(merged)
 
 
-def _two_numbers(attribute: Attribute | None) -> tuple[int, int] | None:
+def _two_numbers(attribute: Attribute) -> tuple[int, int] | None:
     elements = attribute.elements if isinstance(attribute, ArrayAttr) else ()
     values = [e.value for e in elements if isinstance(e, IntegerAttr)]
     return (values[0], values[1]) if len(values) == 2 else None

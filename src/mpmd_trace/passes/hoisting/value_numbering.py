@@ -7,6 +7,7 @@ computes of its arguments is looked up once for all fragments that have the body
 from __future__ import annotations
 
 import dataclasses
+import functools
 from collections.abc import Hashable, Iterable, Iterator, Sequence
 from typing import TypeVar, cast
 
@@ -80,11 +81,15 @@ class KnownExpressions:
     slices: tuple[Expression, ...]
 
 
-def counters(fragment: FragmentOp) -> tuple[int, ...]:
+def counters(fragment: FragmentOp) -> frozenset[int]:
     """Return the microbatches that the fragment works on."""
     merged = merged_call_counters(fragment)
-    own = fragment.call_counter
-    return merged if merged is not None else () if own is None else (own,)
+    return _only(fragment.call_counter) if merged is None else frozenset(merged)
+
+
+@functools.lru_cache(maxsize=1 << 16)
+def _only(counter: int | None) -> frozenset[int]:
+    return frozenset() if counter is None else frozenset({counter})
 
 
 def are_of_several(fragments: Iterable[FragmentOp]) -> bool:
@@ -103,7 +108,7 @@ def _of_several(read: Iterable[tuple[T, FragmentOp]]) -> set[T]:
     own = nothing = frozenset[int]()
     for one, fragment in read:
         if fragment is not last:
-            last, own = fragment, frozenset(counters(fragment))
+            last, own = fragment, counters(fragment)
         before = common.get(one)
         if before is None:
             common[one] = own

@@ -68,6 +68,8 @@ def _moved(
     pairs: Sequence[tuple[int, int]],
 ) -> list[int] | None:
     """Return the order nearest to the wanted one that has the pairs, too; None when there is a cycle."""
+    if not pairs:
+        return list(wanted)
     rank = [0] * len(wanted)
     for place, index in enumerate(wanted):
         rank[index] = place

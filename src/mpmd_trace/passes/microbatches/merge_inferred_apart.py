@@ -63,8 +63,13 @@ def _sends(fragment: FragmentOp) -> bool:
 
 
 def _has_microbatches(function: FuncOp) -> bool:
-    counters = {op.call_counter for op in function.body if isinstance(op, FragmentOp)}
-    return len(counters - {None}) > 1
+    first: int | None = None
+    for op in function.body:
+        if isinstance(op, FragmentOp) and (counter := op.call_counter) is not None:
+            if first is not None and counter != first:
+                return True
+            first = counter
+    return False
 
 
 def _allowed_apart(producer: FragmentOp, consumer: FragmentOp, is_next: bool) -> bool:

@@ -50,7 +50,7 @@ def _named_fragments(ops: Iterable[Op]) -> dict[FragmentInfo, list[int]]:
 
 def ordered_pairs(rules: Sequence[ScheduleRule], ops: Sequence[Op]) -> list[tuple[int, int]]:
     """Return the places (first, second) that the rules order; what they name in vain is left out of its rule."""
-    places = _named_fragments(ops)
+    places = _named_fragments(ops) if rules else {}
     pairs: dict[tuple[int, int], None] = {}
     for rule in rules:
         groups = [places[info.canonical] for info in rule.ordered_fragments if info.canonical in places]

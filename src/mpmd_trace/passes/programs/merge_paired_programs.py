@@ -103,7 +103,9 @@ def _pairs(fragments: Iterable[FragmentOp]) -> Iterator[Pair]:
 
 
 def _may_be_one(first: FragmentOp, second: FragmentOp) -> bool:
-    if not (is_forward(first) and is_backward(second)) or (first.attrs.keys() | second.attrs.keys()) - _ATTRIBUTES:
+    if not (is_backward(second) and is_forward(first)):
+        return False
+    if not (_ATTRIBUTES.issuperset(first.attrs) and _ATTRIBUTES.issuperset(second.attrs)):
         return False
     if call_counter(first) != call_counter(second) or not stages_consistent(first, second):
         return False

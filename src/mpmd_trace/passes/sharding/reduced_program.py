@@ -32,11 +32,12 @@ NUMBER = "mpmd_trace.number"
 #: Attributes that propagation does not look at.  Halfway through the compiler they may be at places where the
 #: dialect's verifier does not want them, but MLIR verifies what it reads.
 _HIDDEN_ATTRIBUTES = ("arg_attrs", "res_attrs", "mhlo.memory_kind")
+_HIDDEN = frozenset(_HIDDEN_ATTRIBUTES)
 
 
 def is_plain_fragment(op: Op) -> TypeGuard[FragmentOp]:
     """Return whether the op is a fragment without attributes that propagation does not look at."""
-    return isinstance(op, FragmentOp) and not any(name in op.attrs for name in _HIDDEN_ATTRIBUTES)
+    return isinstance(op, FragmentOp) and _HIDDEN.isdisjoint(op.attrs)
 
 
 def reducible(function: FuncOp) -> bool:
