@@ -17,9 +17,11 @@ stale = $(shell test ! -e $(1) || { test "$$(cat $(1))" = "$(CURDIR)" && \
   { test "$(origin PYTHON)" != "command line" || test "$$now" = "$$($(PYTHON) --version 2>/dev/null)"; }; } || echo --clear)
 STALE := $(call stale,$(STAMP))
 DEMO_STALE := $(call stale,$(DEMO_STAMP))
-# uv is used where it is installed, since it is several times as fast. Neither compiles what nobody may ever import.
+# uv is used where it is installed, since it is several times as fast, and else a pip that is there already, if it can
+# install elsewhere (22.3). None compiles what may never be imported.
 UV := $(shell command -v uv 2>/dev/null)
-INSTALL = $(if $(UV),uv pip install --python $(BIN)/python,$(BIN)/python -m pip install --disable-pip-version-check --progress-bar off --no-compile)
+PIP = $(shell $(PYTHON) -c 'import pip; assert tuple(map(int, pip.__version__.split(".")[:2])) >= (22, 3)' 2>/dev/null && echo yes)
+PIP_OPTIONS = --disable-pip-version-check --progress-bar off --no-compile
 # The extras that the demo needs.
 DEMO = cli,equinox,plots
 
@@ -133,8 +135,9 @@ define set_up
 	    echo "mpmd_trace needs Python 3.11 or newer; $(PYTHON) is $$version. Try: make PYTHON=python3.12 $(MAKECMDGOALS)" >&2; \
 	    exit 1; }
 	@echo "== setting up $(VENV) with $$($(PYTHON) --version) (once; some minutes on a slow line)"
-	$(PYTHON) -m venv $(2) $(VENV)
-	$(INSTALL) -c constraints.txt $(3) -e '.[$(1)]'
+	$(PYTHON) -m venv $(2) $(if $(UV)$(PIP),--without-pip) $(VENV)
+	$(if $(UV),uv pip,$(if $(PIP),$(PYTHON) -m pip --python $(BIN)/python,$(BIN)/python -m pip)) install \
+	  $(if $(UV),--python $(BIN)/python,$(PIP_OPTIONS)) -c constraints.txt pip $(3) -e '.[$(1)]'
 	@echo "$(CURDIR)" > $@
 endef
 

@@ -19,7 +19,7 @@ import mpmd_trace
 from mpmd_trace.equinox import name_layers
 
 BLOCKS, WIDTH, HEADS, CONTEXT = 8, 64, 4, 64
-BATCH, MICROBATCHES, STEPS = 32, 8, 40
+BATCH, MICROBATCHES, STEPS = 16, 8, 30
 MESHES, DEVICES_PER_MESH = 4, 2
 
 processes = mpmd_trace.initialize()  # 1 without --processes
@@ -85,8 +85,9 @@ class GPT(eqx.Module):
 
     def __init__(self, vocabulary, key):
         keys = jax.random.split(key, BLOCKS + 2)
+        block = eqx.filter_jit(Block)  # compiled once for all of them
         self.embedding = Embedding(vocabulary, keys[0])
-        self.blocks = [Block(k) for k in keys[1:-1]]
+        self.blocks = [block(k) for k in keys[1:-1]]
         self.head = Head(vocabulary, keys[-1])
 
     def __call__(self, tokens):
@@ -141,7 +142,7 @@ def batch_of(text, step):
 def program():
     """What the command line runs."""
     text, vocabulary = read_text()
-    model = eqx.filter_jit(GPT)(vocabulary, jax.random.key(0))
+    model = GPT(vocabulary, jax.random.key(0))
     parameters, static = eqx.partition(model, eqx.is_array)
 
     def train_step(parameters, opt_state, batch):

@@ -15,16 +15,17 @@ PYTHON = """#!/bin/sh
 for last; do :; done
 case "$*" in
   --version) echo "Python {version}" ;;
+  "-c import pip"*) exit {no_pip} ;;
   -c*) exit {old} ;;
   "-m venv"*) mkdir -p "$last/bin" && cp "$0" "$last/bin/python" && cp "$last/../command" "$last/bin/mpmd-trace" ;;
-  "-m pip"*) echo "pip $last" ;;
+  "-m pip"*) echo "$0 pip $*" ;;
   "-m pytest"*) echo "bytecode is ${{PYTHONDONTWRITEBYTECODE-kept}}" ;;
 esac
 """
 
 
-def _interpreter(folder: Path, name: str, version: str, old: int = 0) -> None:
-    (folder / name).write_text(PYTHON.format(version=version, old=old))
+def _interpreter(folder: Path, name: str, version: str, old: int = 0, no_pip: int = 0) -> None:
+    (folder / name).write_text(PYTHON.format(version=version, old=old, no_pip=no_pip))
     (folder / name).chmod(0o755)
 
 
@@ -87,19 +88,29 @@ def test_no_python(folder: Path, python: str, what: str) -> None:
 
 def test_the_demo_installs_what_it_needs_alone(folder: Path) -> None:
     first = _make(folder, "demo").stdout
-    assert "pip .[cli,equinox,plots]" in first and "ran run examples/char_gpt.py" in first
+    assert "-e .[cli,equinox,plots]\n" in first and "ran run examples/char_gpt.py" in first
     assert "pip" not in _make(folder, "demo").stdout
     assert _sets_up(folder), "tests need more"
     again = _make(folder, "demo").stdout
     assert "pip" not in again and "ran run examples/char_gpt.py" in again
 
 
+def test_a_pip_that_is_there_installs_and_else_that_of_the_environment(folder: Path) -> None:
+    there = _make(folder, "setup").stdout
+    assert "-m venv  --without-pip .venv" in there
+    assert f"{folder}/python3 pip -m pip --python .venv/bin/python install" in there
+    _interpreter(folder, "python3", "3.11.7", no_pip=1)
+    (folder / ".venv/.installed").unlink()
+    new = _make(folder, "setup").stdout
+    assert "--without-pip" not in new and ".venv/bin/python pip -m pip install" in new
+
+
 def test_uv_installs_where_it_is(folder: Path) -> None:
     (folder / "uv").write_text('#!/bin/sh\necho uv "$@"\n')
     (folder / "uv").chmod(0o755)
     done = _make(folder, "setup")
-    assert "uv pip install --python .venv/bin/python -c constraints.txt -e .[test]" in done.stdout, done.stdout
-    assert "\npip " not in done.stdout
+    assert "uv pip install --python .venv/bin/python -c constraints.txt pip -e .[test]" in done.stdout, done.stdout
+    assert "-m pip" not in done.stdout
 
 
 def test_processes_of_tests_need_not_compile_what_they_import(folder: Path) -> None:

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import contextlib
 import csv
 import io
 import math
+import threading
 import time
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
@@ -82,6 +84,10 @@ def run_program(
         snapshots.start(traced_module)
         trace_seconds = time.perf_counter() - started
         shown.update(task, completed=1)
+        plain = program.plain()
+        ahead = threading.Thread(target=_compile_ahead, args=(plain, program.args), daemon=True)
+        if processes == 1:
+            ahead.start()
         task = shown.add_task("passes", total=1, info="")
         started = time.perf_counter()
         partitioned = lowered.partitioned
@@ -94,10 +100,12 @@ def run_program(
         def plainly() -> dict[str, Any]:
             task = shown.add_task("plain jax.jit", total=program.steps, info="compiling")
             told: Callable[[int, str], Any] = lambda i, loss: shown.update(task, completed=i, info=loss)  # noqa: E731
-            return _steps(program, program.plain(), told, on_one_device)
+            return _steps(program, plain, told, on_one_device)
 
-        # Other processes must not wait for it.
-        reference = plainly() if processes == 1 else {}
+        reference = {}
+        if processes == 1:  # other processes must not wait for it
+            ahead.join()
+            reference = plainly()
         before = _most_in_use(compiled.program.topology)
         task = shown.add_task("pipeline", total=program.steps, info="")
         copy = copied if program.donate_argnums else _as_they_are
@@ -248,6 +256,15 @@ def _say_what_returns(plan: Any, returning: Sequence[tuple[int, int]], names: Se
         + "\n".join(shortened(lines))
         + "\n  output_mesh_assignment with mpmd_trace.MeshOfInput keeps them in place (docs/steps.md)"
     )
+
+
+def _compile_ahead(plain: Any, args: Any) -> None:
+    """Compile plain `jax.jit` while the passes run, which leave all cores but one idle.
+
+    JAX keeps the result for the first call.  That one raises what is wrong, too.
+    """
+    with contextlib.suppress(Exception):
+        plain.lower(*on_one_device(args)).compile()
 
 
 def _as_they_are(args: Any) -> Any:

@@ -408,16 +408,19 @@ class Module:
                     function.regions[i] = own = region.clone()
                     own.parent = function
 
-    def to_generic(self, *, debug_info: bool = False, outlined: bool = True) -> str:
+    def to_generic(
+        self, *, debug_info: bool = False, outlined: bool = True, bodies: dict[Region, str] | None = None
+    ) -> str:
         """Return the module in MLIR's generic form (fast; no dialect library is needed).
 
-        `outlined`: with the outlined functions, behind the others.
+        outlined: with the outlined functions, behind the others.
+        bodies: as for `print_op`.
         """
         if outlined and self.outlined:
             # Copies, since clones of the module, which others may print at the same time, share the functions.
             with self.body.also([function.clone() for function in self.outlined]):
-                return self.to_generic(debug_info=debug_info, outlined=False)
-        text = print_op(self.op, debug_info=debug_info) + "\n"
+                return self.to_generic(debug_info=debug_info, outlined=False, bodies=bodies)
+        text = print_op(self.op, debug_info=debug_info, bodies=bodies) + "\n"
         return f"{text}\n{self.resources}\n" if self.resources else text
 
     def __str__(self) -> str:

@@ -6,7 +6,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
-from typing import Protocol
+from typing import Any, Protocol
 
 from mpmd_trace.diagnostics.location import Location
 from mpmd_trace.ir.attributes import Attribute, dict_text
@@ -52,14 +52,19 @@ class Block(Iterable[Op], Protocol):
 class Region(Protocol):
     @property
     def blocks(self) -> Sequence[Block]: ...
+    @property
+    def frozen(self) -> bool: ...
 
 
-def print_op(op: Op, *, debug_info: bool = False) -> str:
+def print_op(op: Op, *, debug_info: bool = False, bodies: dict[Any, str] | None = None) -> str:
     """Return the op in generic form, with everything nested in it.
 
     Values defined outside of it print as `%<unnamed>`-style names `%free0`, ...
+
+    bodies: texts of frozen regions, to which those that are printed are added.  With it, each frozen region is printed
+        once, its values named apart from all others; without locations alone.
     """
-    printer = _Printer(debug_info)
+    printer = _Printer(debug_info, None if debug_info else bodies)
     printer.op(op, "")
     text = "".join(printer.out)
     if debug_info and printer.locs:
@@ -75,7 +80,9 @@ def print_region(region: Region) -> str:
 
 
 class _Printer:
-    def __init__(self, debug_info: bool) -> None:
+    def __init__(self, debug_info: bool, bodies: dict[Any, str] | None = None, prefix: str = "") -> None:
+        self.bodies = bodies
+        self.prefix = prefix
         self.out: list[str] = []
         self.names: dict[Value, str] = {}
         self.blocks: dict[Block, str] = {}
@@ -121,7 +128,7 @@ class _Printer:
             if forward is not None:
                 base = forward.partition("#")[0]
             else:
-                base = f"%{self.counter}"
+                base = f"%{self.prefix}{self.counter}"
                 self.counter += 1
             if count == 1:
                 names[op.results[0]] = base
@@ -141,7 +148,10 @@ class _Printer:
             for i, region in enumerate(op.regions):
                 if i:
                     write(", ")
-                self.region(region, indent)
+                if self.bodies is not None and region.frozen:
+                    write(self.body(region))
+                else:
+                    self.region(region, indent)
             write(")")
         if op.attrs:
             write(" {" + dict_text(op.attrs) + "}")
@@ -156,6 +166,17 @@ class _Printer:
             self.labels += 1
         return result
 
+    def body(self, region: Region) -> str:
+        """Return the text of a frozen region, which reads nothing from outside."""
+        assert self.bodies is not None
+        text = self.bodies.get(region)
+        if text is None:
+            self.bodies[region] = ""  # numbers those inside apart
+            printer = _Printer(False, self.bodies, f"b{len(self.bodies)}_")
+            printer.region(region, "")
+            text = self.bodies[region] = "".join(printer.out)
+        return text
+
     def region(self, region: Region, indent: str) -> None:
         write = self.out.append
         write("{\n")
@@ -165,7 +186,7 @@ class _Printer:
                 parts = []
                 for arg in block.args:
                     if arg not in self.names:
-                        self.names[arg] = f"%arg{self.args}"
+                        self.names[arg] = f"%{self.prefix}arg{self.args}"
                         self.args += 1
                     parts.append(f"{self.names[arg]}: {arg.type.text}{self.loc(arg.location)}")
                 label = self.block_name(block)

@@ -66,6 +66,8 @@ class Snapshots:
     #: Whether to keep the text of each function by itself, too.
     keep_tree: bool = False
     tree: dict[str, str] = dataclasses.field(default_factory=dict)
+    #: Texts of bodies, which most passes leave as they are.
+    _bodies: dict[Region, str] = dataclasses.field(default_factory=dict, repr=False)
     _functions: dict[str, str] = dataclasses.field(default_factory=dict, repr=False)
     _last: Outline | None = dataclasses.field(default=None, repr=False)
     index: list[dict[str, Any]] = dataclasses.field(default_factory=list)
@@ -85,7 +87,7 @@ class Snapshots:
         if not run.changed:
             return
         name = f"{run.index + 1:03d}_{run.spec.partition('{')[0]}.mlir"
-        text = prettify(module.to_generic(debug_info=self.debug_info), debug_info=self.debug_info)
+        text = prettify(module.to_generic(debug_info=self.debug_info, bodies=self._bodies), debug_info=self.debug_info)
         self.texts[name] = text
         if self.keep_tree:
             self._keep_functions(name, module)
