@@ -157,6 +157,13 @@ def with_key(impl: str) -> Any:
     return step.lower(X, jax.random.key(0)).compile()(X, jax.random.key(0, impl=impl))
 
 
+def drawing(key: Any, **options: Any) -> Any:
+    def noisy(weights: Any, x: Any, key: Any) -> Any:
+        return loss(weights, x) + jnp.mean(jax.vmap(jax.random.normal)(jnp.atleast_1d(key)))
+
+    return mt.value_and_grad(noisy, microbatches=2, **options)(WEIGHTS, X, key)
+
+
 def on_axes(kind: AxisType) -> Any:
     own = {f"m{i}": Mesh(np.array(jax.devices()[2 * i : 2 * i + 2]), ("x",), axis_types=(kind,)) for i in range(2)}
     x, w = (jax.device_put(jnp.eye(4), NamedSharding(own["m0"], spec)) for spec in (P(None, "x"), P("x")))

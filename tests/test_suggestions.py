@@ -29,6 +29,7 @@ from suggested_programs import (
     config,
     damaged,
     donating,
+    drawing,
     engine,
     explained,
     forward,
@@ -79,6 +80,13 @@ TRIALS: dict[str, Trial] = {
     "the batch cannot be cut into": (
         lambda: mt.value_and_grad(loss, microbatches=4)(WEIGHTS, X),
         [lambda: mt.value_and_grad(loss, microbatches=3)(WEIGHTS, X), padded],
+    ),
+    "is a PRNG key, which is not cut": (
+        lambda: drawing(jax.random.key(0)),
+        [
+            lambda: drawing(jax.random.key(0), key_argnum=2),
+            lambda: drawing(jax.random.split(jax.random.key(0), len(X))),
+        ],
     ),
     "return the sum and the count with reduce=": (lambda: masked("mean"), [lambda: masked("weighted")]),
     "gives the rows of the whole batch": (

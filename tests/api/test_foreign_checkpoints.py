@@ -413,3 +413,10 @@ def test_folders_of_save_side_by_side(tmp_path: Path, monkeypatch: pytest.Monkey
     np.testing.assert_array_equal(got["u"], 3 * w)
     np.testing.assert_array_equal(got["b"], 3 * w[0])
     assert got["e"].shape == (0, 3)
+
+
+@pytest.mark.parametrize("name", ["{}", "step_{}"])
+def test_the_last_of_the_steps_that_save_wrote(tmp_path: Path, name: str) -> None:
+    for step in (5, 10, 15):
+        mt.save(tmp_path / name.format(step), {"w": jnp.full(3, float(step))})
+    np.testing.assert_array_equal(mt.restore(tmp_path, {"w": jnp.zeros(3)})["w"], [15.0, 15, 15])

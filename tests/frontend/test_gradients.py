@@ -171,6 +171,10 @@ def test_arguments_without_arrays_are_the_same_for_all_microbatches():
             lambda: mt.value_and_grad(lambda w, x: 0.0, microbatches=2)(WEIGHTS, {"x": X, "k": 3}),
             r"x\['k'\] is 3, which is not an array",
         ),
+        (
+            lambda: mt.value_and_grad(lambda w, x, key: 0.0, microbatches=2)(WEIGHTS, X, jax.random.key(0)),
+            r"key is a PRNG key.* key_argnum=2 gives each microbatch a key of its own",
+        ),
         (lambda: mt.value_and_grad(lambda w, k: 0.0, microbatches=2)(WEIGHTS, 3), "there is no array in it"),
         (lambda: mt.value_and_grad(mean, microbatches=2, state_argnum=0)(WEIGHTS, X, Y), "argument 0 is named twice"),
         (lambda: mt.value_and_grad(mean, 3, microbatches=2)(WEIGHTS, X, Y), "argnums names argument 3; there are 3"),
@@ -224,3 +228,15 @@ def test_a_batch_that_is_filled_up_has_the_gradient_of_its_rows(rows):
 def test_batches_that_cannot_be_filled_up_are_errors(batch, multiple, text):
     with pytest.raises(mt.MpmdError, match=text):
         mt.pad_rows(batch, multiple)
+
+
+def test_a_key_that_all_microbatches_share_is_a_warning() -> None:
+    def loss(weights, x, key):
+        return jnp.mean((x + jax.random.normal(key)) @ weights["a"])
+
+    key = jax.random.key(0)
+    with pytest.warns(mt.MpmdWarning, match="draw the same random numbers from key. key_argnum names"):
+        mt.value_and_grad(loss, microbatches=2)(WEIGHTS, X, key=key)
+    with pytest.warns(mt.MpmdWarning, match="draw the same random numbers from key"):
+        mt.value_and_grad(loss, microbatches=2, batch_argnums=1)(WEIGHTS, X, key)
+    mt.value_and_grad(loss, microbatches=2, key_argnum=2)(WEIGHTS, X, key)

@@ -22,6 +22,7 @@ from mpmd_trace.frontend.loops import loop_over
 from mpmd_trace.frontend.nonlinear_losses import LOOP
 from mpmd_trace.frontend.tags import is_array
 from mpmd_trace.jax_compat.explicit_axes import spec_of
+from mpmd_trace.jax_compat.tracing import is_key
 
 #: How microbatches become one: the mean of them, their sum, or the sum of totals over the sum of weights.
 Reduce = Literal["mean", "sum", "weighted"]
@@ -127,6 +128,7 @@ def value_and_grad(
             raise mistake(refused)
         at = _Positions.of(args, argnums, batch_argnums, state_argnum, key_argnum)
         slices = cut_batch(args, at.batch, count, fn)
+        _warn_of_shared_keys(args, kwargs, at, fn)
 
         def loss(*wrt: Any, i: Any, state: Any, rows: Any) -> tuple[Any, _Parts]:
             own = list(args)
@@ -221,6 +223,13 @@ def cut_batch(args: Sequence[Any], positions: Sequence[int], count: int, fn: Cal
         name = names[position] if position < len(names) else f"argument {position}"
         for path, leaf in jax.tree_util.tree_leaves_with_path(args[position]):
             shape = jnp.shape(leaf) if is_array(leaf) else ()
+            if not shape and is_key(leaf):
+                raise mistake(
+                    f"{name}{jax.tree_util.keystr(path)} is a PRNG key, which is not cut into microbatches. "
+                    f"key_argnum={position} gives each microbatch a key of its own; keys for each row, "
+                    "jax.random.split(key, rows), are part of the batch, and rows draw the same numbers whatever the "
+                    "number of microbatches."
+                )
             if not shape or shape[0] % count:
                 other = "a scalar" if is_array(leaf) else f"{leaf!r}, which is not an array"
                 actual = f"{list(shape)}" if shape else other
@@ -339,6 +348,19 @@ def _reduced(parts: Any, how: str, weight: Any) -> Any:
                 )
             return joined(parts)
     return parts
+
+
+def _warn_of_shared_keys(args: Sequence[Any], kwargs: Any, at: _Positions, fn: Callable[..., Any]) -> None:
+    """Warn of a key from which all microbatches draw the same numbers, such as the same dropout masks."""
+    names = positional_names(parameters_of(fn) or [])
+    known = {*at.wrt, *at.batch, at.state, at.key}
+    others = {names[i] if i < len(names) else f"argument {i}": x for i, x in enumerate(args) if i not in known}
+    for name, value in {**others, **kwargs}.items():
+        if is_key(value) and not value.shape:
+            warn(
+                f"all microbatches draw the same random numbers from {name}. key_argnum names a positional argument "
+                "of which each microbatch gets a key of its own"
+            )
 
 
 def _warn_of_rows(parts: Any, slices: Sequence[Any], how: str, fn: Callable[..., Any]) -> None:

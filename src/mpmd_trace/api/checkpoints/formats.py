@@ -165,7 +165,7 @@ def _folders(path: str) -> dict[str, str]:
     if os.path.isfile(os.path.join(path, _METADATA)):
         return {"": path}
     inside = sorted(name for name in os.listdir(path) if os.path.isdir(os.path.join(path, name)))
-    items = [name for name in inside if os.path.isfile(os.path.join(path, name, _METADATA))]
+    items = [n for n in inside if os.path.isfile(os.path.join(path, n, _METADATA)) and not _is_step(path, n)]
     steps: dict[str, dict[int, str]] = {}
     for name in inside:
         if name not in items and (match := _STEP.fullmatch(name)):
@@ -186,6 +186,11 @@ def _folders(path: str) -> dict[str, str]:
             f"CheckpointManager, nor safetensors; it has {', '.join(sorted(os.listdir(path))[:5]) or 'nothing'}"
         )
     return _folders(os.path.join(path, last[0]))
+
+
+def _is_step(path: str, name: str) -> bool:
+    """Return whether a folder with a tree is that of a step rather than of an item: `5`, or `step_5` by `save`."""
+    return name.isdecimal() or (_STEP.fullmatch(name) is not None and has_checksums(os.path.join(path, name)))
 
 
 def _has_tree(folder: str) -> bool:
