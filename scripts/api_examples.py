@@ -33,8 +33,10 @@ assert y.devices() == {jax.devices()[1]}
 loss = lambda weights, x: jnp.mean(forward(weights, x) ** 2)
 value, grads = mt.value_and_grad(loss, microbatches=4)(weights, x)  # mt.gradients has this one, too; of the whole batch, in four parts
 
-# == stages, stages.Jitted, stages.Lowered, stages.Compiled
+# == stages, stages.Jitted, stages.Traced, stages.Lowered, stages.Compiled
 jitted = mt.jit(mt.value_and_grad(loss, microbatches=4), config)  # an mt.stages.Jitted
+traced = jitted.trace(weights, x)  # an mt.stages.Traced
+print(traced.names)  # {'layer0': [...], 'layer1': [...]}
 lowered = jitted.lower(weights, x)  # an mt.stages.Lowered
 print(lowered.as_text("plan"))
 compiled = lowered.compile()  # an mt.stages.Compiled

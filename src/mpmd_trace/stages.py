@@ -1,8 +1,8 @@
 """What `mpmd_trace.jit` returns: the stages of compiling, as in `jax.stages`, and stacked layers in pieces."""
 
 from mpmd_trace.api.compiled import Compiled
-from mpmd_trace.api.jit import Jitted
+from mpmd_trace.api.jit import Jitted, Traced
 from mpmd_trace.api.lowered import Lowered
 from mpmd_trace.backend.stacked import Pieces
 
-__all__ = ["Compiled", "Jitted", "Lowered", "Pieces"]
+__all__ = ["Compiled", "Jitted", "Lowered", "Pieces", "Traced"]

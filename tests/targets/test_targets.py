@@ -106,7 +106,7 @@ def test_more_than_a_device_has_is_said() -> None:
     with pytest.raises(mt.MpmdError, match=r"(?s)XLA cannot compile.*for mesh 'm\d'.*15.75G"):
         compiled_for("tpu:v5e:2x2", width=1 << 16)
     fitted = compiled_for("tpu:v5e:2x2", remat="auto")  # which asks how much memory a device has
-    assert fitted.lowered.asked.limit == int(15.75 * 2**30)
+    assert fitted.lowered.limit == int(15.75 * 2**30)
 
 
 @needs_libtpu

@@ -30,7 +30,8 @@ from mpmd_trace.diagnostics.progress import compiling, stage
 from mpmd_trace.frontend.errors import at_users_place, callers_place, mistake, recorded_warnings, warn
 from mpmd_trace.frontend.functions import name_of
 from mpmd_trace.frontend.layers import is_assigning
-from mpmd_trace.frontend.trace import Traced, check_names, trace
+from mpmd_trace.frontend.trace import Traced as TracedFunction
+from mpmd_trace.frontend.trace import check_names, trace
 from mpmd_trace.ir.text import parse
 from mpmd_trace.jax_compat.forks import check_not_forked
 from mpmd_trace.jax_compat.tracing import trace_settings
@@ -113,7 +114,7 @@ class Jitted:
         self._ours: dict[int, Any] = {}
 
     @explains_internal_errors
-    def trace(self, *args: Any, **kwargs: Any) -> TracedStep:
+    def trace(self, *args: Any, **kwargs: Any) -> Traced:
         """Trace the function on arrays or `jax.ShapeDtypeStruct`s and check its names; `lower` of the result
         partitions it.
 
@@ -131,7 +132,7 @@ class Jitted:
         with self.adapter.calling():
             args, kwargs = self.adapter.wrap((args, kwargs))
             traced = self._trace(args, kwargs)
-        return TracedStep(traced, self.adapter, lower)
+        return Traced(traced, self.adapter, lower)
 
     @explains_internal_errors
     def lower(self, *args: Any, hooks: Sequence[Hook] = (), **kwargs: Any) -> Lowered:
@@ -183,7 +184,7 @@ class Jitted:
 
     def _trace(
         self, args: tuple[Any, ...], kwargs: dict[str, Any], config: Config | None = None, rewrites: bool = True
-    ) -> Traced:
+    ) -> TracedFunction:
         """Return the traced function; with names still to be assigned, they are taken as they come.
 
         Without `rewrites` its names are neither known nor checked.
@@ -240,7 +241,7 @@ class Jitted:
         args: tuple[Any, ...],
         kwargs: dict[str, Any],
         hooks: Sequence[Hook] = (),
-        traced: Traced | None = None,
+        traced: TracedFunction | None = None,
         platform: str | None = None,
     ) -> Lowered:
         config = self._settled(args, kwargs, platform)
@@ -258,11 +259,11 @@ class Jitted:
             traced,
             config,
             schedule if stored is None else ScheduleChoice(stored.header["schedule"]),
-            hooks,
             self.engine,
             self.adapter,
-            stored,
             together,
+            hooks=hooks,
+            stored=stored,
             compiler_options=self.compiler_options,
             keep_unused=self.keep_unused,
             warns_of_donations=self.donation.warns,
@@ -468,10 +469,10 @@ def _parts(config: Config) -> int:
 
 
 @dataclasses.dataclass(frozen=True, eq=False, repr=False)
-class TracedStep(StageInfo):
+class Traced(StageInfo):
     """A step after tracing, from `mpmd_trace.jit(...).trace(...)`, as `jax.stages.Traced`; `traced` has more of it."""
 
-    traced: Traced
+    traced: TracedFunction
     adapter: Adapter
     _lower: Callable[[Sequence[Hook], str], Lowered]
 

@@ -140,7 +140,7 @@ class Lowered(PartitionedProgram):
 
     def _smaller(self, program: LoadedProgram) -> Lowered | None:
         """The program with less activations and copies, where XLA's programs take more besides them than was known."""
-        more = None if self.attempts > 2 else reserved(program, self.asked.limit, self.reserved)
+        more = None if self.attempts > 2 else reserved(program, self.limit, self.reserved)
         if more is None:
             return None
         other = dataclasses.replace(self, reserved=more, attempts=self.attempts + 1, warned=[])
@@ -157,10 +157,10 @@ class Lowered(PartitionedProgram):
             _warn_of_donations(program, self.traced)
         options = self.config.options
         if options.remat is not None or options.offload is not None:
-            for text in missing(program, self.asked.limit):
+            for text in missing(program, self.limit):
                 warn(text, self.config.where)
         self._warn_of_idle_meshes(program)
-        given = [{i for i, place in enumerate(places) if place is not None} for places in self.asked.assignments]
+        given = [{i for i, place in enumerate(places) if place is not None} for places in self.assignments]
         own = {self.traced.inputs[i].name for i in given[0]}
         for text in placement_warnings(placement_report(program.plan, held=False), own, given[1]):
             warn(text, self.config.where)

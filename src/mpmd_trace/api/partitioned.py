@@ -6,7 +6,7 @@ import collections
 import dataclasses
 import functools
 import warnings
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from typing import Any, Literal
 
 import jax
@@ -14,8 +14,7 @@ import jax
 from mpmd_trace.api import annotate_io
 from mpmd_trace.api.estimates import EstimatedProgram
 from mpmd_trace.api.memory_report import MemoryReport
-from mpmd_trace.api.request import Asked
-from mpmd_trace.api.stage_info import PLAIN, Adapter, StageInfo
+from mpmd_trace.api.request import ConfiguredProgram
 from mpmd_trace.backend.load import LoadedProgram
 from mpmd_trace.backend.placement_report import PlacementReport, placement_report
 from mpmd_trace.backend.planner import make_plan
@@ -25,7 +24,6 @@ from mpmd_trace.diagnostics.messages import Diagnostic, MpmdError, Note
 from mpmd_trace.diagnostics.progress import LOG, stage
 from mpmd_trace.frontend.errors import at_users_place, problem, recorded_warnings, users_place, warn
 from mpmd_trace.frontend.memory_kinds import HOST
-from mpmd_trace.frontend.trace import Traced
 from mpmd_trace.ir.ops import FragmentOp, Module, TransferOp
 from mpmd_trace.ir.parser import parse_generic
 from mpmd_trace.ir.text import parse
@@ -60,33 +58,19 @@ Dialect = Literal["jaxpr", "stablehlo", "mpmd", "plan"]
 
 
 @dataclasses.dataclass(frozen=True, eq=False, repr=False)
-class PartitionedProgram(StageInfo):
+class PartitionedProgram(ConfiguredProgram):
     """A traced program and its partitioned form."""
 
-    traced: Traced
-    config: Config
-    schedule: ScheduleChoice
     hooks: Sequence[Hook] = ()
-    engine: str = "python"
-    adapter: Adapter = PLAIN
     #: What was found of it in the persistent compilation cache, or in a file.
     stored: Stored | None = None
-    #: Results that belong together, by number.
-    together: tuple[tuple[int, ...], ...] = ()
-    #: Bytes of a device of each mesh that programs take besides values, as far as they are known.
-    reserved: Mapping[str, int] = dataclasses.field(default_factory=dict)
     #: What was warned of until it was compiled.
     warned: list[tuple[str, str | None]] = dataclasses.field(default_factory=list)
 
     @functools.cached_property
-    def asked(self) -> Asked:
-        """What the partitioner is asked for."""
-        return Asked(self.traced, self.config, self.schedule, self.engine, self.together, self.reserved)
-
-    @functools.cached_property
     def request(self) -> PartitionRequest:
         """What the partitioner is asked for, but for rules.  Raises `MpmdError`."""
-        return self.asked.request("reference" if self.engine == "cpp" else self.config.options.placement)
+        return self.request_for("reference" if self.engine == "cpp" else self.config.options.placement)
 
     @property
     def request_with_rules(self) -> PartitionRequest:
@@ -103,7 +87,7 @@ class PartitionedProgram(StageInfo):
         ours = [name for name in known if getattr(self.config.options, name)]
         if ours:
             warn(f"the C++ partitioner has no {' and no '.join(ours)}, which want engine='python'", self.config.where)
-        request = self.asked.request("reference").with_options(
+        request = self.request_for("reference").with_options(
             mpmd_equal_microbatches=bool(self.config.options.mpmd_equal_microbatches),
             hoist_invariants=False,
             gradient_reduction="microbatch",
@@ -136,13 +120,13 @@ class PartitionedProgram(StageInfo):
         kinds.update((i, a.memory_kind or kinds[i] or "device") for i, a in assigned.items())
         constants = len(traced.constants)
         functions = {f.sym_name: f for f in result.module.functions}
-        for index in sorted({*traced.on_host, *self.asked.on_host}):
+        for index in sorted({*traced.on_host, *self.on_host}):
             returned = [o for o, i in traced.returned.items() if i == index]
             annotate_io.put_on_host(
                 main,
                 functions,
                 constants + index,
-                moved=index in self.asked.on_host,
+                moved=index in self.on_host,
                 returned={o: kinds[o] in (None, HOST) for o in returned},
             )
         annotate_io.keep_memory_kinds(main, kinds)
@@ -206,9 +190,7 @@ class PartitionedProgram(StageInfo):
         """Return what to write in place of a schedule that the program does not allow."""
 
         def is_followed(config: Config, schedule: ScheduleChoice) -> bool:
-            request = dataclasses.replace(self.asked, config=config, schedule=schedule).request(
-                config.options.placement
-            )
+            request = dataclasses.replace(self, config=config, schedule=schedule).request_for(config.options.placement)
             rules = (lambda module: rules_of_program(config, schedule, module)) if has_rules(config, schedule) else None
             tried = self._partition_short(request, user_rules=rules, phases="optimize")
             return not any(one.message.startswith(INEXACT) for one in tried.diagnostics)
@@ -253,7 +235,7 @@ class PartitionedProgram(StageInfo):
         `stages`: how they are numbered, by default as for its schedule.
         """
         schedule = self.schedule if stages is None else dataclasses.replace(self.schedule, stages=stages)
-        request = dataclasses.replace(self.asked, schedule=schedule).request(self.config.options.placement)
+        request = dataclasses.replace(self, schedule=schedule).request_for(self.config.options.placement)
         return self._import(request.with_options(mpmd_split_bwd_fragments=True))
 
     def settled(self) -> ScheduleChoice:

@@ -10,6 +10,7 @@ from typing import Literal
 import jax
 from jax.sharding import Mesh
 
+from mpmd_trace.api.stage_info import PLAIN, Adapter, StageInfo
 from mpmd_trace.backend.placement import device_owners
 from mpmd_trace.backend.replacements import alike, replacements
 from mpmd_trace.config import Config
@@ -33,15 +34,19 @@ from mpmd_trace.scheduling.choose_schedule import ScheduleChoice
 from mpmd_trace.scheduling.costs import work_by_counts
 
 
-@dataclasses.dataclass(frozen=True, eq=False)
-class Asked:
-    """Where arguments and results are wanted, and the requests made of that.  Raises `MpmdError` when read."""
+@dataclasses.dataclass(frozen=True, eq=False, repr=False)
+class ConfiguredProgram(StageInfo):
+    """A traced program with its configuration: where arguments and results are wanted, and the requests made of that.
+
+    Properties raise `MpmdError` when they are read.
+    """
 
     traced: Traced
     config: Config
     schedule: ScheduleChoice
-    engine: str
-    #: Groups of results that are better on one mesh each.
+    engine: str = "python"
+    adapter: Adapter = PLAIN
+    #: Groups of results that are better on one mesh each, by number.
     together: tuple[tuple[int, ...], ...] = ()
     #: Bytes of a device of each mesh that programs take besides values, as far as they are known.
     reserved: Mapping[str, int] = dataclasses.field(default_factory=dict)
@@ -72,7 +77,7 @@ class Asked:
         raise_problems([*bad, *worse], config.where)
         return inputs, outputs
 
-    def request(self, placement: Literal["cut", "reference"]) -> PartitionRequest:
+    def request_for(self, placement: Literal["cut", "reference"]) -> PartitionRequest:
         """Return the request, but for rules."""
         config, traced, options = self.config, self.traced, self.config.options
         constants = len(traced.constants)
