@@ -137,6 +137,10 @@ hiding = schedules.overlapped(schedule, costs)  # a forward and a backward in on
 # == schedules.contiguous_stages
 doubled = schedules.contiguous_stages(schedule, 2)  # two stages in place of each, on the same mesh
 
+# == schedules.meshes_over
+limits = [4, 4, 2, 2]  # activations of each mesh, or one number for all
+print(schedules.meshes_over(result.peak_activations, limits))  # the numbers of the meshes that hold more
+
 # == rules.Fragments, rules.Fragment
 import jax
 import jax.numpy as jnp
