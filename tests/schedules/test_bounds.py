@@ -104,6 +104,23 @@ def test_gaps_that_are_left_open_help_with_unequal_stages() -> None:
     assert result.gap < 0.03
 
 
+def test_a_mesh_starts_with_no_more_forwards_than_those_before_it() -> None:
+    draw = random.Random(1)
+    meshes = range(16)
+    costs = Costs(
+        forward=[draw.uniform(0.8, 1.2) for _ in meshes],
+        input_grad=[draw.uniform(0.8, 1.2) for _ in meshes],
+        weight_grad=[draw.uniform(0.5, 1.0) for _ in meshes],
+        latency=0.05,
+    )
+    limits = [draw.choice([16, 20, 24, 32]) for _ in meshes]
+    assert limits[-1] > min(limits)
+    result = search(
+        costs, limits, meshes=16, microbatches=64, measure="span", weight_fraction=0.5, exact=False, effort=100_000
+    )
+    assert result.gap < 0.03
+
+
 @settings(max_examples=25, deadline=None)
 @given(
     times=st.lists(st.tuples(TIMES, TIMES, TIMES), min_size=1, max_size=5),

@@ -29,8 +29,9 @@ _NEVER = math.inf
 KINDS_IN_ROWS: tuple[Kind, ...] = ("F", "I", "W")
 """What the numbers in a row stand for; the microbatches of each count up."""
 
-SLACKS = (1.0, 1.003, 1.01, 1.02)
-"""The times to reach, as multiples of the bound."""
+TARGETS = ((1.0, 1.0), (1.003, 1.0), (1.01, 0.7), (1.0, 0.8), (1.02, 0.9))
+"""The times to reach, as multiples of the bound, and how many forwards there are before the first backward, as parts
+of those that do not delay it."""
 
 ACTIONS_TO_PLACE = 12_000_000
 """How many actions all attempts together place: half a minute."""
@@ -128,10 +129,9 @@ def _settings(chain: Chain, bound: float) -> Iterator[Settings]:
     full = tuple(chain.most)
     back = [i + w for i, w in zip(chain.input_grad, chain.weight_grad, strict=True)]
     seen = set()
-    for slack in SLACKS:
-        numbers = chain.forwards_first(bound * slack + _TINY, feasible=True)
-        if numbers is None:
-            continue
+    for slack, share in TARGETS:
+        numbers = chain.forwards_first(bound * slack + _TINY, share=share)
+        assert numbers is not None
         first, none = _reachable(numbers), (0,) * chain.meshes
         needed = tuple(min(full[s], math.ceil(chain.paths[s] / cycle) + 1) for s in meshes)
         heads = [0.0] * chain.meshes if chain.span else chain.heads

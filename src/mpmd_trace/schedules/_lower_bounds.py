@@ -4,6 +4,7 @@ each mesh runs before its first backward in one that comes close.
 
 from __future__ import annotations
 
+import itertools
 import math
 from collections.abc import Sequence
 
@@ -57,7 +58,9 @@ class Chain:
         self.paths = self.forward.copy()
         for s in reversed(stages[:-1]):
             self.paths[s] += self.down[s] + self.paths[s + 1] + self.input_grad[s + 1] + self.up[s]
-        self.most = [max(1, math.floor(limit + _TINY)) for limit in self.limits]
+        # Until the first backward of a mesh the ones before it have none either, but all of its forwards.
+        rooms = (max(1, math.floor(limit + _TINY)) for limit in self.limits)
+        self.most = list(itertools.accumulate(rooms, min))
         self._needed = [self._idle_at_the_end(s) + self._until_all_end(s) for s in stages]
 
     def _idle_at_the_end(self, s: int) -> float:
@@ -86,12 +89,13 @@ class Chain:
             longest = max(longest, time + self.weight_grad[r] - (self.heads[r] if self.span else 0.0))
         return longest
 
-    def forwards_first(self, time: float, *, feasible: bool = False) -> list[int] | None:
+    def forwards_first(self, time: float, *, share: float = 0.0) -> list[int] | None:
         """Return how many forwards each mesh runs before its first backward if a step takes no more than `time`.
 
         None if it takes more: the first backward of a mesh cannot start before that of the next mesh has ended, and
-        until then a mesh has only forwards, a whole number of them, as many as its memory holds. Those numbers are the
-        smallest that are possible; with `feasible`, no mesh runs more of them than the one before it.
+        until then a mesh has only forwards, a whole number of them, as many as its memory holds, and not more than the
+        mesh before it, which has all of them behind it by then. Those numbers are the smallest that are possible, or
+        that `share` of what fits into the time until then, whether or not the step takes no more than `time`.
         """
         numbers = [1] * self.meshes
         start = 0.0  # of the first backward, from the first start of the mesh on
@@ -102,12 +106,12 @@ class Chain:
             else:
                 start += own + self.down[s] + self.input_grad[s + 1] + self.up[s]
             spare = time - self._needed[s]
-            number = min(self.most[s], max(1, math.floor((start + _TINY) / own))) if own else self.most[s]
-            if feasible and s < self.meshes - 1:
-                number = min(self.most[s], max(number, numbers[s + 1]))
-            if start > number * own + spare + _TINY:
-                number += 1
-            if spare < -_TINY or number > self.most[s] or start > number * own + spare + _TINY:
+            least = 1 if s == self.meshes - 1 else numbers[s + 1]
+            number = max(least, math.ceil((start - spare - _TINY) / own)) if own else least
+            if share:
+                number = max(number, math.floor(share * (start + _TINY) / own) if own else self.most[s])
+                number = min(number, self.most[s])
+            elif spare < -_TINY or number > self.most[s] or start > number * own + spare + 2 * _TINY:
                 return None
             numbers[s], start = number, max(start, number * own)
         return numbers
