@@ -114,7 +114,6 @@ def test_a_mesh_starts_with_no_more_forwards_than_those_before_it() -> None:
         latency=0.05,
     )
     limits = [draw.choice([16, 20, 24, 32]) for _ in meshes]
-    assert limits[-1] > min(limits)
     result = search(
         costs, limits, meshes=16, microbatches=64, measure="span", weight_fraction=0.5, exact=False, effort=100_000
     )
