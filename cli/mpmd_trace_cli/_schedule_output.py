@@ -5,14 +5,13 @@ from __future__ import annotations
 import shutil
 import sys
 from pathlib import Path
-from typing import NoReturn
 
 import typer
 
-from mpmd_trace.diagnostics.messages import MpmdError
 from mpmd_trace.schedules import Picture, Schedule, Simulation, chrome_trace, draw, save_pdf, save_png, to_html, to_svg
 from mpmd_trace_cli.console import say
-from mpmd_trace_cli.files import check_output, write_text
+from mpmd_trace_cli.files import write_text
+from mpmd_trace_cli.status import CallError
 
 #: What the ending of a file asks for.
 FORMS = {
@@ -36,7 +35,7 @@ def draw_all(results: list[Simulation], output: Path) -> None:
     elif form == "trace":
         write(chrome_trace(*results), output)
     else:
-        refuse(f"cannot draw into {output}; use a name that ends in .svg, .html, .pdf, .png or .json")
+        raise CallError(f"cannot draw into {output}; use a name that ends in .svg, .html, .pdf, .png or .json")
 
 
 def save_picture(picture: Picture, form: str, output: Path | None) -> None:
@@ -46,7 +45,7 @@ def save_picture(picture: Picture, form: str, output: Path | None) -> None:
     elif form == "html":
         write(to_html(picture, output.stem if output is not None else "schedule"), output)
     elif output is None:
-        refuse(f"a {form.upper()} needs a file: add --output FILE.{form}")
+        raise CallError(f"a {form.upper()} needs a file: add --output FILE.{form}")
     else:
         save_png(picture, output) if form == "png" else save_pdf(picture, output)
         say(f"wrote {output}")
@@ -56,7 +55,7 @@ def form_of(output: Path | None) -> str:
     """Return what the ending of a file asks for; a text grid without a file.  Endings that mean nothing are refused."""
     ending = "" if output is None else output.suffix.lower()
     if ending not in FORMS:
-        refuse(
+        raise CallError(
             f"{output} ends in {ending}, which is not a schedule format; use "
             f"{', '.join(name for name in FORMS if name)}, or say it with --format"
         )
@@ -82,17 +81,3 @@ def write(text: str, output: Path | None) -> None:
     else:
         write_text(str(output), text)
         say(f"wrote {output}")
-
-
-def check(output: Path | None) -> None:
-    """Refuse a file that cannot be written, before there is work that would be lost."""
-    try:
-        check_output(str(output or "-"))
-    except MpmdError as error:
-        refuse(error.diagnostics[0].message)
-
-
-def refuse(message: str) -> NoReturn:
-    """One message on stderr, and exit code 2."""
-    say(f"error: {message}")
-    raise typer.Exit(2)

@@ -10,8 +10,6 @@ import functools
 import itertools
 import json
 import math
-import os
-import sys
 import warnings
 from collections.abc import Callable
 from typing import Annotated, Any, ParamSpec, TypeVar
@@ -40,6 +38,8 @@ from mpmd_trace.schedules import search as find
 from mpmd_trace_cli import _schedule_options as opt
 from mpmd_trace_cli import _schedule_output as out
 from mpmd_trace_cli.console import say
+from mpmd_trace_cli.files import check_output
+from mpmd_trace_cli.status import CallError
 
 app = typer.Typer(
     help="Pipeline schedules: list, show, check, simulate, compare, search.",
@@ -51,8 +51,8 @@ P = ParamSpec("P")
 R = TypeVar("R")
 
 
-def plain_errors(command: Callable[P, R]) -> Callable[P, R]:
-    """Turn what a user can get wrong into one message on stderr and exit status 2."""
+def explained(command: Callable[P, R]) -> Callable[P, R]:
+    """Make wrong requests for schedules errors of the call, and warnings one line each."""
 
     @functools.wraps(command)
     def wrapped(*args: P.args, **kwargs: P.kwargs) -> R:
@@ -62,25 +62,13 @@ def plain_errors(command: Callable[P, R]) -> Callable[P, R]:
                 warnings.simplefilter("always")
                 return command(*args, **kwargs)
         except ScheduleError as error:
-            say(f"error: {error}")
-            raise typer.Exit(2) from None
-        except MpmdError as error:
-            for line in error.brief():
-                say(line)
-            raise typer.Exit(2) from None
-        except BrokenPipeError:
-            # The reader of a pipe went away; Python would complain once more when it exits.
-            os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
-            raise typer.Exit(0) from None
-        except OSError as error:
-            say(f"error: {error.filename or 'file'}: {error.strerror}")
-            raise typer.Exit(2) from None
+            raise CallError(str(error)) from None
 
     return wrapped
 
 
 @app.command("list")
-@plain_errors
+@explained
 def list_(as_json: opt.Json = False) -> None:
     """List the schedules of the library."""
     if as_json:
@@ -96,7 +84,7 @@ def list_(as_json: opt.Json = False) -> None:
 
 
 @app.command()
-@plain_errors
+@explained
 @opt.grouped
 def show(
     source: opt.ScheduleOptions,
@@ -121,9 +109,9 @@ def show(
     form = form or out.form_of(output)
     forms = ("grid", "orders", "csv", *out.PICTURES, "trace", "json")
     if form not in forms:
-        out.refuse(f"unknown format '{form}'; use {', '.join(forms)}")
+        raise CallError(f"unknown format '{form}'; use {', '.join(forms)}")
     if width is not None and not 0 < width < math.inf:
-        out.refuse(f"--width is {width:g}; it must be a number above 0")
+        raise CallError(f"--width is {width:g}; it must be a number above 0")
     costs = prices.costs()
     schedule = source.load(play, costs)
     if form == "csv":
@@ -144,7 +132,7 @@ def show(
 
 
 @app.command()
-@plain_errors
+@explained
 @opt.grouped
 def check(
     source: opt.ScheduleOptions,
@@ -173,7 +161,7 @@ def check(
 
 
 @app.command()
-@plain_errors
+@explained
 @opt.grouped
 def simulate(
     source: opt.ScheduleOptions,
@@ -227,7 +215,7 @@ def simulate(
 
 
 @app.command()
-@plain_errors
+@explained
 @opt.grouped
 def compare(
     library: opt.LibraryOptions,
@@ -247,7 +235,7 @@ def compare(
     limit = play.limit
     asked = bool(names)
     if not asked and None in (library.meshes, library.microbatches):
-        out.refuse("compare needs --meshes and --microbatches, or the names of CSV tables")
+        raise CallError("compare needs --meshes and --microbatches, or the names of CSV tables")
     wanted = names or [e.name for e in ENTRIES if e.name != "none" and not e.forward_only]
     results: list[tuple[str, Simulation]] = []
     for text in wanted:
@@ -260,7 +248,7 @@ def compare(
                 raise
             say(f"left out: {str(error).splitlines()[0]}")
     if not results:
-        out.refuse("nothing to compare")
+        raise CallError("nothing to compare")
     base = _baseline(results[0][1].schedule, costs, play)
     if output is not None:
         out.draw_all([r for _, r in results], output)
@@ -280,7 +268,7 @@ def compare(
 
 
 @app.command()
-@plain_errors
+@explained
 @opt.grouped
 def search(
     sizes: opt.SizeOptions,
@@ -305,11 +293,11 @@ def search(
 ) -> None:
     """Find the best schedule for given costs and memory; prove how good it is."""
     if measure not in ("makespan", "span"):
-        out.refuse(f"unknown measure '{measure}'; use makespan or span")
+        raise CallError(f"unknown measure '{measure}'; use makespan or span")
     meshes, microbatches = sizes.meshes, sizes.microbatches
     if meshes is None or microbatches is None:
-        out.refuse("search needs --meshes and --microbatches")
-    out.check(output)
+        raise CallError("search needs --meshes and --microbatches")
+    check_output(str(output or "-"))
     costs, limit = prices.costs(), opt.limit_of(memory_limit)
     try:
         result = find(
@@ -325,9 +313,7 @@ def search(
         )
     except ScheduleError as error:
         if any(p.code == "memory" for p in error.problems):
-            # A sensible question whose answer is no.
-            say(f"error: {error}")
-            raise typer.Exit(1) from None
+            raise MpmdError(str(error)) from None  # a sensible question whose answer is no
         raise
     best = result.best
     if output is not None:
@@ -381,7 +367,3 @@ def _baseline(first: Schedule, costs: Costs, play: opt.PlayOptions) -> float | N
         return dataclasses.replace(play, fused="block").run(plain, costs, None).makespan
     except ScheduleError:
         return None
-
-
-if __name__ == "__main__":
-    app()

@@ -2,21 +2,28 @@
 
 from __future__ import annotations
 
+import contextlib
+import io
 import json
 from pathlib import Path
+from typing import NamedTuple
 
 import pytest
-from typer.testing import CliRunner, Result
 
-from mpmd_trace_cli.schedule import app
+from mpmd_trace_cli.entry import main
 
-runner = CliRunner()
+
+class Result(NamedTuple):
+    exit_code: int
+    stdout: str
+    stderr: str
 
 
 def run(*arguments: str) -> Result:
-    result = runner.invoke(app, list(arguments))
-    assert result.exception is None or isinstance(result.exception, SystemExit)
-    return result
+    out, err = io.StringIO(), io.StringIO()
+    with contextlib.redirect_stdout(out), contextlib.redirect_stderr(err), pytest.raises(SystemExit) as stop:
+        main(["schedule", *arguments])
+    return Result(int(stop.value.code or 0), out.getvalue(), err.getvalue())
 
 
 SIZE = ("--meshes", "4", "--microbatches", "8")
