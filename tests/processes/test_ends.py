@@ -42,9 +42,9 @@ def test_one_that_comes_while_others_end_does_not_abort_them(tmp_path: Path) -> 
     [
         pytest.param("exit", 1, True, marks=pytest.mark.nightly),
         pytest.param("leave", 1, True, marks=pytest.mark.nightly),
-        ("save", 1, True),
-        pytest.param("tensors", 1, False, marks=pytest.mark.nightly),
-        ("exit", 0, False),
+        pytest.param("save", 1, True, marks=pytest.mark.nightly),
+        ("tensors", 1, False),
+        pytest.param("exit", 0, False, marks=pytest.mark.nightly),
         pytest.param("raise", 1, True, marks=pytest.mark.nightly),
         pytest.param("kill", 1, True, marks=pytest.mark.nightly),
         pytest.param("kill", 2, False, marks=pytest.mark.nightly),

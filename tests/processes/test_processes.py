@@ -199,38 +199,6 @@ mt.jit(step, mt.make_config(meshes, {"f0": "m0", "f1": "m1"}))(np.float32(1))
     assert (done.returncode, done.stderr) == (0, "")
 
 
-def test_after_shutdown_a_process_computes_on_its_own_devices(tmp_path: Path) -> None:
-    script = tmp_path / "alone.py"
-    script.write_text(
-        """
-import sys
-import mpmd_trace as mt
-
-def tools():
-    return [sys.monitoring.get_tool(number) for number in range(6)] if sys.version_info >= (3, 12) else []
-
-before = tools()
-mt.initialize()
-assert [tool for number, tool in enumerate(tools()) if number not in (3, 4)] == before[:3] + before[5:]
-import jax, jax.numpy as jnp, numpy as np
-from jax.sharding import Mesh
-
-assert jax.device_count() == 2
-mt.shutdown()
-assert tools() == before
-meshes = {name: Mesh(np.array(jax.local_devices()), ("x",)) for name in ("a", "b")}
-
-def step(x):
-    return mt.named_computation(jnp.cos, name="g")(mt.named_computation(jnp.sin, name="f")(x))
-
-print(mt.jit(step, mt.make_config(meshes, {"f": "a", "g": "b"}))(np.float32(0)))
-"""
-    )
-    done = launch("-n", 2, "--devices", 1, script)
-    assert (done.returncode, done.stderr) == (0, "")
-    assert sorted(done.stdout.splitlines()) == ["[0] 1.0", "[1] 1.0"]
-
-
 def _launched(tmp_path: Path, code: str, *arguments: str) -> subprocess.Popen[bytes]:
     script = tmp_path / "script.py"
     script.write_text(code)
