@@ -25,7 +25,6 @@ BITS = f"""
 {LINES}
     return %70 : tensor<4xui32>
   }}"""
-EFFECT = "stablehlo.custom_call @g() {has_side_effect = true} : () -> ()"
 CALL = "%{0} = func.call @{1}(%k) : (tensor<ui32>) -> tensor<4xui32>"
 
 

@@ -177,19 +177,6 @@ def test_plain(text: str, plain: bool) -> None:
 ASK_MLIR = (mlir_parts, mlir_pass)
 
 
-class Counter:
-    def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
-        self.pipelines: list[str] = []
-        original = mlir.run_pipeline
-
-        def run(text: str, pipeline: str, **options: bool) -> object:
-            self.pipelines.append(pipeline)
-            return original(text, pipeline, **options)  # type: ignore[arg-type]
-
-        for module in ASK_MLIR:
-            monkeypatch.setattr(module, "run_pipeline", run)
-
-
 @few
 @given(st.integers(0, 10**9))
 def test_equal_bodies_are_those_that_print_the_same(seed: int) -> None:

@@ -6,21 +6,6 @@ import pytest
 
 from util import check, diagnostics, distinct_bodies, run
 
-BEFORE = """
-func.func @main(%p: !A) -> !B attributes {topology = #topo} {
-  %0 = mpmd.call @step(%p) {call_counter = 0 : ui32} : (!A) -> !A
-  %1 = mpmd.call @step(%0) : (!A) -> !A
-  %2 = mpmd.transfer %1 : (!A) -> !B
-  return %2 : !B
-}
-func.func private @step(%p: !A) -> !A attributes {topology = #topo} {
-  %0 = mpmd.transfer %p : (!A) -> !A
-  %1 = mpmd.fragment<mesh="alpha", origin=["f"]> (%0) {call_counter = 7 : ui32} (%x: tensor<4xf32>) {
-    mpmd.return %x : tensor<4xf32>
-  } : (!A) -> !A
-  return %1 : !A
-}
-"""
 AFTER = """
 func.func @main(%arg0: !A) -> !B attributes {topology = #topo} {
   %0 = mpmd.transfer %arg0 : (!A) -> !A

@@ -23,25 +23,6 @@ func.func @main(%p: !B) -> !B attributes {topology = #topo} {
   return %3 : !B
 }
 """
-AFTER = """
-func.func @main(%arg0: !B) -> !B attributes {topology = #topo} {
-  %0:2 = mpmd.fragment<mesh="alpha", origin=["init"]> () () {
-    %cst = stablehlo.constant dense<1.000000e+00> : tensor<4xf32>
-    %cst_0 = stablehlo.constant dense<2.000000e+00> : tensor<4xf32>
-    mpmd.return %cst, %cst_0 : tensor<4xf32>, tensor<4xf32>
-  } : () -> (!A, !A)
-  %1 = mpmd.transfer %0#0 : (!A) -> !B
-  %2 = mpmd.transfer %0#1 : (!A) -> !B
-  %3 = mpmd.fragment<mesh="beta", origin=["use"]> (%1, %arg0, %2) (%arg1: tensor<4xf32>, %arg2: tensor<4xf32>, %arg3: tensor<4xf32>) {
-    %cst = stablehlo.constant dense<2.000000e+00> : tensor<4xf32>
-    %cst_0 = stablehlo.constant dense<1.000000e+00> : tensor<4xf32>
-    %4 = stablehlo.add %cst_0, %arg2 : tensor<4xf32>
-    %5 = stablehlo.multiply %4, %cst : tensor<4xf32>
-    mpmd.return %5 : tensor<4xf32>
-  } : (!B, !B, !B) -> !B
-  return %3 : !B
-}
-"""
 
 
 def test_constants_are_found_through_transfers_but_not_through_fragments() -> None:

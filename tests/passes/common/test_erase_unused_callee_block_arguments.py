@@ -6,30 +6,6 @@ from __future__ import annotations
 from mpmd_trace.passes.variants import EraseUnusedArgumentsOfAllCalls
 from util import check, run
 
-BEFORE = """
-func.func @main(%p: tensor<4xf32>, %q: tensor<4xf32>, %r: tensor<4xf32>) -> (tensor<4xf32>, tensor<4xf32>) attributes {topology = #topo} {
-  %0:3 = mpmd.call @step(%p, %q, %r) {call_counter = 0 : ui32} : (tensor<4xf32>, tensor<4xf32>, tensor<4xf32>) -> (tensor<4xf32>, tensor<4xf32>, tensor<4xf32>)
-  %1:3 = mpmd.call @step(%0#0, %0#1, %0#2) {call_counter = 1 : ui32} : (tensor<4xf32>, tensor<4xf32>, tensor<4xf32>) -> (tensor<4xf32>, tensor<4xf32>, tensor<4xf32>)
-  return %1#1, %1#2 : tensor<4xf32>, tensor<4xf32>
-}
-func.func private @step(%a: tensor<4xf32>, %b: tensor<4xf32>, %c: tensor<4xf32>) -> (tensor<4xf32>, tensor<4xf32>, tensor<4xf32>) attributes {topology = #topo} {
-  %0 = stablehlo.negate %c : tensor<4xf32>
-  return %b, %b, %0 : tensor<4xf32>, tensor<4xf32>, tensor<4xf32>
-}
-"""
-AFTER = """
-func.func @main(%arg0: tensor<4xf32>, %arg1: tensor<4xf32>, %arg2: tensor<4xf32>) -> (tensor<4xf32>, tensor<4xf32>) attributes {topology = #topo} {
-  %0 = mpmd.call @step(%arg2) {call_counter = 0 : ui32} : (tensor<4xf32>) -> tensor<4xf32>
-  %1 = mpmd.call @step(%0) {call_counter = 1 : ui32} : (tensor<4xf32>) -> tensor<4xf32>
-  return %arg1, %1 : tensor<4xf32>, tensor<4xf32>
-}
-func.func private @step(%arg0: tensor<4xf32>) -> tensor<4xf32> attributes {topology = #topo} {
-  %0 = stablehlo.negate %arg0 : tensor<4xf32>
-  return %0 : tensor<4xf32>
-}
-"""
-
-
 PASS = "mpmd-erase-unused-callee-block-arguments"
 STEP = """
 func.func private @step(%a: tensor<f32> {jax.buffer_donor = true}, %b: tensor<f32> {mhlo.layout_mode = "b"})

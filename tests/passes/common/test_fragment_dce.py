@@ -17,16 +17,6 @@ func.func @main(%p: !A, %q: !B) -> !A attributes {topology = #topo} {
   return %1#1 : !A
 }
 """
-AFTER = """
-func.func @main(%arg0: !A, %arg1: !B) -> !A attributes {topology = #topo} {
-  %0 = mpmd.fragment<mesh="alpha", origin=["f"], stage=0> (%arg0) {call_counter = 0 : ui32} (%arg2: tensor<4xf32>) {
-    %1 = stablehlo.negate %arg2 : tensor<4xf32>
-    %2 = stablehlo.custom_call @effect(%arg2) {has_side_effect = true} : (tensor<4xf32>) -> tensor<4xf32>
-    mpmd.return %1 : tensor<4xf32>
-  } : (!A) -> !A
-  return %0 : !A
-}
-"""
 
 
 def test_what_is_unused_goes_through_chains_and_loops() -> None:

@@ -1,28 +1,8 @@
 """`mpmd-fragment-dedup`."""
 
-# ruff: noqa: E501 (MLIR text)
 from __future__ import annotations
 
 from util import check, run
-
-BEFORE = """
-func.func @main(%p: !A, %q: !A) -> (!A, !A) attributes {topology = #topo} {
-  %0:2 = mpmd.fragment<mesh="alpha", origin=["f"]> (%p, %q, %p) (%x: tensor<4xf32>, %y: tensor<4xf32>, %z: tensor<4xf32>) {
-    %s = stablehlo.add %y, %z : tensor<4xf32>
-    mpmd.return %s, %s : tensor<4xf32>, tensor<4xf32>
-  } : (!A, !A, !A) -> (!A, !A)
-  return %0#0, %0#1 : !A, !A
-}
-"""
-AFTER = """
-func.func @main(%arg0: !A, %arg1: !A) -> (!A, !A) attributes {topology = #topo} {
-  %0:2 = mpmd.fragment<mesh="alpha", origin=["f"]> (%arg0, %arg1, %arg0) (%arg2: tensor<4xf32>, %arg3: tensor<4xf32>, %arg4: tensor<4xf32>) {
-    %1 = stablehlo.add %arg3, %arg2 : tensor<4xf32>
-    mpmd.return %1, %1 : tensor<4xf32>, tensor<4xf32>
-  } : (!A, !A, !A) -> (!A, !A)
-  return %0#0, %0#0 : !A, !A
-}
-"""
 
 
 def test_returned_arguments_of_equal_operands_are_equal_results() -> None:

@@ -4,22 +4,6 @@ from __future__ import annotations
 
 from util import run
 
-BEFORE = """
-func.func @cy(%p: !A) -> (!A, !B) attributes {topology = #topo} {
-  %0 = mpmd.transfer %p : (!A) -> !B
-  %1 = mpmd.transfer %0 : (!B) -> !A
-  %2 = mpmd.transfer %1 : (!A) -> !B
-  return %1, %2 : !A, !B
-}
-"""
-AFTER = """
-func.func @cy(%arg0: !A) -> (!A, !B) attributes {topology = #topo} {
-  %0 = mpmd.transfer %arg0 : (!A) -> !B
-  return %arg0, %0 : !A, !B
-}
-"""
-
-
 PASS = "mpmd-remove-transfer-cycles"
 H = '!mpmd.mesh_tensor<"beta", tensor<4xf32>, memory_kind="pinned_host">'
 D = '!mpmd.mesh_tensor<"alpha", tensor<4xf32>, memory_kind="device">'

@@ -1,39 +1,8 @@
 """`mpmd-sink-negligible-ops-into-call-op`."""
 
-# ruff: noqa: E501 (MLIR text)
 from __future__ import annotations
 
 from util import check
-
-BEFORE = """
-func.func @main(%p: tensor<4xf32>) -> tensor<4xf32> attributes {topology = #topo} {
-  %c = stablehlo.constant dense<1.0> : tensor<4xf32>
-  %i = stablehlo.iota dim = 0 : tensor<4xf32>
-  %0 = mpmd.call @step(%i, %p, %c) : (tensor<4xf32>, tensor<4xf32>, tensor<4xf32>) -> tensor<4xf32>
-  %1 = mpmd.call @step(%i, %0, %c) : (tensor<4xf32>, tensor<4xf32>, tensor<4xf32>) -> tensor<4xf32>
-  return %1 : tensor<4xf32>
-}
-func.func private @step(%a: tensor<4xf32>, %b: tensor<4xf32>, %c: tensor<4xf32>) -> tensor<4xf32> attributes {topology = #topo} {
-  %0 = stablehlo.add %a, %b : tensor<4xf32>
-  %1 = stablehlo.multiply %0, %c : tensor<4xf32>
-  return %1 : tensor<4xf32>
-}
-"""
-AFTER = """
-func.func @main(%arg0: tensor<4xf32>) -> tensor<4xf32> attributes {topology = #topo} {
-  %0 = mpmd.call @step(%arg0) : (tensor<4xf32>) -> tensor<4xf32>
-  %1 = mpmd.call @step(%0) : (tensor<4xf32>) -> tensor<4xf32>
-  return %1 : tensor<4xf32>
-}
-func.func private @step(%arg0: tensor<4xf32>) -> tensor<4xf32> attributes {topology = #topo} {
-  %0 = stablehlo.iota dim = 0 : tensor<4xf32>
-  %cst = stablehlo.constant dense<1.000000e+00> : tensor<4xf32>
-  %1 = stablehlo.add %0, %arg0 : tensor<4xf32>
-  %2 = stablehlo.multiply %1, %cst : tensor<4xf32>
-  return %2 : tensor<4xf32>
-}
-"""
-
 
 PASS = "mpmd-sink-negligible-ops-into-call-op"
 F = """

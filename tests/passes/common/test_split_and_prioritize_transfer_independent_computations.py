@@ -1,6 +1,5 @@
 """`mpmd-split-and-prioritize-transfer-independent-computations`."""
 
-# ruff: noqa: E501 (MLIR text)
 from __future__ import annotations
 
 from mpmd_trace.ir.ops import FragmentOp
@@ -8,37 +7,6 @@ from mpmd_trace.ir.text import parse
 from mpmd_trace.passes.manager import run_passes
 from oracle import assert_same_meaning
 from util import PRELUDE, run
-
-BEFORE = """
-func.func @pr(%p: !A, %q: !B) -> (!A, !A, !B) attributes {topology = #topo} {
-  %0 = mpmd.transfer %q : (!B) -> !A
-  %9 = mpmd.transfer %p : (!A) -> !B
-  %1:2 = mpmd.fragment<mesh="alpha", origin=["f"]> (%0, %p) (%x: tensor<4xf32>, %y: tensor<4xf32>) {
-    %s = stablehlo.negate %y : tensor<4xf32>
-    %t = stablehlo.abs %s : tensor<4xf32>
-    %u = stablehlo.multiply %t, %x : tensor<4xf32>
-    mpmd.return %u, %s : tensor<4xf32>, tensor<4xf32>
-  } : (!A, !A) -> (!A, !A)
-  return %1#0, %1#1, %9 : !A, !A, !B
-}
-"""
-AFTER = """
-func.func @pr(%arg0: !A, %arg1: !B) -> (!A, !A, !B) attributes {topology = #topo} {
-  %0 = mpmd.transfer %arg1 : (!B) -> !A
-  %1 = mpmd.transfer %arg0 : (!A) -> !B
-  %2:3 = mpmd.fragment<mesh="alpha", origin=["f"]> (%0, %arg0) {split_keep_transferred} (%arg2: tensor<4xf32>, %arg3: tensor<4xf32>) {
-    %4 = stablehlo.negate %arg3 : tensor<4xf32>
-    %5 = stablehlo.abs %4 : tensor<4xf32>
-    mpmd.return %4, %arg2, %5 : tensor<4xf32>, tensor<4xf32>, tensor<4xf32>
-  } : (!A, !A) -> (!A, !A, !A)
-  %3 = mpmd.fragment<mesh="alpha", origin=["f"]> (%0, %arg0, %2#1, %2#2) {split_drop_transferred} (%arg2: tensor<4xf32>, %arg3: tensor<4xf32>, %arg4: tensor<4xf32>, %arg5: tensor<4xf32>) {
-    %4 = stablehlo.multiply %arg5, %arg4 : tensor<4xf32>
-    mpmd.return %4 : tensor<4xf32>
-  } : (!A, !A, !A, !A) -> !A
-  return %3, %2#0, %1 : !A, !A, !B
-}
-"""
-
 
 PASS = "mpmd-split-and-prioritize-transfer-independent-computations"
 CLEAN = "canonicalize,mpmd-fragment-dedup,mpmd-fragment-dce"

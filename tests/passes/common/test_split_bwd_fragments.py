@@ -1,6 +1,5 @@
 """`mpmd-split-bwd-fragments`."""
 
-# ruff: noqa: E501 (MLIR text)
 from __future__ import annotations
 
 from collections import Counter
@@ -14,37 +13,6 @@ from mpmd_trace.ir.text import parse
 from mpmd_trace.passes.manager import run_passes
 from oracle import assert_same_meaning
 from util import PRELUDE, check, diagnostics, run
-
-BEFORE = """
-func.func @sp(%p: !A, %q: !A) -> (!B, !A) attributes {topology = #topo} {
-  %0:2 = mpmd.fragment<mesh="alpha", origin=["f"(1)], stage=3> (%p, %q) {call_counter = 0 : ui32} (%x: tensor<4xf32>, %y: tensor<4xf32>) {
-    %s = stablehlo.negate %x : tensor<4xf32>
-    %c = stablehlo.constant dense<1.0> : tensor<4xf32>
-    %t = stablehlo.add %s, %c : tensor<4xf32>
-    %u = stablehlo.multiply %t, %y : tensor<4xf32>
-    mpmd.return %u, %s : tensor<4xf32>, tensor<4xf32>
-  } : (!A, !A) -> (!A, !A)
-  %1 = mpmd.transfer %0#1 : (!A) -> !B
-  return %1, %0#0 : !B, !A
-}
-"""
-AFTER = """
-func.func @sp(%arg0: !A, %arg1: !A) -> (!B, !A) attributes {topology = #topo} {
-  %0:3 = mpmd.fragment<mesh="alpha", origin=["f"(1)], stage=3> (%arg0, %arg1) {call_counter = 0 : ui32, split_keep_transferred} (%arg2: tensor<4xf32>, %arg3: tensor<4xf32>) {
-    %3 = stablehlo.negate %arg2 : tensor<4xf32>
-    mpmd.return %3, %arg3, %3 : tensor<4xf32>, tensor<4xf32>, tensor<4xf32>
-  } : (!A, !A) -> (!A, !A, !A)
-  %1 = mpmd.fragment<mesh="alpha", origin=["f"(1)], stage=3> (%arg0, %arg1, %0#1, %0#2) {call_counter = 0 : ui32, split_drop_transferred} (%arg2: tensor<4xf32>, %arg3: tensor<4xf32>, %arg4: tensor<4xf32>, %arg5: tensor<4xf32>) {
-    %cst = stablehlo.constant dense<1.000000e+00> : tensor<4xf32>
-    %3 = stablehlo.add %arg5, %cst : tensor<4xf32>
-    %4 = stablehlo.multiply %3, %arg4 : tensor<4xf32>
-    mpmd.return %4 : tensor<4xf32>
-  } : (!A, !A, !A, !A) -> !A
-  %2 = mpmd.transfer %0#0 : (!A) -> !B
-  return %2, %1 : !B, !A
-}
-"""
-
 
 PASS = "mpmd-split-bwd-fragments"
 

@@ -4,29 +4,6 @@ from __future__ import annotations
 
 from util import check, diagnostics
 
-BEFORE = """
-func.func @uf(%p: !A, %q: !B) -> (!A, !B, !A, !B) attributes {topology = #topo} {
-  %0 = mpmd.fragment<mesh="beta", origin=["f"]> (%q) (%x: tensor<4xf32>) {
-    mpmd.return %x : tensor<4xf32>
-  } : (!B) -> !B
-  return %p, %0, %p, %q : !A, !B, !A, !B
-}
-"""
-AFTER = """
-func.func @uf(%arg0: !A, %arg1: !B) -> (!A, !B, !A, !B) attributes {topology = #topo} {
-  %0 = mpmd.fragment<mesh="beta", origin=["f"]> (%arg1) (%arg2: tensor<4xf32>) {
-    mpmd.return %arg2 : tensor<4xf32>
-  } : (!B) -> !B
-  %1:2 = mpmd.fragment<mesh="alpha", origin=[]> (%arg0) {mpmd.inferred_by = ["uniquify"]} (%arg2: tensor<4xf32>) {
-    mpmd.return %arg2, %arg2 : tensor<4xf32>, tensor<4xf32>
-  } : (!A) -> (!A, !A)
-  %2 = mpmd.fragment<mesh="beta", origin=[]> (%arg1) {mpmd.inferred_by = ["uniquify"]} (%arg2: tensor<4xf32>) {
-    mpmd.return %arg2 : tensor<4xf32>
-  } : (!B) -> !B
-  return %1#0, %0, %1#1, %2 : !A, !B, !A, !B
-}
-"""
-
 
 def test_a_function_that_needs_nothing_is_unchanged() -> None:
     text = """

@@ -7,31 +7,6 @@ import pytest
 
 from util import check, diagnostics, distinct_bodies, run
 
-BEFORE = """
-func.func @main(%p: tensor<ui32>) -> tensor<ui32> attributes {topology = #topo} {
-  %0 = mpmd.for (%p) {iterations = 2 : ui32, unroll_factor = 2 : ui32} (%acc: tensor<ui32>, %index: tensor<ui32>) {
-    %s = stablehlo.add %acc, %index : tensor<ui32>
-    mpmd.return %s : tensor<ui32>
-  } : tensor<ui32>
-  %1 = mpmd.for (%0) {iterations = 1 : ui32, unroll_factor = 1 : ui32} (%acc: tensor<ui32>, %index: tensor<ui32>) {
-    %s = stablehlo.multiply %acc, %acc : tensor<ui32>
-    mpmd.return %s : tensor<ui32>
-  } : tensor<ui32>
-  return %1 : tensor<ui32>
-}
-"""
-AFTER = """
-func.func @main(%arg0: tensor<ui32>) -> tensor<ui32> attributes {topology = #topo} {
-  %c = stablehlo.constant {unroll_counter = 0 : ui32} dense<0> : tensor<ui32>
-  %0 = stablehlo.add %arg0, %c {unroll_counter = 0 : ui32} : tensor<ui32>
-  %c_0 = stablehlo.constant {unroll_counter = 1 : ui32} dense<1> : tensor<ui32>
-  %1 = stablehlo.add %0, %c_0 {unroll_counter = 1 : ui32} : tensor<ui32>
-  %c_1 = stablehlo.constant {unroll_counter = 2 : ui32} dense<0> : tensor<ui32>
-  %2 = stablehlo.multiply %1, %1 {unroll_counter = 2 : ui32} : tensor<ui32>
-  return %2 : tensor<ui32>
-}
-"""
-
 
 def test_values_from_outside_may_be_used_and_yielded() -> None:
     check(

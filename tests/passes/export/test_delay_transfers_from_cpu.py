@@ -7,11 +7,6 @@ import pytest
 from util import check
 
 PASS = "mpmd-delay-transfers-from-cpu"
-PRELUDE = """
-!d = !mpmd.mesh_tensor<"s0", tensor<4xf32>>
-!c = !mpmd.mesh_tensor<"s0/cpu", tensor<4xf32>>
-#topo = #mpmd.topology<<"s0" : <["d"=2]>>, <"s0/cpu" : <["d"=2]>>>
-"""
 
 
 MORE = """

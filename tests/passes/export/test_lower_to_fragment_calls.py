@@ -16,9 +16,6 @@ from mpmd_trace.passes.manager import run_passes
 from util import diagnostics, run
 
 PASS = "mpmd-lower-to-fragment-calls"
-PRELUDE = """
-!s = !mpmd.mesh_tensor<"s0", tensor<8x6xf32>, sharding=<@mesh, [{"d"}, {}]>>
-"""
 
 
 def fragment(name: str, origin: str, *, attrs: str = "", stage: str = "", op: str = "sine", mesh: str = "s0") -> str:

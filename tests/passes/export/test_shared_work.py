@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import random
-from collections.abc import Callable
-from typing import Any
 
 import pytest
 
@@ -32,19 +30,6 @@ def microbatches() -> Module:
         f'!s = !mpmd.mesh_tensor<"m", tensor<4xf32>>\nfunc.func public @main({args}) -> !s '
         f'attributes {{topology = #mpmd.topology<<"m" : <["x"=2]>>>}} {{\n{body}\nreturn %f{COUNT - 1} : !s\n}}'
     )
-
-
-def count(monkeypatch: pytest.MonkeyPatch, where: object, name: str) -> list[None]:
-    """A list that grows with each call of the function or method."""
-    calls: list[None] = []
-    original: Callable[..., Any] = getattr(where, name)
-
-    def counted(*args: Any) -> Any:
-        calls.append(None)
-        return original(*args)
-
-    monkeypatch.setattr(where, name, counted)
-    return calls
 
 
 def test_a_call_has_the_operands_and_results_of_its_fragment() -> None:
