@@ -213,7 +213,7 @@ TRIALS: dict[str, Trial] = {
 }
 #: Messages with suggestions that other tests try, as (piece of the message, file, test).
 ELSEWHERE = [
-    ("is followed exactly here", "api/test_way_out.py", "test_messages_name_a_schedule_that_is_followed"),
+    ("would be followed exactly", "api/test_way_out.py", "test_messages_name_a_schedule_that_is_followed"),
     ("is not a dataclass itself", "cli/test_plugins.py", "test_plugins_that_are_wrong"),
     (
         "mpmd_trace.fetch(x), called in all processes",

@@ -46,7 +46,7 @@ EXAMPLES: dict[str, tuple[tuple[str, str], ...]] = {
     "compare": (("compare model.py", "needs jaxlib 0.12 or newer"),),
     "plan": (
         ("plan model.py", "stages, microbatches and schedule"),
-        ("plan model.py --measure --memory-limit 4", "from measured times, with at most 4 microbatches in flight"),
+        ("plan model.py --measure --memory-limit 8000", "from measured times, with at most 8000 MiB on a device"),
     ),
     "check": (
         ("check model.py -n 4", "four processes that share the devices"),

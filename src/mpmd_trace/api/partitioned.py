@@ -411,8 +411,8 @@ def way_out(
             continue
         if choice is not None:
             chosen = f" (it chooses '{choice.name}')" if name == "auto" else ""
-            return f'pipeline_schedule="{name}" is followed exactly here{chosen}'
-    none = f"None of the schedules tried ({', '.join(tried)}) is followed exactly here"
+            return f'pipeline_schedule="{name}" would be followed exactly{chosen}'
+    none = f"None of the schedules tried ({', '.join(tried)}) would be followed exactly"
     try:
         followed(None)
     except MpmdError as error:

@@ -327,7 +327,11 @@ def structure_differences(wanted: Any, second: Any) -> list[tuple[tuple[Any, ...
 def _plain(described: str) -> str:
     """Return what JAX says of a node of a pytree, in fewer words: `<class 'dict'> with pytree metadata ('k',)`."""
     text = re.sub(r"<class '(?:[\w.]*\.)?(\w+)'>", r"\1", described).replace("with pytree metadata", "with")
-    return re.sub(r"with (\d+) child(ren)?", r"of length \1", text).replace("pytree leaf", "an array")
+    return (
+        re.sub(r"with (\d+) child(ren)?", r"of length \1", text)
+        .replace("pytree leaf", "an array")
+        .replace("StaticLeaf with ", "the static value ")
+    )
 
 
 def leak_error(tracer: Any) -> Exception:

@@ -31,7 +31,7 @@ async function endPlaces() {
 // Values by mesh, and on each by the argument or result that they are in, with the bytes on a device.
 function tree(list, places, chosen, found) {
   const size = (rows) => d3.sum(rows, ([name]) => places.get(name)?.[1] ?? 0), row = ([name, , , type]) =>
-    `<tr class="${name === chosen ? "on" : ""}" data-name="${escape(name)}"><td>${escape(name)}</td><td class="ty">${escape(index().types[type])}</td><td class="n">${places.has(name) ? bytes(places.get(name)[1]) : ""}</td></tr>`;
+    `<tr class="${name === chosen ? "on" : ""}" data-name="${escape(name)}"><td>${escape(name)}</td><td class="ty">${escape(short(index().types[type]))}</td><td class="n">${places.has(name) ? bytes(places.get(name)[1]) : ""}</td></tr>`;
   const part = (title, rows, inner, open) => `<details ${open ? "open" : ""}><summary>${escape(title)} <span class="ty">${rows.length}${places.size ? `, ${bytes(size(rows))}` : ""}</span></summary>${inner}</details>`;
   const within = (rows) => [...d3.group(rows, ([name]) => name.split(/[.[]/)[0])].map(([name, some]) =>
     part(name, some, `<table><tbody>${some.map(row).join("")}</tbody></table>`, found || some.length <= 40 || some.some(([one]) => one === chosen))).join("");
