@@ -101,6 +101,7 @@ def remarks_data(lowered: PartitionedProgram) -> dict[str, Any]:
 
 def remarks_text(lowered: PartitionedProgram) -> str:
     """Return the remarks as lists."""
-    lists = ((name.replace("_", " "), texts) for name, texts in remarks_data(lowered).items() if texts)
+    heads = {"once_per_step": "the same in all microbatches"}
+    lists = ((heads.get(name, name), texts) for name, texts in remarks_data(lowered).items() if texts)
     listed = ([f"{name}:", *shortened([f"  {text}" for text in texts]), ""] for name, texts in lists)
     return "".join(map("\n".join, listed))

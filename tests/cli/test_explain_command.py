@@ -85,7 +85,7 @@ def test_what_is_done_once_per_step(tmp_path: pathlib.Path, capsys: pytest.Captu
     source.write_text(SHARDED)
     status, out, err = run(capsys, str(source))
     assert status == 0, err
-    assert "once per step:\n  on mesh 'm0' reshard(ws[0]) (64 bytes, " in out and "hoisted" in out
+    assert "the same in all microbatches:\n  on mesh 'm0' reshard(ws[0]) (64 bytes, " in out and "hoisted" in out
     assert "collectives of a device in a step" in out
     assert "on mesh 'm1' 2 sums over devices are finished once per step" in out
     status, out, _ = run(capsys, str(source), "--json")
@@ -100,7 +100,7 @@ def test_what_takes_less_memory(tmp_path: pathlib.Path, capsys: pytest.CaptureFi
     source.write_text("import dataclasses\n" + SHARDED.replace("base.config", changed))
     status, out, err = run(capsys, str(source))
     assert status == 0, err
-    assert re.search(r"^memory:\n(  on mesh 'm\d' .*\n)+once per step:\n", out, re.M)
+    assert re.search(r"^memory:\n(  on mesh 'm\d' .*\n)+the same in all microbatches:\n", out, re.M)
     assert "values take" in out and "memory: on" not in out
 
 
