@@ -68,6 +68,11 @@ def device_twice() -> None:
     mt.make_config({"m0": mesh, "m1": both}, CONFIG)
 
 
+def shared_key() -> None:
+    grads = mt.value_and_grad(lambda w, x, key: jnp.sum(layers(w, x) + jax.random.normal(key)), microbatches=2)
+    run(lambda w, x, key: grads(w, x, key=key), ONES, ONES, jax.random.key(0))
+
+
 def uneven_batch() -> None:
     grads = mt.value_and_grad(lambda w, x: jnp.sum(layers(w, x)), microbatches=3)
     run(grads, ONES, ONES)
@@ -216,6 +221,7 @@ CAUSES: dict[str, Callable[..., None]] = {
     "abstract-meshes": abstract_mesh,
     "unknown-schedule": unknown_schedule,
     "batch-that-does-not-divide": uneven_batch,
+    "shared-key": shared_key,
     "nonlinear-loss": product_of_means,
     "number-of-iterations": traced_microbatches,
     "order-of-the-body": swapped_arguments,
