@@ -181,7 +181,7 @@ def test_what_is_not_there_or_does_not_fit(tmp_path: Path) -> None:
     like = {"params": [{"w": x["w"], "b": x["b"].astype(jnp.bfloat16)} for x in params()]}
     assert mt.restore(tmp_path / "c", like, cast=True)["params"][3]["b"].dtype == jnp.bfloat16
     (tmp_path / "empty").mkdir()
-    with pytest.raises(mt.MpmdError, match="empty is no checkpoint: neither one"):
+    with pytest.raises(mt.MpmdError, match="empty is not a checkpoint: neither one"):
         mt.restore(tmp_path / "empty", like)
 
 
@@ -290,7 +290,7 @@ def test_folders_beside_the_steps(tmp_path: Path) -> None:
         with pytest.raises(mt.MpmdError, match=f"run has checkpoints of several kinds, such as 10 and {other}"):
             mt.restore(tmp_path / "run", params())
         shutil.rmtree(tmp_path / "run" / other)
-    with pytest.raises(mt.MpmdError, match="no checkpoint"):
+    with pytest.raises(mt.MpmdError, match="not a checkpoint"):
         mt.restore(tmp_path / "run" / "cache_99", params())
 
 
@@ -310,7 +310,7 @@ def test_numbers_that_do_not_fit(tmp_path: Path, write: Callable[[Path, Any], Pa
 
 def test_a_pattern_that_is_none(tmp_path: Path) -> None:
     standard(tmp_path / "c", params())
-    with pytest.raises(mt.MpmdError, match=r"names has '\(w', which is no regular expression: missing \)"):
+    with pytest.raises(mt.MpmdError, match=r"names has '\(w', which is not a regular expression: missing \)"):
         mt.restore(tmp_path / "c", params(), names={"(w": "x"})
 
 

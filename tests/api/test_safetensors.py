@@ -253,7 +253,7 @@ def test_mistakes(tmp_path: Path) -> None:
     data = (folder / "model.safetensors").read_bytes()
     for bad in (data[:-1], b"\xff" * 100, b""):
         (folder / "model.safetensors").write_bytes(bad)
-        with pytest.raises(mt.MpmdError, match=r"model\.safetensors is no file of safetensors, or it is damaged"):
+        with pytest.raises(mt.MpmdError, match=r"model\.safetensors is not a safetensors file, or it is damaged"):
             mt.restore(folder, {"w": jnp.zeros((2, 3))})
 
 
@@ -277,7 +277,7 @@ def test_headers_that_say_too_much(tmp_path: Path) -> None:
         {"w": []},
     ):
         write_raw(file, bad, bytes(8))
-        with pytest.raises(mt.MpmdError, match=r"m\.safetensors is no file of safetensors, or it is damaged"):
+        with pytest.raises(mt.MpmdError, match=r"m\.safetensors is not a safetensors file, or it is damaged"):
             mt.restore(file, {"w": jnp.zeros(2)})
 
 
@@ -302,7 +302,7 @@ def test_an_index_names_files_of_its_folder(tmp_path: Path) -> None:
     write_raw(tmp_path / "other.safetensors", {"w": {"dtype": "F32", "shape": [2], "data_offsets": [0, 8]}}, bytes(8))
     for file in ("../other.safetensors", str(tmp_path / "other.safetensors"), ""):
         (folder / "model.safetensors.index.json").write_text(json.dumps({"weight_map": {"w": file}}))
-        with pytest.raises(mt.MpmdError, match="which is no file of its folder"):
+        with pytest.raises(mt.MpmdError, match="which is not a file in its folder"):
             mt.restore(folder, {"w": jnp.zeros(2)})
 
 

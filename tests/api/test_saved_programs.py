@@ -341,7 +341,7 @@ def test_a_cache_of_somebody_else_is_not_run(cache: Path) -> None:
     cache.chmod(0o777)
     found = json.loads(_run(_WARM, str(cache), TOLD))
     assert "partition_as" in found[0]
-    assert any(f"{cache} can be written to by everybody" in text for text in found[1])
+    assert any(f"{cache} can be written to by all users" in text for text in found[1])
 
 
 def _key(fn: Any, *more: Any) -> str:

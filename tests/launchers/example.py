@@ -41,7 +41,9 @@ def verify(name: str, start: Start, *, of_killed: Sequence[int]) -> NoReturn:
         else:
             wrong = [f"statuses {statuses}"] * (sorted(statuses) != list(wanted))
             for process in set(range(PROCESSES)) - {VICTIM}:
-                if not re.search(rf"process {process} cannot go on: process {VICTIM} has ended without a word", text):
+                if not re.search(
+                    rf"process {process} cannot go on: process {VICTIM} has ended without an error message", text
+                ):
                     wrong.append(f"process {process} does not say who is at fault")
         wrong += [f"process {pid} is left" for pid in left(folder)]
         took = time.monotonic() - started

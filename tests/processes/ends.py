@@ -30,7 +30,7 @@ FAULTS = {
     "system": (3, "ended with status 3"),
     "raise": (1, "ended with ValueError: no more of this"),
     "leave": (0, r"has ended, and process \d has waited in \S+ in \w+ for [\d.]+ s"),
-    "kill": (-9, r"has ended without a word \(it crashed, or was killed\)"),
+    "kill": (-9, r"has ended without an error message \(it crashed, or was killed\)"),
     "save": (3, r"failed to save to \S+state: OSError: \[Errno 28\] No space left on device"),
     "tensors": (3, r"failed to save to \S+state: MpmdError: error: cannot save to \S+state: No space left on device"),
 }

@@ -181,7 +181,7 @@ class _Guard:
         own = [f for f in stack[1:] if "site-packages" not in f.f_code.co_filename and "<" not in f.f_code.co_filename]
         lines = [f"  {f.f_code.co_filename}:{f.f_lineno} in {f.f_code.co_name}" for f in own[::-1]]
         text = "\n".join(
-            [f"ends, after {seconds:g} s in something that knows of no fault:", *lines, f"  {_where(stack)}"]
+            [f"ends, after {seconds:g} s in a call that does not notice the fault:", *lines, f"  {_where(stack)}"]
         )
         print(f"mpmd_trace: {self._peers.error()}\nprocess {self._peers.process} {text}", file=sys.stderr)
         _exit(1)

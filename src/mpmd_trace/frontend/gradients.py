@@ -242,15 +242,15 @@ def cut_batch(args: Sequence[Any], positions: Sequence[int], count: int, fn: Cal
         raise mistake(
             f"the batch cannot be cut into {count} microbatches of equally many rows: {'; '.join(wrong)}. Choose a "
             "number of microbatches that divides the first axes, or fill up the batch with rows of weight 0 "
-            '(mpmd_trace.pad_rows, reduce="weighted"); what is no batch is left out of batch_argnums, or given by '
+            '(mpmd_trace.pad_rows, reduce="weighted"); leave what is not a batch out of batch_argnums, or pass it by '
             "keyword."
         )
     if len(rows) > 1:
         raise mistake(
             "the arrays of the batch have different numbers of rows: "
             f"{', '.join(f'{array} has {number}' for number, array in rows.items())}. A microbatch has as many rows "
-            "of each of them, so several for each row of the batch are given along another axis; what is no batch is "
-            "left out of batch_argnums, or given by keyword."
+            "of each of them, so several for each row of the batch are given along another axis; leave what is not a "
+            "batch out of batch_argnums, or pass it by keyword."
         )
     return tuple(jax.tree.map(lambda x: in_parts(x, count), args[i]) for i in positions)
 

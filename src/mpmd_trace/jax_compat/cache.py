@@ -34,7 +34,7 @@ def _is_ours(folder: str, owner: int, mode: int) -> bool:
     if owner not in (os.getuid(), 0):
         problem = f"belongs to another user (number {owner})"
     elif mode & stat.S_IWOTH:
-        problem = "can be written to by everybody"
+        problem = "can be written to by all users"
     else:
         return True
     warnings.warn(

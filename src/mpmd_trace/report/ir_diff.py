@@ -112,7 +112,7 @@ class Changes:
             lines.append(f"{name}: {len(things)}")
             lines += [f"  {thing}" for thing in things[:most]]
             lines += [f"  ... and {len(things) - most} more"] if len(things) > most else []
-        return "\n".join(lines or ["nothing that is told here: see the text"]) + "\n"
+        return "\n".join(lines or ["no difference in fragments or transfers: see the text"]) + "\n"
 
 
 def changes(before: Outline, after: Outline) -> Changes:

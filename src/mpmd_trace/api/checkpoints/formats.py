@@ -182,7 +182,7 @@ def _folders(path: str) -> dict[str, str]:
         return {"" if len(items) == 1 else name: os.path.join(path, name) for name in items}
     if not last:
         raise MpmdError(
-            f"{path} is no checkpoint: neither one of mpmd_trace.save, nor a tree of orbax or steps of its "
+            f"{path} is not a checkpoint: neither one of mpmd_trace.save, nor a tree of orbax or steps of its "
             f"CheckpointManager, nor safetensors; it has {', '.join(sorted(os.listdir(path))[:5]) or 'nothing'}"
         )
     return _folders(os.path.join(path, last[0]))

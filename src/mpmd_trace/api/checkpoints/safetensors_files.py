@@ -97,7 +97,7 @@ class SafetensorsFiles(Mapping[str, "np.ndarray[Any, Any]"]):
             except OSError as error:
                 raise MpmdError(f"cannot read {file}: {error.strerror or error}") from None
             except (ValueError, KeyError, TypeError, struct.error) as error:
-                raise MpmdError(f"{file} is no file of safetensors, or it is damaged: {error}") from None
+                raise MpmdError(f"{file} is not a safetensors file, or it is damaged: {error}") from None
         return self._open[file]
 
 
@@ -106,10 +106,10 @@ def _weight_map(index: str) -> dict[str, str]:
         with open(index, encoding="utf-8") as file:
             result = {str(name): str(where) for name, where in json.load(file)["weight_map"].items()}
     except (OSError, ValueError, KeyError, AttributeError, TypeError) as error:
-        raise MpmdError(f"{index} is no index of safetensors: {error}") from None
+        raise MpmdError(f"{index} is not a safetensors index: {error}") from None
     for name, where in result.items():
         if os.path.basename(where) != where or where in ("", ".", ".."):
-            raise MpmdError(f"{index} has {name} in {where!r}, which is no file of its folder")
+            raise MpmdError(f"{index} has {name} in {where!r}, which is not a file in its folder")
     return result
 
 
@@ -144,7 +144,7 @@ def _opened(path: str) -> _Opened:
             raise ValueError(f"its header would have {length} bytes")
         header = json.loads(file.read(length))
     if not isinstance(header, dict):
-        raise ValueError("its header is no dictionary")
+        raise ValueError("its header is not a dictionary")
     start = 8 + length
     data: np.ndarray[Any, Any] = np.memmap(path, np.uint8, "r") if size > start else np.zeros(size, np.uint8)
     result = {}

@@ -172,7 +172,7 @@ def resolved(arrays: Mapping[str, Any], names: Names | None) -> dict[str, Rule]:
             patterns.append((re.compile(text), text, stored))
         except re.error as error:
             raise MpmdError(
-                f"names has {text!r}, which is no regular expression: {error}; re.escape gives that of a plain name"
+                f"names has {text!r}, which is not a regular expression: {error}; re.escape gives that of a plain name"
             ) from None
     unused = {pattern for _, pattern, _ in patterns}
     result: dict[str, Rule] = {}

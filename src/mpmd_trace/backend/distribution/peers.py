@@ -402,7 +402,7 @@ class Peers:
         self._selector.unregister(link.socket)
         link.socket.close()
         if process not in self._gone:
-            self.report(Fault(process, "has ended without a word (it crashed, or was killed)"))
+            self.report(Fault(process, "has ended without an error message (it crashed, or was killed)"))
         self._gone.add(process)
         self._see_whether_all_are_gone()
 

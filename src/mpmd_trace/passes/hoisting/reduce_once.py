@@ -126,7 +126,7 @@ class ReduceOnce(FunctionPass):
         for mesh, (count, given_up) in analysis.counts().items():
             text = f"on mesh '{mesh}' {count} sums over devices are finished once per step"
             if given_up:
-                text += f"; {given_up} for each microbatch, for there is no memory for their parts"
+                text += f"; {given_up} for each microbatch, because there is not enough memory for their parts"
             diagnostics.remark(function.loc, text)
         return _rewrite(analysis)
 
