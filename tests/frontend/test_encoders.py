@@ -69,6 +69,17 @@ def test_each_encoder_has_its_microbatches(schedule: str, numbers: tuple[int, in
     jax.tree.map(lambda a, b: np.testing.assert_allclose(a, b, rtol=1e-5, atol=1e-6), got, jax.jit(wanted)(*args))
 
 
+@pytest.mark.parametrize("schedule", ["1F1B", "zb-h1", "auto"])
+def test_encoders_may_share_the_meshes_of_the_model(schedule: str) -> None:
+    """Each loop follows the schedule by itself: no warning says that it cannot be followed."""
+    mesh = Mesh(np.array(jax.devices()[:1]), ("x",))
+    names = {"image": "m0", "text": "m1", "lower": "m0", "upper": "m1"}
+    config = mt.make_config({"m0": mesh, "m1": mesh}, names, pipeline_schedule=schedule)
+    args = data()
+    got = mt.fetch(mt.jit(step(2, 2, 4), config)(*args))
+    jax.tree.map(lambda a, b: np.testing.assert_allclose(a, b, rtol=1e-5, atol=1e-6), got, jax.jit(wanted)(*args))
+
+
 def test_outside_of_a_pipeline_it_is_the_gradient() -> None:
     args = data()
     got = jax.jit(step(2, 4, 2))(*args)

@@ -195,13 +195,13 @@ def settle(
 
 
 def _has_encoders(costs: StageCosts) -> bool:
-    """Return whether some stages, one on each mesh, run the first microbatches alone, as encoders before a model do.
+    """Return whether some stages run the first microbatches alone, as encoders before a model do.
 
     Each loop then has a number of microbatches of its own, so its schedule has to be one for all numbers.
     """
     first = [own == tuple(range(len(own))) for own in costs.visits]
     is_uneven = len({len(own) for own in costs.visits if own}) > 1
-    return is_uneven and all(first) and costs.mesh_of == tuple(range(costs.meshes))
+    return is_uneven and all(first)
 
 
 def _edges(imported: Module) -> set[tuple[int, int]]:
