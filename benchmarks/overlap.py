@@ -1,11 +1,12 @@
-"""How much of what a mixture of experts sends XLA hides where a forward and a backward are one program.
+"""How much of what the devices of a mesh send XLA hides where a forward and a backward are one program.
 
-    python benchmarks/overlap.py [--target tpu:v5e:2x4] [--layers 2] [--width 256] [--json] [--check]
+    python benchmarks/overlap.py [--target tpu:v5e:2x4] [--layers 2] [--width 256] [--of experts] [--json] [--check]
 
-1F1B of four microbatches on two meshes whose devices share the experts; on the first mesh a backward and the forward
-behind it become one program with `overlap="pairs"`.  Counted are the bytes that all-to-alls give a device, and those
-of them in the background of a product, without pairs and in a pair.  `--target` compiles for accelerators that are not
-there; CPUs hide nothing.  `--check`: exit 1 unless a pair hides 0.8, and the programs without pairs less than 0.2.
+1F1B of four microbatches on two meshes whose devices share the experts of a layer, gather its weights (`--of fsdp`), or
+add up what each has of its products (`--of tensor`); on the first mesh a backward and the forward behind it become one
+program with `overlap="pairs"`.  Counted are the bytes that collectives give a device, and those of them in the
+background of a product, without pairs and in a pair.  `--target` compiles for accelerators that are not there; CPUs
+hide nothing.  `--check`: exit 1 unless a pair hides 0.8, and the programs without pairs less than 0.2.
 """
 
 from __future__ import annotations
@@ -39,8 +40,28 @@ def experts(up: jax.Array, down: jax.Array, x: jax.Array) -> jax.Array:
     return jax.lax.all_to_all(x, "experts", 1, 0, tiled=True).reshape(-1, x.shape[-1])
 
 
-def layers(mesh: Mesh, weights: Sequence[Weights], x: jax.Array) -> jax.Array:
-    sparse = jax.shard_map(experts, mesh=mesh, in_specs=(P("experts"),) * 3, out_specs=P("experts"))
+def gathered(up: jax.Array, down: jax.Array, x: jax.Array) -> jax.Array:
+    """Gather the weights, of which each device has a part of the rows."""
+    up, down = (jax.lax.all_gather(w, "experts", tiled=True) for w in (up, down))
+    return jax.nn.relu(x @ up) @ down
+
+
+def added(up: jax.Array, down: jax.Array, x: jax.Array) -> jax.Array:
+    """Add up the products of the columns and rows that each device has."""
+    return jax.lax.psum(jax.nn.relu(x @ up) @ down, "experts")
+
+
+#: The layer, and how its two weights and its rows are split.
+KINDS: dict[str, tuple[Any, tuple[P, P, P]]] = {
+    "experts": (experts, (P("experts"), P("experts"), P("experts"))),
+    "fsdp": (gathered, (P("experts"), P("experts"), P("experts"))),
+    "tensor": (added, (P(None, "experts"), P("experts"), P())),
+}
+
+
+def layers(mesh: Mesh, kind: str, weights: Sequence[Weights], x: jax.Array) -> jax.Array:
+    layer, specs = KINDS[kind]
+    sparse = jax.shard_map(layer, mesh=mesh, in_specs=specs, out_specs=specs[2])
     for before, up, down, behind in weights:
         x = x + jnp.tanh(x @ before) @ before.T
         x = x + sparse(up, down, x)
@@ -48,39 +69,40 @@ def layers(mesh: Mesh, weights: Sequence[Weights], x: jax.Array) -> jax.Array:
     return x
 
 
-def step_of(meshes: dict[str, Mesh]) -> Any:
+def step_of(meshes: dict[str, Mesh], kind: str) -> Any:
     def loss(weights: Sequence[Sequence[Weights]], x: jax.Array) -> jax.Array:
         for one, (name, mesh) in zip(weights, meshes.items(), strict=True):
-            x = mpmd_trace.named_computation(functools.partial(layers, mesh), name=f"layers of {name}")(one, x)
+            x = mpmd_trace.named_computation(functools.partial(layers, mesh, kind), name=f"layers of {name}")(one, x)
         return jnp.mean(x.astype(jnp.float32) ** 2)
 
     return mpmd_trace.value_and_grad(loss, microbatches=MICROBATCHES)
 
 
-def types(meshes: dict[str, Mesh], depth: int, width: int) -> tuple[Any, ...]:
-    devices = next(iter(meshes.values())).size
+def types(meshes: dict[str, Mesh], kind: str, depth: int, width: int) -> tuple[Any, ...]:
+    devices, specs = next(iter(meshes.values())).size, KINDS[kind][1]
 
     def array(mesh: Mesh, shape: Sequence[int], *spec: Any) -> jax.ShapeDtypeStruct:
         return jax.ShapeDtypeStruct(tuple(shape), jnp.bfloat16, sharding=NamedSharding(mesh, P(*spec)))
 
     def layer(mesh: Mesh) -> Weights:
         dense = array(mesh, (width, width))
-        up, down = (2 * devices, width, 4 * width), (2 * devices, 4 * width, width)
-        return dense, array(mesh, up, "experts"), array(mesh, down, "experts"), dense
+        count = (2 * devices,) if kind == "experts" else ()
+        up, down = (*count, width, 4 * width), (*count, 4 * width, width)
+        return dense, array(mesh, up, *specs[0]), array(mesh, down, *specs[1]), dense
 
     weights = [[layer(mesh) for _ in range(depth)] for mesh in meshes.values()]
     rows = MICROBATCHES * 2 * width * devices
-    return weights, array(next(iter(meshes.values())), (rows, width), "experts")
+    return weights, array(next(iter(meshes.values())), (rows, width), *specs[2])
 
 
-def sent(meshes: dict[str, Mesh], depth: int, width: int, overlap: Any) -> Collective:
+def sent(meshes: dict[str, Mesh], kind: str, depth: int, width: int, overlap: Any) -> Collective:
     """Return what a program of the first mesh sends: of a pair, or of a forward and a backward together."""
     names = {f"layers of {name}": name for name in meshes}
     config = mpmd_trace.make_config(meshes, names, pipeline_schedule="1F1B", overlap=overlap)
-    compiled = mpmd_trace.jit(step_of(meshes), config).lower(*types(meshes, depth, width)).compile()
+    compiled = mpmd_trace.jit(step_of(meshes, kind), config).lower(*types(meshes, kind, depth, width)).compile()
     first = next(iter(meshes))
-    programs = [collectives_of(one)["all-to-all"] for one in compiled.executables() if one.mesh == first]
-    programs = [one for one in programs if one.runs >= 2 * depth]
+    programs = [collectives_of(one).total for one in compiled.executables() if one.mesh == first]
+    programs = [one for one in programs if one.runs >= depth]
     return sum(programs, Collective()) if overlap is None else max(programs, key=lambda one: one.runs)
 
 
@@ -89,6 +111,7 @@ def main() -> int:
     parser.add_argument("--target", help="as mpmd-trace compile --target")
     parser.add_argument("--layers", type=int, default=2, help="on each mesh")
     parser.add_argument("--width", type=int, default=256)
+    parser.add_argument("--of", choices=KINDS, default="experts")
     parser.add_argument("--json", action="store_true")
     parser.add_argument("--check", action="store_true")
     options = parser.parse_args()
@@ -98,13 +121,13 @@ def main() -> int:
     rows = np.array(devices).reshape(2, -1)
     meshes = {f"m{i}": Mesh(row, ("experts",)) for i, row in enumerate(rows)}
     modes = {"separate": None, "pair": "pairs"}
-    found = {name: sent(meshes, options.layers, options.width, overlap) for name, overlap in modes.items()}
+    found = {name: sent(meshes, options.of, options.layers, options.width, overlap) for name, overlap in modes.items()}
     shares = {name: round(one.hidden_share, 3) for name, one in found.items()}
     if options.json:
         print(json.dumps({"runs": {name: one.runs for name, one in found.items()}, "hidden": shares}))
     else:
         for name, one in found.items():
-            print(f"{name:10} {one.runs:3} all-to-alls of {one.bytes / 2**20:.1f} MiB, {one.hidden_share:.0%} hidden")
+            print(f"{name:10} {one.runs:3} collectives of {one.bytes / 2**20:.1f} MiB, {one.hidden_share:.0%} hidden")
     return int(options.check and not (shares["pair"] >= 0.8 and shares["separate"] < 0.2))
 
 
