@@ -8,6 +8,7 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 import numpy as np
+import optax
 import pytest
 from jax.sharding import AbstractMesh, Mesh, NamedSharding
 from jax.sharding import PartitionSpec as P
@@ -178,4 +179,31 @@ def test_iterations_that_passes_make_unlike_one_another() -> None:
     assert program.traced.rewritten.is_short
     with pytest.raises(MpmdError, match="an iteration is another one than that before"):
         partition_as(program.traced.short_module, program.request)
+    assert program.partitioned.as_text() == str(partition_as(program.traced.module, program.request).module)
+
+
+def test_placement_of_what_reads_the_sums() -> None:
+    """Results of the last iteration leave a loop once, however many iterations its call stands for."""
+
+    optimizer = optax.chain(optax.clip_by_global_norm(1.0), optax.adam(1e-3))
+
+    def step(weights: list[Array], state: Any, batch: Array) -> Any:
+        def loss(weights: list[Array], x: Array) -> Array:
+            for i, w in enumerate(weights):
+                x = mpmd_trace.named_computation(layer, name=f"f{i}")(w, x)
+            return jnp.mean(x**2)
+
+        def body(i: Array, total: Any, x: Array) -> Any:
+            return jax.tree.map(jnp.add, total, jax.grad(loss)(weights, x))
+
+        gradients = mpmd_trace.enumerated_for(body, jax.tree.map(jnp.zeros_like, weights), batch)
+        updates, state = optimizer.update(gradients, state, weights)
+        return optax.apply_updates(weights, updates), state
+
+    meshes = {f"m{i}": AbstractMesh((1,), ("x",)) for i in range(3)}
+    names = {f"f{i}": f"m{i}" for i in range(3)}
+    config = mpmd_trace.make_config(meshes, names, pipeline_schedule="1F1B")
+    weights = [jnp.ones((4, 4))] * 3
+    program = mpmd_trace.jit(step, config).lower(weights, optimizer.init(weights), np.ones((COUNT, 2, 4), np.float32))
+    assert program.traced.rewritten.is_short
     assert program.partitioned.as_text() == str(partition_as(program.traced.module, program.request).module)

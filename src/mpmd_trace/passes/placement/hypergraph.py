@@ -259,10 +259,15 @@ class DataflowHypergraph:
     def _outside(self, function: FuncOp, results: Sequence[int]) -> dict[tuple[int, ...], int]:
         """Who reads results of a function outside of it, and in how many runs these do."""
         result: dict[tuple[int, ...], int] = {}
+        before: tuple[int, ...] = ()
         for call in self.graph.calls[function]:
             nodes: Iterable[int] = self.readers.get(call.results[results[0]], ())
             if len(results) > 1:
                 nodes = {node for i in results for node in self.readers.get(call.results[i], ())}
             key = tuple(sorted(nodes))
-            result[key] = result.get(key, 0) + self.graph.times(call)
+            times = self.graph.runs[self.graph.caller[call]]
+            result[key] = result.get(key, 0) + times
+            if call.repeats > 1:  # all but the last have readers as the call before
+                result[before] = result.get(before, 0) + times * (call.repeats - 1)
+            before = key
         return result
