@@ -160,9 +160,16 @@ class CostOptions:
         float | None, typer.Option("--bandwidth", help="Size that a link transfers per unit of time.")
     ] = None
     size: Annotated[str, typer.Option("--size", help="Size of a stage's output.")] = "0"
+    collectives: Annotated[
+        str | None,
+        typer.Option("--collectives", help="What F, I and W take besides, per mesh, while devices only send: F,I,W."),
+    ] = None
 
     def costs(self) -> Costs:
         """Return the costs that the options describe."""
+        sent = None if self.collectives is None else _numbers(self.collectives, "--collectives")
+        if sent is not None and not (isinstance(sent, tuple) and len(sent) == 3):
+            raise ScheduleError(f"--collectives '{self.collectives}' must be three numbers, for F, I and W")
         return Costs(
             forward=_numbers(self.forward, "--forward"),
             input_grad=_numbers(self.input_grad, "--input-grad"),
@@ -172,6 +179,7 @@ class CostOptions:
             latency=self.latency,
             bandwidth=self.bandwidth,
             size=_numbers(self.size, "--size"),
+            collectives={} if sent is None else dict(zip("FIW", sent, strict=True)),
         )
 
 

@@ -92,6 +92,12 @@ def test_memory_limit_of_a_named_schedule() -> None:
     assert run("check", "gpipe", *SIZE, "--memory-limit", "4").exit_code == 1
 
 
+def test_the_search_hides_collectives_in_blocks() -> None:
+    size = ("--meshes", "2", "--microbatches", "8", "--collectives", "1,1,0", "--no-exact")
+    assert "OVERLAP_F_B" in run("search", *size, "--orders").stdout
+    assert "must be three numbers, for F, I and W" in run("search", *size, "--collectives", "1").stderr
+
+
 def test_memory_limits_of_single_meshes() -> None:
     size = ("--meshes", "3", "--microbatches", "6")
     result = run("simulate", "1f1b", *size, "--memory-limit", "3,1,1", "--json")
