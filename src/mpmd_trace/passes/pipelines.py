@@ -5,11 +5,12 @@ Each gives its passes phase by phase: import, optimize, sharding propagation, ex
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterator, Sequence
 
 from mpmd_trace.ir.bodies import remembered
-from mpmd_trace.ir.core import Region
-from mpmd_trace.ir.ops import Module
+from mpmd_trace.ir.core import Op, Region
+from mpmd_trace.ir.ops import CallOp, FuncOp, Module
+from mpmd_trace.ir.types import MeshTensorType
 from mpmd_trace.passes.base import Pass
 from mpmd_trace.passes.canonicalize_mpmd import CanonicalizeMpmd
 from mpmd_trace.passes.common.absorb_inferred_fragments import AbsorbInferredFragments
@@ -75,6 +76,7 @@ from mpmd_trace.passes.import_.simplify_named_computations import SimplifyNamedC
 from mpmd_trace.passes.import_.validate_named_ops_in_mpmd_func import ValidateNamedOpsInMpmdFunc
 from mpmd_trace.passes.memory.fit_memory import FitMemory
 from mpmd_trace.passes.memory.shard_optimizer_state import ShardOptimizerState
+from mpmd_trace.passes.mesh_order import is_cpu_mesh
 from mpmd_trace.passes.microbatches.accumulate_in_calls import AccumulateInCalls
 from mpmd_trace.passes.microbatches.cut_in_calls import CutInCalls
 from mpmd_trace.passes.microbatches.follow_schedule import FollowSchedule
@@ -148,26 +150,47 @@ def passes_of(
         yield from reference_pipeline(request, alias_bodies=alias_bodies)
     else:
         for passes in pipeline(request, user_rules, alias_bodies=alias_bodies):
-            known = None if module is None or request.step is None else contents(module)
-            yield [one for one in passes if known is None or not one.only_with or not known.isdisjoint(one.only_with)]
+            asked = frozenset().union(*(one.only_with for one in passes))
+            known = asked if module is None or request.step is None else contents(module, asked)
+            yield [one for one in passes if not one.only_with or not known.isdisjoint(one.only_with)]
 
 
-def contents(module: Module) -> frozenset[str]:
-    """Return what a program has that passes may ask for: ops, by name, and some other things."""
+def contents(module: Module, asked: Collection[str]) -> frozenset[str]:
+    """Return what a program has of what passes may ask for: ops, by name, and some other things.
+
+    - "nested names": named ops that are nested, or in functions without a mesh; callees of `mpmd.call` get meshes.
+    - "several devices": a mesh has more than one.
+    - "shardings": something says how a value is sharded.  Propagation and what follows it make none of nothing.
+    - "host memory": a value is in the memory of a host, or on a mesh of CPUs.
+    """
     names: set[str] = {"outlined functions"} if module.outlined else set()
+    called: set[str] = set()
     for function in module.functions:
-        for op in (op for block in function.regions[0].blocks for op in block):
+        topology = function.topology
+        if topology is not None and any(mesh.size > 1 for mesh in topology.meshes.values()):
+            names.add("several devices")
+        has_meshes = topology is not None or function.sym_name in called
+        for op in _top_level(function):
             names.add(op.name)
+            if isinstance(op, CallOp) and topology is not None:
+                called.add(op.callee)
             inside = frozenset().union(*map(_names_in, op.regions))
             names |= inside
-            if not inside.isdisjoint(_NAMED) or (op.name in _NAMED and not function.is_mpmd):
+            if not inside.isdisjoint(_NAMED) or (op.name in _NAMED and not has_meshes):
                 names.add("nested names")
-        if function.topology is not None and any(mesh.size > 1 for mesh in function.topology.meshes.values()):
-            names.add("several devices")
+    if "shardings" in asked and any(map(_mentions_shardings, module.functions)):
+        names.add("shardings")
+    if "host memory" in asked and any(map(_uses_host_memory, module.functions)):
+        names.add("host memory")
     return frozenset(names)
 
 
 _NAMED = frozenset({"mpmd.named_computation", "mpmd.named_tensor", "mpmd.broadcast", "mpmd.reduce"})
+
+
+def _top_level(function: FuncOp) -> Iterator[Op]:
+    for block in function.regions[0].blocks:
+        yield from block
 
 
 def _names_in(region: Region) -> frozenset[str]:
@@ -175,6 +198,29 @@ def _names_in(region: Region) -> frozenset[str]:
         return frozenset(op.name for op in region.walk())
 
     return remembered(region, "names of ops", find) if region.frozen else find()
+
+
+def _mentions_shardings(function: FuncOp) -> bool:
+    signature = (name for attrs in (*function.arg_attrs, *function.res_attrs) for name in attrs.entries)
+    return any("sharding" in name for name in signature) or any(
+        _has_sharding(op) or any(map(_shardings_in, op.regions)) for op in _top_level(function)
+    )
+
+
+def _has_sharding(op: Op) -> bool:
+    return op.name.startswith("sdy.") or any("sharding" in name for name in (*op.props, *op.attrs))
+
+
+def _shardings_in(region: Region) -> bool:
+    def find() -> bool:
+        return any(map(_has_sharding, region.walk()))
+
+    return remembered(region, "mentions shardings", find) if region.frozen else find()
+
+
+def _uses_host_memory(function: FuncOp) -> bool:
+    types = {value.type for op in _top_level(function) for value in op.results} | set(function.type.inputs)
+    return any(isinstance(type, MeshTensorType) and (type.on_host or is_cpu_mesh(type.mesh)) for type in types)
 
 
 def _when(condition: object, *passes: Pass) -> Sequence[Pass]:
@@ -305,6 +351,10 @@ def pipeline(
     uniform = bool(options.mpmd_equal_microbatches)
     late = options.mpmd_merge_inferred_after_scheduling
     split = bool(options.mpmd_split_bwd_fragments)
+    assigns = request.input_assignments or request.output_assignments
+    has_stages = step is not None and (
+        step.stages != "no" or any(a.assignment.stage is not None for a in request.name_assignments)
+    )
     splits = SplitDividedBwdFragments() if uniform else SplitBwdFragments()
 
     def merge_inferred(uniform: bool) -> list[Pass]:
@@ -327,7 +377,7 @@ def pipeline(
         InsertNamelessCloneOfNegligibleOps(),
         SimplifyNamedComputations(),
         # Everything gets a mesh.
-        MapInputOutputToMesh(request.input_assignments, request.output_assignments),
+        *_when(assigns or not jit, MapInputOutputToMesh(request.input_assignments, request.output_assignments)),
         InlineNestedUserExposedOps(request.name_assignments),
         ValidateNamedOpsInMpmdFunc(),
         MapNamedOpsToMpmdOps(request.name_assignments),
@@ -350,7 +400,7 @@ def pipeline(
         *_when(not late, MergeInferredApart(keep_sends_separate=jit and cut and split, uniform=uniform)),
         MoveTransfersToProducer(),
         MergeUserFragmentsIntoSchedulingUnits(),
-        *_when(jit, MergePartsOfStages()),
+        *_when(jit and has_stages, MergePartsOfStages()),
         *_when(split, splits, CanonicalizeMpmd(), FragmentDce()),
     ]
     rules = None if user_rules is None else user_rules()

@@ -189,6 +189,7 @@ class ExtractReshardsKeepingHostCopies(ExtractReshardsFromInterMeshTransfers):
 
     name = "mpmd-extract-reshards-keeping-host-copies"
     summary = "mpmd-extract-reshards-from-inter-mesh-transfers that allows copies between host memories"
+    only_with = ("shardings",)
 
     def copies_between_hosts(self, source: TensorShardingAttr | None, target: TensorShardingAttr | None) -> bool:
         return equivalent_shardings(source, target)
