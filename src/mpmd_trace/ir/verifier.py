@@ -15,7 +15,7 @@ from collections.abc import Iterator, Sequence
 
 from mpmd_trace.diagnostics.messages import Diagnostic, Note
 from mpmd_trace.ir.attributes import StringAttr
-from mpmd_trace.ir.bodies import remembered
+from mpmd_trace.ir.bodies import remembered, remembers
 from mpmd_trace.ir.core import Block, BlockArg, Op, Region, Value
 from mpmd_trace.ir.diagnostics import describe
 from mpmd_trace.ir.ops import CallOp, FragmentCallOp, FuncOp, Module
@@ -183,11 +183,9 @@ def _symbol_users(table: Op) -> Iterator[Op]:
                     work += op.regions
 
 
+@remembers
 def _users_in(body: Region) -> Sequence[Op]:
-    def make() -> list[Op]:
-        return [op for op in body.walk(post_order=False) if op.name in _USERS]
-
-    return remembered(body, "symbol users", make)
+    return [op for op in body.walk(post_order=False) if op.name in _USERS]
 
 
 def _check_region(region: Region, seen: set[Value], bodies: list[Region]) -> Problem | None:

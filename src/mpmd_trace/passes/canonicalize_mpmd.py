@@ -10,7 +10,7 @@ from collections.abc import Hashable
 from typing import cast
 
 from mpmd_trace.diagnostics.location import UNKNOWN
-from mpmd_trace.ir.bodies import remembered
+from mpmd_trace.ir.bodies import remembers
 from mpmd_trace.ir.core import Op, Region, Value
 from mpmd_trace.ir.diagnostics import Diagnostics
 from mpmd_trace.ir.ops import OFFLOADED, FragmentOp, FuncOp, Module, ReduceOp
@@ -115,19 +115,16 @@ def _bypass(op: Op, rewriter: Rewriter) -> bool:
     return changed
 
 
+@remembers
 def _forwarded(body: Region) -> list[tuple[int, int]]:
     """Return the arguments that the body returns, each with the position that counts."""
-
-    def look() -> list[tuple[int, int]]:
-        terminator = body.block.terminator
-        result = []
-        for arg in body.block.args:
-            use = next((use for use in arg.uses if use.owner is terminator), None)
-            if use is not None:
-                result.append((arg.index, use.index))
-        return result
-
-    return remembered(body, "forwarded", look)
+    terminator = body.block.terminator
+    result = []
+    for arg in body.block.args:
+        use = next((use for use in arg.uses if use.owner is terminator), None)
+        if use is not None:
+            result.append((arg.index, use.index))
+    return result
 
 
 def _is_within_mesh(inner: Op, op: Op) -> bool:

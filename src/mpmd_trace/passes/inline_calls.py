@@ -11,7 +11,7 @@ import dataclasses
 import functools
 from collections.abc import Mapping
 
-from mpmd_trace.ir.bodies import remembered, rewrite_bodies
+from mpmd_trace.ir.bodies import remembers, rewrite_bodies
 from mpmd_trace.ir.core import Op, Region
 from mpmd_trace.ir.diagnostics import Diagnostics
 from mpmd_trace.ir.functions import callee_of
@@ -115,13 +115,10 @@ def _called(region: Region) -> list[str]:
     return list(result)
 
 
+@remembers
 def _called_in(body: Region) -> list[str]:
     """Return the same for a frozen body."""
-
-    def make() -> list[str]:
-        return [callee_of(op) for op in body.walk() if op.name == "func.call"]
-
-    return remembered(body, "func-calls", make)
+    return [callee_of(op) for op in body.walk() if op.name == "func.call"]
 
 
 def _by_depth(module: Module) -> list[list[str]]:

@@ -7,7 +7,7 @@ moves constants and removes dead code, and nothing else.  None of them commutes 
 
 from __future__ import annotations
 
-from mpmd_trace.ir.bodies import remembered
+from mpmd_trace.ir.bodies import remembers
 from mpmd_trace.ir.core import Op, Region
 from mpmd_trace.ir.freezing import freeze
 from mpmd_trace.ir.outlined import OUTLINED, outlined_callee
@@ -48,13 +48,13 @@ def is_plain(body: Region) -> bool:
     return names is not None and names <= _PLAIN
 
 
+@remembers
 def op_names(body: Region) -> frozenset[str] | None:
     """Return the names of the ops of a frozen body, at every depth; `OUTLINED` for calls of outlined functions.
 
     None if a region has several blocks, if a body is nested in it, or if canonicalization knows a branch.
     """
-
-    return remembered(body, "op names", lambda: all_names(body))
+    return all_names(body)
 
 
 def all_names(region: Region) -> frozenset[str] | None:

@@ -8,7 +8,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from typing import Literal, NamedTuple
 
 from mpmd_trace.ir.attributes import MeshAttr
-from mpmd_trace.ir.bodies import BodyBuilder, effective_operands, remembered
+from mpmd_trace.ir.bodies import BodyBuilder, effective_operands, remembered, remembers
 from mpmd_trace.ir.core import Op, Region, Value
 from mpmd_trace.ir.ops import FragmentOp
 from mpmd_trace.ir.reading import shape_of
@@ -51,13 +51,10 @@ def work_of(body: Region) -> float:
     return remembered(body, "work", lambda: _work(ops, body.returned))
 
 
+@remembers
 def has_checkpoint(body: Region) -> bool:
     """Return whether the body recomputes something by `jax.checkpoint`, whose barriers keep XLA from undoing it."""
-
-    def find() -> bool:
-        return any(op.name == "stablehlo.optimization_barrier" for op in body.walk())
-
-    return remembered(body, "has checkpoint", find)
+    return any(op.name == "stablehlo.optimization_barrier" for op in body.walk())
 
 
 def cheap_results(body: Region, results: frozenset[int]) -> frozenset[int]:

@@ -23,9 +23,6 @@ from mpmd_trace.passes.fragment_info import (
     single_transpose_count,
 )
 
-#: How much shorter a step has to become for pairs that nobody has asked for: a program more is compiled for each.
-GAIN = 0.01
-
 
 class Work(NamedTuple):
     """How long a device computes in a fragment, and how long its collectives take, in one unit of time."""
@@ -111,6 +108,8 @@ class OverlapMicrobatches(FunctionPass):
         choices.pop((), None)
         if not choices:
             return False
+        from mpmd_trace.schedules._overlap import GAIN  # commands that list passes start without schedules
+
         waits = block_dependencies(ops)
         for row in rows.values():
             for a, b in itertools.pairwise(place for run in row for place in run.places):

@@ -17,7 +17,7 @@ import re
 from collections.abc import Hashable
 
 from mpmd_trace.ir.attributes import DictAttr
-from mpmd_trace.ir.bodies import fingerprint, remembered
+from mpmd_trace.ir.bodies import fingerprint, remembers
 from mpmd_trace.ir.core import BlockArg, Op, OpResult, Region, Use, Value
 from mpmd_trace.ir.ops import FragmentOp, FuncOp, TransferOp, local_type
 from mpmd_trace.ir.types import MeshTensorType, TensorType, Type
@@ -247,17 +247,15 @@ _HIDDEN = re.compile(r'("(?:stablehlo\.constant|sdy\.constant)"\(\)|"stablehlo\.
 _HIDDEN_OPS = frozenset({"stablehlo.constant", "sdy.constant", "stablehlo.slice"})
 
 
+@remembers
 def abstract_text(body: Region) -> str:
     """Return the text of the body without the values of constants and the positions of slices."""
-    return remembered(body, "abstract text", lambda: _HIDDEN.sub(r"\1", fingerprint(body)))
+    return _HIDDEN.sub(r"\1", fingerprint(body))
 
 
+@remembers
 def result_labels(body: Region) -> tuple[int, ...]:
     """Per returned value a number; equal ones are computed alike, up to constants and positions of slices."""
-    return remembered(body, "result labels", lambda: _labels(body))
-
-
-def _labels(body: Region) -> tuple[int, ...]:
     numbers: dict[object, int] = {}
     known: dict[Value, int] = {}
 
@@ -285,16 +283,13 @@ def _labels(body: Region) -> tuple[int, ...]:
 _LOOK_AHEAD = 2
 
 
+@remembers
 def operand_labels(body: Region) -> tuple[int, ...]:
     """Per argument a number; those with equal ones are read alike for the next few ops.
 
     A fragment that adds up the gradients of all microbatches reads each of them at another place of a long
     chain.  All but the ends of the chain look the same from a few ops away.
     """
-    return remembered(body, "operand labels", lambda: _operand_labels(body))
-
-
-def _operand_labels(body: Region) -> tuple[int, ...]:
     numbers: dict[object, int] = {}
     block = body.block
     terminator = block.terminator

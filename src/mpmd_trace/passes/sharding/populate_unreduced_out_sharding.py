@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from mpmd_trace.ir.attributes import TensorShardingAttr, TensorShardingPerValueAttr, parse_sharding_body
-from mpmd_trace.ir.bodies import remembered
+from mpmd_trace.ir.bodies import remembers
 from mpmd_trace.ir.core import Region
 from mpmd_trace.ir.diagnostics import Diagnostics
 from mpmd_trace.ir.ops import FragmentOp, FuncOp, Module
@@ -53,12 +53,9 @@ class PopulateUnreducedOutSharding(FunctionPass):
         return any(changed)
 
 
+@remembers
 def _requested(body: Region) -> list[TensorShardingAttr | None]:
     """Per returned value the sharding of the constraint that makes it, if that has unreduced axes; [] if none."""
-    return remembered(body, "unreduced results", lambda: _look_for_requests(body))
-
-
-def _look_for_requests(body: Region) -> list[TensorShardingAttr | None]:
     requests: list[TensorShardingAttr | None] = []
     for value in body.returned:
         op = value.defining_op
