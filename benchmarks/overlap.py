@@ -103,7 +103,7 @@ def sent(meshes: dict[str, Mesh], kind: str, depth: int, width: int, overlap: An
     first = next(iter(meshes))
     programs = [collectives_of(one).total for one in compiled.executables() if one.mesh == first]
     programs = [one for one in programs if one.runs >= depth]
-    return sum(programs, Collective()) if overlap is None else max(programs, key=lambda one: one.runs)
+    return sum(programs, Collective()) if overlap is None else max(programs, key=lambda one: one.bytes)
 
 
 def main() -> int:
