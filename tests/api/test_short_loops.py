@@ -76,10 +76,38 @@ def twice(weights: list[Array], batch: Array) -> Any:
     return value, step([w - g for w, g in zip(weights, gradients, strict=True)], batch)
 
 
-def with_outputs(weights: list[Array], batch: Array) -> Any:
+def with_outputs(read: Callable[[Array, Array, Array], Any]) -> Callable[..., Any]:
+    """Values of all microbatches, those of their squares, and the inputs of each, stacked; after the sum."""
+
+    def step(weights: list[Array], batch: Array) -> Any:
+        def body(i: Array, total: Array, x: Array) -> Any:
+            value = network(weights, x)
+            return total + value, (value, value * value)
+
+        total, (values, squares) = mpmd_trace.enumerated_for(body, jnp.zeros(()), batch)
+        return total, read(total, values, squares)
+
+    return step
+
+
+def accumulated(**options: Any) -> Callable[..., Any]:
+    def loss(weights: list[Array], rows: Array) -> Any:
+        value = network(weights, rows[0])
+        value = (value, jnp.sum(rows > 0)) if options.get("reduce") == "weighted" else value
+        return (value, {"rows": rows[0, :, 0], "value": jnp.max(rows)}) if options.get("has_aux") else value
+
+    return mpmd_trace.value_and_grad(loss, microbatches=COUNT, **options)
+
+
+def with_inputs(weights: list[Array], batch: Array) -> Any:
+    return mpmd_trace.enumerated_for(lambda i, total, x: (total + network(weights, x), x), jnp.zeros(()), batch)
+
+
+def with_sums(weights: list[Array], batch: Array) -> Any:
+    """Each sum is the next carry, and stacked."""
+
     def body(i: Array, total: Array, x: Array) -> Any:
-        value = network(weights, x)
-        return total + value, value
+        return (total + network(weights, x),) * 2
 
     return mpmd_trace.enumerated_for(body, jnp.zeros(()), batch)
 
@@ -127,7 +155,17 @@ PROGRAMS: dict[str, tuple[Callable[..., Any], bool]] = {
     "at most some index": (scaled(lambda i: jnp.minimum(i, 5).astype(jnp.float32)), False),
     "first iteration": (scaled(lambda i: (i == 0).astype(jnp.int32).astype(jnp.float32)), False),
     "slices past the end": (past_the_end, False),
-    "outputs": (with_outputs, False),
+    "stacked": (with_outputs(lambda total, values, squares: values), True),
+    "sum of what is stacked": (with_outputs(lambda total, values, squares: jnp.sum(squares) + total), True),
+    "some of what is stacked": (
+        with_outputs(lambda total, values, squares: (values[5], squares[-1], values[0:2])),
+        True,
+    ),
+    "stacked twice": (with_outputs(lambda total, values, squares: jnp.stack([values, squares, values])), True),
+    "stacked sums": (with_sums, True),
+    "value_and_grad": (accumulated(), True),
+    "value_and_grad, aux": (accumulated(has_aux=True, aux="stack"), True),
+    "stacked inputs": (with_inputs, True),
     "counter": (with_counter, False),
     "rotation": (with_rotation, False),
     "last microbatch": (with_the_last, False),
@@ -168,6 +206,16 @@ def test_indices_that_two_arguments_share() -> None:
     assert step.lower(*arguments()).traced.rewritten.is_short
     expected = jax.jit(summed(loss))(*arguments())
     jax.tree.map(lambda a, b: np.testing.assert_allclose(a, b, 2e-4, 1e-4), step(*arguments()), expected)
+
+
+def test_sums_that_stay_with_what_is_stacked() -> None:
+    """The weights of all iterations are summed as one array, which is not divided into the iterations' parts."""
+    devices = jax.devices()
+    meshes = {name: Mesh(devices[i : i + 1], ("x",)) for i, name in enumerate(("a", "b"))}
+    step = mpmd_trace.jit(accumulated(reduce="weighted"), mpmd_trace.make_config(meshes, {"f": "a", "g": "b"}))
+    assert step.lower(*arguments()).traced.rewritten.is_short
+    expected = jax.jit(accumulated(reduce="weighted"))(*arguments())
+    jax.tree.map(lambda a, b: np.testing.assert_allclose(a, b, 1e-6), step(*arguments()), expected)
 
 
 def test_iterations_that_passes_make_unlike_one_another() -> None:

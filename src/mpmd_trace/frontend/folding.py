@@ -28,18 +28,29 @@ class Known:
 
 
 class Stack:
-    """Arrays of one shape, to be stacked along a new first axis when somebody needs the whole."""
+    """Arrays of one shape, to be stacked along a new first axis when somebody needs the whole.
 
-    __slots__ = ("_whole", "parts")
+    `repeats`: for how many arrays the last one stands.  `mpmd-repeat-calls` puts these in its place; no pass before it
+    looks into the stack, since there is a barrier behind.
+    """
 
-    def __init__(self, parts: Sequence[Any]) -> None:
+    __slots__ = ("_whole", "parts", "repeats")
+
+    def __init__(self, parts: Sequence[Any], repeats: int = 1) -> None:
         self.parts = list(parts)
+        self.repeats = repeats
         self._whole: Any = None
 
     def whole(self) -> Any:
         """Return the stacked array, made once."""
         if self._whole is None:
-            self._whole = lax.concatenate([lax.expand_dims(jnp.asarray(whole(p)), (0,)) for p in self.parts], 0)
+            arrays = [jnp.asarray(whole(p)) for p in self.parts]
+            if self.repeats == 1:
+                self._whole = lax.concatenate([lax.expand_dims(a, (0,)) for a in arrays], 0)
+            else:
+                *first, last = arrays
+                parts = [*(lax.expand_dims(a, (0,)) for a in first), lax.broadcast(last, (self.repeats,))]
+                self._whole = lax.optimization_barrier(lax.concatenate(parts, 0))
         return self._whole
 
 
@@ -57,7 +68,7 @@ def whole(value: Any) -> Any:
 def slice_at(value: Any, index: int) -> Any:
     """`value[index]` along the first axis."""
     if isinstance(value, Stack):
-        return value.parts[index]
+        return value.parts[index] if value.repeats == 1 else lowering.slice_at(value.whole(), index)
     if isinstance(value, Known):
         return Known(np.asarray(value.value[index]))
     return lowering.slice_at(value, index)

@@ -25,11 +25,11 @@ def is_regular(layout: ScanLayout, starts: Sequence[Any], scanned: Sequence[Any]
     """Return whether each number that an iteration is called with grows by the same from iteration to iteration.
 
     The iterations are calls of one function then, on slices and numbers that follow from those of the first ones; and
-    nobody needs what one of them returns but the next one.
+    nobody needs what one of them returns but the next one, and stacks of what all return.
     """
     body, parts = layout.body, opened(layout.body)
     starts = [folding.as_known(v, a) for v, a in zip(starts, tracing.in_avals(body), strict=False)]
-    if layout.length < LEAST or layout.reverse or len(parts.outvars) != layout.carries or tracing.effects(body):
+    if layout.length < LEAST or layout.reverse or tracing.effects(body):
         return False
     if not scanned or any(isinstance(value, folding.Stack) for value in (*starts, *scanned)):
         return False
@@ -37,7 +37,9 @@ def is_regular(layout: ScanLayout, starts: Sequence[Any], scanned: Sequence[Any]
         return False
     own = {v: i for i, v in enumerate(parts.invars)}
     for i, atom in enumerate(parts.outvars, layout.constants):
-        if is_literal(atom) or own.get(atom, i) != i:
+        # What is stacked comes from the call; a carry may also stay what it is.
+        stays = i if i < layout.constants + layout.carries else None
+        if is_literal(atom) or own.get(atom, stays) != stays:
             return False
     known = [value for value in scanned if isinstance(value, folding.Known)]
     if not all(_is_even(list(value.value)) for value in known):
@@ -51,9 +53,12 @@ def is_regular(layout: ScanLayout, starts: Sequence[Any], scanned: Sequence[Any]
     return all(len(one) == len(given[0]) for one in given) and all(map(_is_even, zip(*given, strict=True)))
 
 
-def hands_on(layout: ScanLayout, values: Sequence[Any], carry: Sequence[Any]) -> bool:
-    """Return whether the carry of the next iteration has what this one got as something else."""
+def hands_on(layout: ScanLayout, values: Sequence[Any], results: Sequence[Any]) -> bool:
+    """Return whether results are what the iteration got, but for a carry that stays as it is, or are known."""
     own = {id(value) for value in values}
+    carry, outputs = results[: layout.carries], results[layout.carries :]
+    if any(id(value) in own or isinstance(value, folding.Known) for value in outputs):
+        return True
     return any(a is not b and id(b) in own for a, b in zip(values[layout.constants :], carry, strict=False))
 
 

@@ -499,10 +499,11 @@ class Rewriter:
             if repeats > 1:
                 self.repeats = True
                 break
-            short = short and not hands_on(layout, values, carry)
+            short = short and not hands_on(layout, values, results)
         if not outputs:  # no iteration: nothing to open, and the scan gives empty stacks
             return tracing.rebind(eqn, [folding.whole(a) for a in args])
         if unused:
             return [*carry, *[None] * len(outputs[0])]
-        stacks = [folding.Stack([outputs[i][k] for i in order]) for k in range(len(outputs[0]))]
+        repeats = layout.length - len(outputs) + 1
+        stacks = [folding.Stack([outputs[i][k] for i in sorted(outputs)], repeats) for k in range(len(outputs[0]))]
         return [*carry, *stacks]

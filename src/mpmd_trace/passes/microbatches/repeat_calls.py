@@ -4,13 +4,15 @@ from __future__ import annotations
 
 import dataclasses
 import re
+from collections.abc import Sequence, Set
 from typing import NamedTuple
 
 from mpmd_trace.ir.attributes import IntegerAttr, parse_attribute
 from mpmd_trace.ir.bodies import BodyBuilder
-from mpmd_trace.ir.core import Op, OpResult, Value
+from mpmd_trace.ir.core import BlockArg, Op, OpResult, Value
 from mpmd_trace.ir.diagnostics import Diagnostics
 from mpmd_trace.ir.ops import REPEATS, CallOp, FragmentOp, FuncOp, Module
+from mpmd_trace.ir.types import TensorType
 from mpmd_trace.passes.base import FunctionPass
 from mpmd_trace.passes.microbatches.cut_in_calls import INDEX
 
@@ -23,7 +25,8 @@ class RepeatCalls(FunctionPass):
     Of a loop with many microbatches `mpmd_trace.jit` traces the first three, since the others differ from them in the
     index alone; the third call says in `mpmd.repeats` for how many it stands.  Until here passes have seen these three.
     What the third has in the place of a result of the second, the fourth has of the third; an index goes on as from
-    the second to the third; and what is behind the loop gets the results of the last call.
+    the second to the third; and what is behind the loop gets the results of the last call.  A stack of what the calls
+    return is one of the first two and of the third, repeated, with a barrier behind; it becomes that of all.
 
     Before:
 
@@ -88,6 +91,20 @@ class _Copied:
     operands: tuple[object, ...]
 
 
+class _Stack(NamedTuple):
+    """Where a fragment stacks a result of the three calls: `concatenate(expand(first), expand(second), repeated)`."""
+
+    fragment: FragmentOp
+    #: The number of the result, and of its operand of the fragment, for each of the three.
+    result: int
+    operands: tuple[int, int, int]
+    #: Ops of the body: the one for the second call, that for the third one, and the two that are behind.
+    expand: Op
+    repeated: Op
+    joined: Op
+    barrier: Op
+
+
 class _Loop:
     """Three iterations, of which the last stands for several.
 
@@ -105,11 +122,14 @@ class _Loop:
         third, block = self.third, self.third.block
         assert block is not None
         operands = [self._value(a, b) for a, b in zip(self.second.operands, third.operands, strict=True)]
-        self._check_uses()
-        behind = [result.uses for result in third.results]
         count = third.attrs.pop(REPEATS)
         counter = third.call_counter
         assert isinstance(count, IntegerAttr) and counter is not None
+        stacks = self._stacks(count.value)
+        self._check_uses({(s.fragment, i) for s in stacks for i in s.operands[:2]})
+        stacked = {(s.fragment, s.operands[2]) for s in stacks}
+        behind = [[u for u in result.uses if (u.owner, u.index) not in stacked] for result in third.results]
+        calls = [third]
         last = {made: made.fragment for made in self.made.values() if isinstance(made, _Index)}
         before, following = third, third.next_op
         assert following is not None
@@ -142,10 +162,13 @@ class _Loop:
             assert isinstance(call, CallOp)
             call.attrs["call_counter"] = IntegerAttr.get(counter + i, "ui32")
             block.insert_all_before(following, [*ops, call])
+            calls.append(call)
             before = call
         for uses, result in zip(behind, before.results, strict=True):
             for use in reversed(uses):
                 use.set(result)
+        for fragment in dict.fromkeys(s.fragment for s in stacks):
+            _stack_all(fragment, [s for s in stacks if s.fragment is fragment], calls)
 
     def _value(self, second: Value, third: Value) -> object:
         """Return what stands for a value of the third iteration, where the second has another one."""
@@ -187,19 +210,100 @@ class _Loop:
         assert isinstance(third, FragmentOp)
         return _Index(third, numbers[1], numbers[1] - numbers[0])
 
-    def _check_uses(self) -> None:
-        """See that what the first two iterations give is for the next one alone."""
+    def _stacks(self, count: int) -> list[_Stack]:
+        """Return the places where results of the calls are stacked."""
+        stacks = []
+        for result in self.third.results:
+            for use in result.uses:
+                fragment = use.owner
+                if isinstance(fragment, FragmentOp):
+                    for reader in fragment.body.block.args[use.index].users:
+                        stack = self._stack(fragment, reader, result.index, use.index, count)
+                        if stack is not None:
+                            stacks.append(stack)
+        return stacks
+
+    def _stack(self, fragment: FragmentOp, repeated: Op, result: int, operand: int, count: int) -> _Stack | None:
+        """Return the stack that ends with `repeated`, which reads this operand and result; None if it is none."""
+        type = repeated.results[0].type if repeated.name == "stablehlo.broadcast_in_dim" else None
+        if not isinstance(type, TensorType) or not type.shape or type.shape[0] != count:
+            return None
+        if len(repeated.result.users) != 1:
+            return None
+        (joined,) = repeated.result.users
+        barriers = joined.results[0].users if joined.name == "stablehlo.concatenate" else []
+        if len(barriers) != 1 or barriers[0].name != "stablehlo.optimization_barrier" or joined.num_operands != 3:
+            return None
+        numbers = []
+        for part, call in zip(joined.operands[:2], (self.first, self.second), strict=True):
+            expand = part.defining_op
+            if expand is None or expand.num_operands != 1 or len(part.users) != 1:
+                return None
+            argument = expand.operands[0]
+            if not isinstance(argument, BlockArg) or len(argument.users) != 1:
+                return None
+            if fragment.operands[argument.index] is not call.results[result]:
+                return None
+            numbers.append(argument.index)
+        if barriers[0].num_operands != 1 or len(fragment.body.block.args[operand].users) != 1:
+            return None
+        assert expand is not None
+        return _Stack(fragment, result, (numbers[0], numbers[1], operand), expand, repeated, joined, barriers[0])
+
+    def _check_uses(self, stacked: Set[tuple[Op, int]]) -> None:
+        """See that what the first two iterations give is for the next one alone, and for stacks of all."""
         copied = [pair for pair, made in self.made.items() if isinstance(made, _Copied)]
         before: list[Op] = [self.first, self.second]
         for i, call in enumerate((self.second, self.third)):
             own = dict.fromkeys(pair[i] for pair in copied)
             readers = {call, *own}
             for op in (before[i], *own):
-                if not readers.issuperset(op.users):
+                uses = [use for result in op.results for use in result.uses]
+                if not all(use.owner in readers or (use.owner, use.index) in stacked for use in uses):
                     raise self._unlike(op.results[0])
 
     def _unlike(self, value: Value) -> Exception:
         return self.diagnostics.fatal(value.defining_op or self.third, "an iteration is another one than that before")
+
+
+def _stack_all(fragment: FragmentOp, stacks: Sequence[_Stack], calls: Sequence[CallOp]) -> None:
+    """Let the fragment stack the results of all these calls, of which it has had the first one alone."""
+    stack_of = {stack.operands[2]: stack for stack in stacks}
+    by_op = {stack.repeated: stack for stack in stacks}
+    joined = {stack.joined: stack for stack in stacks}
+    barriers = {stack.barrier for stack in stacks}
+    builder = BodyBuilder()
+    operands: list[Value] = []
+    mapping: dict[Value, Value] = {}
+    parts: dict[int, list[Value]] = {}
+    for argument, operand in zip(fragment.body.block.args, fragment.operands, strict=True):
+        if argument.index not in stack_of:
+            operands.append(operand)
+            mapping[argument] = builder.arg(argument.type, argument.location)
+        else:
+            operands += [call.results[stack_of[argument.index].result] for call in calls]
+            parts[argument.index] = [builder.arg(argument.type, argument.location) for _ in calls]
+    for op in fragment.body.block.ops[:-1]:
+        if op in by_op:
+            stack = by_op[op]
+            given = parts[stack.operands[2]]
+            parts[stack.operands[2]] = [builder.add(stack.expand, {stack.expand.operands[0]: g}).result for g in given]
+        elif op in joined:
+            all_parts = [*(mapping[v] for v in op.operands[:2]), *parts[joined[op].operands[2]]]
+            copy = builder.block.append(op.clone(operands=all_parts))
+            mapping[op.result] = copy.result
+        elif op in barriers:
+            mapping[op.result] = mapping[op.operands[0]]
+        else:
+            copy = builder.add(op, mapping)
+            mapping.update(zip(op.results, copy.results, strict=True))
+    body = builder.finish([mapping[v] for v in fragment.body.returned])
+    new = fragment.clone(operands=operands)
+    assert isinstance(new, FragmentOp) and fragment.block is not None
+    new.body = body
+    fragment.block.insert_before(fragment, new)
+    fragment.replace_all_uses_with(new.results)
+    fragment.erase()
 
 
 def _are_alike(a: Op, b: Op) -> bool:
