@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import functools
+import itertools
 import re
 from typing import Any
 
@@ -10,8 +11,6 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
-from hypothesis import given, settings
-from hypothesis import strategies as st
 from jax.sharding import Mesh, NamedSharding
 from jax.sharding import PartitionSpec as P
 
@@ -260,11 +259,21 @@ def test_what_is_wrong_with_options_is_said(options: dict[str, Any], wrong: str)
         mpmd_trace.make_config(topology(), {"f0": "m0"}, **options)
 
 
-SPECS = [P(), P("data"), P(None, "data")]
+ROWS_OF, COLUMNS = P("data"), P(None, "data")
 
 
-@given(st.sampled_from(SPECS), st.sampled_from(SPECS), st.sampled_from([P("data"), P()]), st.booleans())
-@settings(max_examples=2, deadline=None, derandomize=True)
+@pytest.mark.parametrize(
+    ("up", "down", "scale", "rows"),
+    [
+        (COLUMNS, P(), ROWS_OF, True),
+        *(
+            pytest.param(*more, marks=pytest.mark.nightly)
+            for more in itertools.product(
+                (P(), ROWS_OF, COLUMNS), (P(), ROWS_OF, COLUMNS), (P(), ROWS_OF), (False, True)
+            )
+        ),
+    ],
+)
 def test_any_sharding_gives_the_same_with_and_without(up: P, down: P, scale: P, rows: bool) -> None:
     specs, batch = {"up": up, "down": down, "scale": scale}, SHARDED_ROWS if rows else P()
     once = compiled(specs, batch)
