@@ -217,8 +217,8 @@ def test_it_is_told_what_is_done_once_and_what_not() -> None:
         "stays with the microbatches: of the limit 0 bytes are left"
     ] * 2
     assert limited[2:] == [
-        "on mesh 'm0' 0 sums over devices are finished once per step; 3 for each microbatch, for there is no memory "
-        "for their parts"
+        "on mesh 'm0' 0 sums over devices are finished once per step; 3 for each microbatch, "
+        "because there is not enough memory for their parts"
     ]
     assert remarks(compiled({}, batch=P(), dtype=jnp.bfloat16))[0].endswith(
         "stays with the microbatches: it saves less than launching a program costs"

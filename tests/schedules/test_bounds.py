@@ -145,8 +145,10 @@ def test_no_dispatched_schedule_breaks_a_rule_or_the_bound(  # type: ignore[no-u
         run = _Run(chain, one).made(bound)
         schedule = make("run", actions_of(run.rows), placement, count)
         assert check(schedule, memory_limit=limits, weight_fraction=fraction) == []
-        assert simulate(schedule, costs, weight_fraction=fraction).time(measure) == pytest.approx(run.time)
-        assert run.time >= bound - 1e-6
+        time = simulate(schedule, costs, weight_fraction=fraction).time(measure)
+        # Dispatching may overestimate a span; neither is below the bound.
+        assert time <= run.time + 1e-6 and (measure == "span" or time == pytest.approx(run.time))
+        assert time >= bound - 1e-6
         one = _changed(one, chain, draw, run.slowest)
 
 
