@@ -98,11 +98,8 @@ class _Stack(NamedTuple):
     #: The number of the result, and of its operand of the fragment, for each of the three.
     result: int
     operands: tuple[int, int, int]
-    #: Ops of the body: the one for the second call, that for the third one, and the two that are behind.
-    expand: Op
-    repeated: Op
+    #: The concatenation.  The third operand is there for it alone, and it is for a barrier alone.
     joined: Op
-    barrier: Op
 
 
 class _Loop:
@@ -247,8 +244,7 @@ class _Loop:
             numbers.append(argument.index)
         if barriers[0].num_operands != 1 or len(fragment.body.block.args[operand].users) != 1:
             return None
-        assert expand is not None
-        return _Stack(fragment, result, (numbers[0], numbers[1], operand), expand, repeated, joined, barriers[0])
+        return _Stack(fragment, result, (numbers[0], numbers[1], operand), joined)
 
     def _check_uses(self, stacked: Set[tuple[Op, int]]) -> None:
         """See that what the first two iterations give is for the next one alone, and for stacks of all."""
@@ -268,39 +264,38 @@ class _Loop:
 
 def _stack_all(fragment: FragmentOp, stacks: Sequence[_Stack], calls: Sequence[CallOp]) -> None:
     """Let the fragment stack the results of all these calls, of which it has had the first one alone."""
-    stack_of = {stack.operands[2]: stack for stack in stacks}
-    by_op = {stack.repeated: stack for stack in stacks}
-    joined = {stack.joined: stack for stack in stacks}
-    barriers = {stack.barrier for stack in stacks}
+    by_operand = {stack.operands[2]: stack for stack in stacks}
+    by_joined = {stack.joined: stack for stack in stacks}
+    repeated = {stack.joined.operand(2) for stack in stacks}
+    whole = {stack.joined.result for stack in stacks}
     builder = BodyBuilder()
     operands: list[Value] = []
     mapping: dict[Value, Value] = {}
-    parts: dict[int, list[Value]] = {}
+    given: dict[_Stack, list[Value]] = {}
     for argument, operand in zip(fragment.body.block.args, fragment.operands, strict=True):
-        if argument.index not in stack_of:
+        stack = by_operand.get(argument.index)
+        if stack is None:
             operands.append(operand)
             mapping[argument] = builder.arg(argument.type, argument.location)
         else:
-            operands += [call.results[stack_of[argument.index].result] for call in calls]
-            parts[argument.index] = [builder.arg(argument.type, argument.location) for _ in calls]
+            operands += [call.results[stack.result] for call in calls]
+            given[stack] = [builder.arg(argument.type, argument.location) for _ in calls]
     for op in fragment.body.block.ops[:-1]:
-        if op in by_op:
-            stack = by_op[op]
-            given = parts[stack.operands[2]]
-            parts[stack.operands[2]] = [builder.add(stack.expand, {stack.expand.operands[0]: g}).result for g in given]
-        elif op in joined:
-            all_parts = [*(mapping[v] for v in op.operands[:2]), *parts[joined[op].operands[2]]]
-            copy = builder.block.append(op.clone(operands=all_parts))
-            mapping[op.result] = copy.result
-        elif op in barriers:
-            mapping[op.result] = mapping[op.operands[0]]
-        else:
+        if op in by_joined:
+            first, second, _ = op.operands
+            expand = second.defining_op
+            assert expand is not None
+            rest = [builder.add(expand, {expand.operand(0): value}).result for value in given[by_joined[op]]]
+            joined = builder.block.append(op.clone(operands=[mapping[first], mapping[second], *rest]))
+            mapping[op.result] = joined.result
+        elif op.num_operands and op.operand(0) in whole:  # the barrier
+            mapping[op.result] = mapping[op.operand(0)]
+        elif repeated.isdisjoint(op.results):
             copy = builder.add(op, mapping)
             mapping.update(zip(op.results, copy.results, strict=True))
-    body = builder.finish([mapping[v] for v in fragment.body.returned])
     new = fragment.clone(operands=operands)
     assert isinstance(new, FragmentOp) and fragment.block is not None
-    new.body = body
+    new.body = builder.finish([mapping[v] for v in fragment.body.returned])
     fragment.block.insert_before(fragment, new)
     fragment.replace_all_uses_with(new.results)
     fragment.erase()
