@@ -6,12 +6,12 @@ from collections.abc import Sequence
 from typing import Any
 
 import jax
-import jax.numpy as jnp
 import numpy as np
 import pytest
 from jax.sharding import Mesh, NamedSharding, PartitionSpec
 
 import mpmd_trace as mt
+from layered_steps import summed_gradients
 from mpmd_trace.compiler import parse
 from mpmd_trace.ir.ops import CallOp, Module
 from mpmd_trace.passes.manager import PassManager
@@ -197,17 +197,8 @@ def lowered_classifier(devices: int, spec: PartitionSpec, **options: Any) -> mt.
     numbered = np.array(jax.devices()[: 2 * devices]).reshape(2, devices)
     meshes = {name: Mesh(numbered[i], ("data",)) for i, name in enumerate("ab")}
 
-    def loss(weights: list[jax.Array], x: jax.Array) -> jax.Array:
-        for i, w in enumerate(weights):
-            x = mt.named_computation(lambda w, x: jnp.tanh(x @ w), name=f"layer{i}")(w, x)
-        return jnp.mean(x**2)
-
     def step(weights: list[jax.Array], batch: jax.Array) -> list[jax.Array]:
-        grads = mt.enumerated_for(
-            lambda i, grads, x: jax.tree.map(jnp.add, grads, jax.grad(loss)(weights, x)),
-            jax.tree.map(jnp.zeros_like, weights),
-            batch.reshape(MICROBATCHES, ROWS, PIXELS),
-        )
+        grads = summed_gradients(weights, batch.reshape(MICROBATCHES, ROWS, PIXELS))
         return jax.tree.map(lambda w, g: w - 0.1 * g, weights, grads)
 
     config = mt.make_config(meshes, {f"layer{i}": "aabb"[i] for i in range(4)}, pipeline_schedule="1F1B", **options)

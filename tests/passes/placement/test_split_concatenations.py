@@ -9,6 +9,7 @@ from jax.flatten_util import ravel_pytree
 from jax.sharding import AbstractMesh
 
 import mpmd_trace as mt
+from layered_steps import summed_gradients
 from mpmd_trace.ir.text import parse
 from mpmd_trace.passes.manager import run_passes
 from oracle import assert_same_meaning
@@ -64,18 +65,8 @@ def test_parts_are_computed_by_themselves() -> None:
 def test_gradients_that_are_clipped_as_one_vector_stay_on_their_meshes() -> None:
     microbatches, rows, width = 8, 32, 256
 
-    def loss(weights: list[jax.Array], x: jax.Array) -> jax.Array:
-        for i, w in enumerate(weights):
-            x = mt.named_computation(lambda w, x: jnp.tanh(x @ w), name=f"layer{i}")(w, x)
-        return jnp.mean(x**2)
-
     def step(weights: list[jax.Array], batch: jax.Array) -> list[jax.Array]:
-        grads = mt.enumerated_for(
-            lambda i, grads, x: jax.tree.map(jnp.add, grads, jax.grad(loss)(weights, x)),
-            jax.tree.map(jnp.zeros_like, weights),
-            batch,
-        )
-        vector, unravel = ravel_pytree(grads)
+        vector, unravel = ravel_pytree(summed_gradients(weights, batch))
         clipped = unravel(vector * jnp.minimum(1.0, 1.0 / jnp.linalg.norm(vector)))
         return jax.tree.map(lambda w, g: w - 0.1 * g, weights, clipped)
 
