@@ -81,7 +81,7 @@ def mistake(message: str) -> FrontendError:
     return FrontendError([problem(message, callers_place())])
 
 
-#: Lists that take what is warned of, innermost last.
+#: Lists that take what is warned of, innermost last; None in `without_warnings`.
 _RECORDS: ContextVar[tuple[list[tuple[str, str | None]], ...] | None] = ContextVar("mpmd_trace_warnings", default=())
 
 
@@ -96,8 +96,8 @@ def recorded_warnings(taken: list[tuple[str, str | None]]) -> Iterator[None]:
 
 
 @contextmanager
-def told_before() -> Iterator[None]:
-    """Nobody is warned inside: of what is made again, all has been said."""
+def without_warnings() -> Iterator[None]:
+    """Suppress warnings, for what is made again: they were given the first time."""
     token = _RECORDS.set(None)
     try:
         yield

@@ -17,7 +17,7 @@ from mpmd_trace.frontend import arg_shardings, arguments, explicit_axes, module_
 from mpmd_trace.frontend.arg_shardings import Spec
 from mpmd_trace.frontend.arguments import Leaf
 from mpmd_trace.frontend.effects import effect_problems
-from mpmd_trace.frontend.errors import place_of, raise_problems, told_before, warn
+from mpmd_trace.frontend.errors import place_of, raise_problems, warn, without_warnings
 from mpmd_trace.frontend.gradients import microbatches_refused_by
 from mpmd_trace.frontend.jaxpr_queries import only_returned
 from mpmd_trace.frontend.large_constants import LargeConstants
@@ -115,7 +115,7 @@ class Traced:
         """The program with all iterations."""
         if not self.rewritten.is_short:
             return self.rewritten
-        with told_before():
+        with without_warnings():
             return self.rewrite(False)
 
     def on_platform(self, platform: str) -> Traced:

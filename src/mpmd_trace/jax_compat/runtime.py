@@ -45,7 +45,7 @@ class _Source:
 
 
 class _Effect(effects.Effect):  # type: ignore[misc]  # JAX has no types for it
-    """What a program with calls of `jax.ffi` does: `jax.effects_barrier` waits for it, even where it has no result."""
+    """Marks programs that `jax.effects_barrier` waits for: calls of `jax.ffi` with side effects may have no result."""
 
 
 _EFFECT = _Effect()

@@ -134,7 +134,7 @@ def _by_depth(module: Module) -> list[list[str]]:
 
 
 def _at_once(module: Module, *, hoists: bool) -> bool:
-    """Whether `Expander` does the same: no recursion and, if it `hoists` constants, callees of plain ops alone."""
+    """Return whether `Expander` does the same: no recursion and, if it `hoists` constants, callees of plain ops."""
     functions = {f.sym_name: f for f in module.functions if not f.is_declaration}
     calls = {name: _called(f.regions[0]) for name, f in functions.items()}
     done: set[str] = set()

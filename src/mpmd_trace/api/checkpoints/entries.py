@@ -69,7 +69,7 @@ class Saved:
 
 @dataclasses.dataclass(frozen=True)
 class Parts:
-    """What was read of a `Saved`; parts that nobody asks for are missing."""
+    """Gives slices of a `Saved` from the entries that were read; those that nobody asks for are missing."""
 
     saved: Saved
     entries: Mapping[str, Any]
