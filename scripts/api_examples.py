@@ -208,6 +208,10 @@ assert isinstance(module, mt.compiler.Module)
 # == compiler.run_passes
 mt.compiler.run_passes(module, "symbol-dce")
 
+# == compiler.after
+hook = mt.compiler.after("mpmd-delay-inferred-fragments", "symbol-dce")
+mt.jit(forward, config).lower(weights, x, hooks=[hook])
+
 # == compiler.run_module
 exported = mt.jit(forward, config).lower(weights, x)
 [y] = mt.compiler.run_module(mt.compiler.parse(exported.as_text()), config.topology, [*weights, x])

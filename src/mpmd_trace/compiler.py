@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 from mpmd_trace.diagnostics.messages import Diagnostic
 from mpmd_trace.ir.ops import Module
 from mpmd_trace.ir.text import parse
-from mpmd_trace.passes.manager import run_passes
+from mpmd_trace.passes.manager import after, run_passes
 from mpmd_trace.passes.partition import partition
 
 if TYPE_CHECKING:
@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from mpmd_trace.backend.load import run_module
     from mpmd_trace.frontend.trace import trace
 
-__all__ = ["Diagnostic", "Module", "parse", "partition", "run_module", "run_passes", "target_devices", "trace"]
+__all__ = ["Diagnostic", "Module", "after", "parse", "partition", "run_module", "run_passes", "target_devices", "trace"]
 
 _LATER = {"run_module": "backend.load", "target_devices": "api.targets", "trace": "frontend.trace"}
 

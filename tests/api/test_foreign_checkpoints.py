@@ -420,3 +420,32 @@ def test_the_last_of_the_steps_that_save_wrote(tmp_path: Path, name: str) -> Non
     for step in (5, 10, 15):
         mt.save(tmp_path / name.format(step), {"w": jnp.full(3, float(step))})
     np.testing.assert_array_equal(mt.restore(tmp_path, {"w": jnp.zeros(3)})["w"], [15.0, 15, 15])
+
+
+def test_a_step_that_is_being_saved_is_not_read(tmp_path: Path) -> None:
+    for name in ("5", ".10.new"):
+        mt.save(tmp_path / name, {"w": jnp.zeros(3)})
+    assert mt.restore(tmp_path, {"w": jnp.ones(3)})["w"].sum() == 0
+
+
+def test_the_model_of_a_checkpoint_that_has_the_optimizer_too(tmp_path: Path) -> None:
+    model = params()
+    path = tmp_path / "saved"
+    mt.save(path, (model, optax.adam(1e-3).init(model)))  # type: ignore[arg-type]
+
+    def hint(like: Any, match: str) -> dict[str, str]:
+        with pytest.raises(mt.MpmdError, match=match) as error:
+            mt.restore(path, like)
+        assert len(error.value.diagnostics) == 1
+        return dict(re.findall(r'names=\{r"(\S+)": r"(\S+)"\}', str(error.value)))
+
+    names = hint(model, r"below 0 \(and others of these names below 1\.0\.mu, 1\.0\.nu\): restore\(")
+    with pytest.warns(mt.MpmdWarning, match=r"also has 1\.0\.count"):
+        check(mt.restore(path, model, names=names), model, model)
+    names = hint((model,), r"also has 1\.0\.count, 1\.0\.mu\.0\.b, 1\.0\.mu\.0\.w and 14 more, which nothing")
+    with pytest.warns(mt.MpmdWarning, match=r"also has 1\.0\.count"):
+        check(mt.restore(path, (model,), names=names), (model,), (model,))
+    hint(({"other": jnp.zeros(3)},), r"has no 0\.other$")
+    standard(tmp_path / "orbax", {"params": model, "rest": jnp.zeros(3)})
+    with pytest.raises(mt.MpmdError, match=r'below params: restore\(\.\.\., names=\{r"\(\.\*\)": r"params\.\\1"\}\)'):
+        mt.restore(tmp_path / "orbax", model)

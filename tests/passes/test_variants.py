@@ -38,6 +38,7 @@ def _step(weights: Any, x: jax.Array) -> Any:
     return jax.tree.map(lambda w, g: w - g, weights, gradients), value
 
 
+@pytest.mark.filterwarnings("ignore:.*belongs to no named computation")
 @pytest.mark.parametrize(("placement", "schedule"), [("cut", None), ("cut", "ZeroBubbleH1"), ("reference", "1f1b")])
 def test_what_a_step_ran_can_be_run_again_from_its_text(placement: str, schedule: str | None) -> None:
     mesh = AbstractMesh((2,), ("data",))

@@ -32,7 +32,7 @@ from mpmd_trace.jax_compat.mlir import prettify
 from mpmd_trace.passes.common.verify_stage_merging import VerifyStageMerging
 from mpmd_trace.passes.cpp_engine import partition_with_cpp
 from mpmd_trace.passes.fission.split_divided import UNDIVIDED
-from mpmd_trace.passes.manager import Hook
+from mpmd_trace.passes.manager import After, Hook
 from mpmd_trace.passes.memory.fit_memory import SLOW_COPIES
 from mpmd_trace.passes.microbatches.follow_schedule import INEXACT, FollowSchedule
 from mpmd_trace.passes.microbatches.repeat_calls import RepeatCalls
@@ -171,7 +171,11 @@ class PartitionedProgram(ConfiguredProgram):
         more: dict[str, Any] = {"user_rules": rules, "imported": self._check_schedule}
         try:
             if self.hooks:  # they see all iterations
-                return partition_as(self.traced.module, self.request, hooks=self.hooks, **more)
+                result = partition_as(self.traced.module, self.request, hooks=self.hooks, **more)
+                names = {run.name for run in result.runs}
+                for name in [h.name for h in self.hooks if isinstance(h, After) and h.name not in names]:
+                    warn(f"{self.traced.name} is compiled without {name}: the passes after it did not run")
+                return result
             return self._partition_short(self.request, **more)
         except MpmdError as error:
             raise at_users_place(self._explained(error), self.config.where) from None

@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import dataclasses
 import time
+import warnings
 from collections.abc import Callable, Mapping, Sequence
 from types import MappingProxyType
 
 from mpmd_trace.diagnostics.internal import explains_internal_errors
-from mpmd_trace.diagnostics.messages import MpmdError
+from mpmd_trace.diagnostics.messages import MpmdError, MpmdWarning
 from mpmd_trace.ir.collector import paused_collector
 from mpmd_trace.ir.core import Region
 from mpmd_trace.ir.diagnostics import Diagnostics, PassFailed
@@ -28,6 +29,11 @@ class PassRun:
     spec: str
     changed: bool
     seconds: float
+
+    @property
+    def name(self) -> str:
+        """The spec without its options."""
+        return self.spec.partition("{")[0]
 
 
 #: Called after each pass with the record and the module as it is then.
@@ -128,6 +134,39 @@ def check_bodies(one: Pass, before: Mapping[Region, str], diagnostics: Diagnosti
 
 @explains_internal_errors
 def run_passes(module: Module, pipeline: str | Sequence[str | Pass], hooks: Sequence[Hook] = ()) -> Module:
-    """Run a pipeline on the module in place and return it; `hooks` are called after each pass.  Raises `MpmdError`."""
-    PassManager(pipeline, hooks).run(module)
+    """Run a pipeline on the module in place and return it; `hooks` are called after each pass.
+
+    What its passes warn of is an `MpmdWarning`.  Raises `MpmdError` with all problems.
+    """
+    _run(module, pipeline, hooks)
     return module
+
+
+@dataclasses.dataclass(frozen=True)
+class After:
+    """A hook that runs passes after each pass of this name."""
+
+    name: str
+    passes: tuple[str | Pass, ...]
+
+    def __call__(self, record: PassRun, module: Module) -> None:
+        if record.name == self.name:
+            _run(module, self.passes, ())
+
+
+def after(name: str, *passes: str | Pass) -> After:
+    """Return a hook that runs passes after each pass of this name; for `step.lower(..., hooks=[after(...)])`.
+
+    Raises `MpmdError` for names that no pass has.
+    """
+    build(name)
+    build(passes)
+    return After(name, passes)
+
+
+def _run(module: Module, pipeline: str | Sequence[str | Pass], hooks: Sequence[Hook]) -> None:
+    manager = PassManager(pipeline, hooks)
+    manager.run(module)
+    for one in manager.diagnostics:
+        if one.severity == "warning":
+            warnings.warn(f"{one.location.prefix}{one.message}", MpmdWarning, stacklevel=4)

@@ -191,7 +191,7 @@ class BeforePlacement:
         return _READY[self.placement]
 
     def __call__(self, run: PassRun, module: Module) -> None:
-        if run.spec.partition("{")[0] == self.after:
+        if run.name == self.after:
             self.module = module.clone()
 
 

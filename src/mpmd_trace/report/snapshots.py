@@ -86,7 +86,7 @@ class Snapshots:
         self.index.append(entry)
         if not run.changed:
             return
-        name = f"{run.index + 1:03d}_{run.spec.partition('{')[0]}.mlir"
+        name = f"{run.index + 1:03d}_{run.name}.mlir"
         text = prettify(module.to_generic(debug_info=self.debug_info, bodies=self._bodies), debug_info=self.debug_info)
         self.texts[name] = text
         if self.keep_tree:

@@ -164,7 +164,8 @@ def _folders(path: str) -> dict[str, str]:
     """Return the folders of trees below `path` by the names of their items; that of a single tree has none."""
     if os.path.isfile(os.path.join(path, _METADATA)):
         return {"": path}
-    inside = sorted(name for name in os.listdir(path) if os.path.isdir(os.path.join(path, name)))
+    # `.NAME.new` is what `save` has not completed yet.
+    inside = sorted(n for n in os.listdir(path) if not n.startswith(".") and os.path.isdir(os.path.join(path, n)))
     items = [n for n in inside if os.path.isfile(os.path.join(path, n, _METADATA)) and not _is_step(path, n)]
     steps: dict[str, dict[int, str]] = {}
     for name in inside:

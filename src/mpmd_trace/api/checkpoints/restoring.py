@@ -27,9 +27,6 @@ from mpmd_trace.frontend.errors import warn
 from mpmd_trace.jax_compat.layouts import elsewhere, put
 from mpmd_trace.jax_compat.tracing import is_key, key_implementation
 
-#: For how many missing names similar ones are looked for.
-_EXPLAINED = 8
-
 
 @explains_internal_errors
 def restore(
@@ -81,24 +78,26 @@ def restore(
         rules = resolved(wanted, None)
     else:
         rules = _in_item(resolved(wanted, names), source)
-    used = {n for rule in rules.values() for n in rule.names}
-    unused = [n for n in source if n not in used]
-    absent = [n for rule in rules.values() for n in rule.names if n not in source]
-    problems = [missing(n, source if i < _EXPLAINED else (), path) for i, n in enumerate(absent)]
-    if is_own:
-        problems += [f"{path} has {n or 'a value'}, which is not wanted" for n in unused if n not in saved_numbers]
+    used = dict.fromkeys(n for rule in rules.values() for n in rule.names)
+    unused = [n for n in source if n not in used and not (is_own and n in saved_numbers)]
+    dots = functools.partial(in_dots, known={jax.tree_util.keystr(p): dotted(p) for p, _ in flat})
+    shown = dots if is_own else str
+    problems = missing([*map(shown, used)], map(shown, source), path, named=bool(names))
+    more = f" and {len(unused) - 3} more" if len(unused) > 3 else ""
+    also = f"{path} also has {', '.join(map(shown, unused[:3]))}{more}, which nothing here takes"
+    if is_own and unused and not problems:
+        problems.append(rf'{also}; restore(..., names={{r"(.*)": r"\1"}}) leaves it there')
     for name, rule in rules.items():
         # Of numbers the value counts, when it is read.
         is_number = not wanted[name].shape and (rule.names[0] in saved_numbers or (is_own and name in numbers))
         if not is_number and all(n in source for n in rule.names):
             # All processes find the same, but where each may have the files of what it reads alone.
             looked_at = rule.names if isinstance(source, OrbaxTree) else rule.names_here(wanted[name])
-            problems += rule.problems(source, looked_at, wanted[name], cast=cast)
+            problems += rule.problems(source, looked_at, wanted[name], shown, cast=cast)
     if problems:
         raise MpmdError([Diagnostic("error", p) for p in dict.fromkeys(problems)])
     if unused and not is_own:
-        more = f" and {len(unused) - 3} more" if len(unused) > 3 else ""
-        warn(f"{path} also has {', '.join(unused[:3])}{more}, which nothing here takes")
+        warn(also)
     arrays = source
     if isinstance(source, OrbaxTree):
         arrays = source.read(rules, wanted, where_saved=is_own and not is_program)

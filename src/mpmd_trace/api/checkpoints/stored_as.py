@@ -6,7 +6,7 @@ import dataclasses
 import difflib
 import itertools
 import re
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any, TypeVar
 
 import jax
@@ -81,14 +81,19 @@ class Rule:
         layers = {layer for first, last in rows_here(spec, self.axis or 0) for layer in range(first, last)}
         return tuple(name for i, name in enumerate(self.names) if i in layers)
 
-    def problems(self, stored: Mapping[str, Any], names: Iterable[str], spec: Any, *, cast: bool) -> list[str]:
-        """Return what is wrong with what is stored under `names` for an array like `spec`; no data is read."""
+    def problems(
+        self, stored: Mapping[str, Any], names: Iterable[str], spec: Any, shown: Callable[[str], str], *, cast: bool
+    ) -> list[str]:
+        """Return what is wrong with what is stored under `names` for an array like `spec`; no data is read.
+
+        shown: what a message calls what has this name.
+        """
         shape, at = tuple(spec.shape), self.axis or 0
         own = shape[:at] + shape[at + 1 :] if self.is_stacked else shape
         result = []
         for name in names:
             x = stored[name]
-            there = f"{name or 'the value'} is stored as {x.dtype}{list(x.shape)}"
+            there = f"{shown(name) or 'the value'} is stored as {x.dtype}{list(x.shape)}"
             try:
                 actual = self._of(x, own)
             except (IndexError, ValueError):
@@ -215,7 +220,29 @@ def _rule(of: StoredAs, match: re.Match[str] | None, array: Any) -> Rule:
     return Rule(tuple(layers), axes, of.merge, row, of.axis if is_stacked or row is not None else None, is_stacked)
 
 
-def missing(name: str, known: Iterable[str], path: str) -> str:
-    """Return the message that a checkpoint has no array of this name."""
-    near = difflib.get_close_matches(name, list(known), 3, 0.6)
-    return f"{path} has no {name or 'value'}" + (f"; it has {', '.join(near)}" if near else "")
+def missing(wanted: Sequence[str], known: Iterable[str], path: str, *, named: bool) -> list[str]:
+    """Return the messages that a checkpoint lacks arrays that are wanted.
+
+    known: the names of those that it has.
+    named: whether the user has said how they are called there.
+    """
+    known = dict.fromkeys(known)
+    absent = [name for name in dict.fromkeys(wanted) if name not in known]
+    if not absent:
+        return []
+    end = f".{absent[0]}"
+    above = [n.removesuffix(end) for n in known if n.endswith(end)] if absent[0] and not named else []
+    above = [one for one in above if all(f"{one}.{name}" in known for name in wanted)]
+    if above:
+        where = min(above, key=len)
+        others = ", ".join(one for one in above if one != where)
+        also = f" (and others of these names below {others})" if others else ""
+        how = rf'restore(..., names={{r"(.*)": r"{where}.\1"}})'
+        return [f"{path} has the arrays that are wanted below {where}{also}: {how} reads them from there"]
+    lines = []
+    for name in absent[:_LISTED]:
+        near = difflib.get_close_matches(name, known, 3, 0.6)
+        lines.append(f"{path} has no {name or 'value'}" + (f"; it has {', '.join(near)}" if near else ""))
+    if len(absent) > _LISTED:
+        lines.append(f"{path} lacks {len(absent) - _LISTED} more arrays that are wanted")
+    return lines
