@@ -125,6 +125,56 @@ def test_a_program_that_cannot_be_imported_for_costs_keeps_its_warning(followed:
         assert text == f'pipeline_schedule="{followed}" would be followed exactly'
 
 
+def two_losses(kind: str, schedule: str, microbatches: int) -> tuple[list[str], Any]:
+    """Texts and a check of a step that trains two networks over the same meshes, one after the other.
+
+    "actor": the critic learns from data alone; "generator": the discriminator sees data and what is generated.
+    """
+    w = {name: 0.5 * jax.random.normal(jax.random.key(i), (4, 4)) for i, name in enumerate(("a0", "a1", "c0", "c1"))}
+    x, noise = jax.random.normal(jax.random.key(5), (2, 8, 4))
+
+    def made(w: Any, noise: jax.Array) -> jax.Array:
+        return layer("a1")(w["a1"], layer("a0")(w["a0"], noise))
+
+    def judged(w: Any, x: jax.Array) -> jax.Array:
+        return jnp.mean(layer("c1")(w["c1"], layer("c0")(w["c0"], x)))
+
+    def step(w: Any, x: jax.Array, noise: jax.Array) -> Any:
+        def of_critic(c: Any, batch: Any) -> jax.Array:
+            x, noise = batch
+            fake = 0.0 if kind == "actor" else judged(c, jax.lax.stop_gradient(made(w, noise)))
+            return fake - judged(c, x)
+
+        critic = {"c0": w["c0"], "c1": w["c1"]}
+        value, grads = mpmd_trace.value_and_grad(of_critic, microbatches=4)(critic, (x, noise))
+        critic = jax.tree.map(lambda w, g: w - 0.1 * g, critic, grads)
+        actor = mpmd_trace.value_and_grad(lambda a, noise: judged(critic, made(a, noise)), microbatches=microbatches)
+        return critic, value, actor({"a0": w["a0"], "a1": w["a1"]}, noise)
+
+    assignment = {"a0": "m0", "a1": "m1", "c0": "m0", "c1": "m1"}
+    config = mpmd_trace.make_config(topology(2, size=1), assignment, pipeline_schedule=schedule)
+    with warnings.catch_warnings(record=True) as caught:
+        warnings.simplefilter("always")
+        lowered = mpmd_trace.jit(step, config).lower(w, x, noise)
+        _ = lowered.partitioned
+    return [str(one.message) for one in caught], lambda: assert_same(
+        lowered.compile()(w, x, noise), jax.jit(step)(w, x, noise)
+    )
+
+
+@pytest.mark.parametrize(("kind", "microbatches"), [("actor", 4), ("actor", 2), ("generator", 4)])
+def test_auto_is_followed_by_steps_that_train_two_networks(kind: str, microbatches: int) -> None:
+    texts, check = two_losses(kind, "auto", microbatches)
+    assert not texts
+    check()
+
+
+def test_messages_name_gpipe_where_loops_have_stages_and_microbatches_of_their_own() -> None:
+    (text,), _ = two_losses("actor", "1F1B", 2)
+    assert text.endswith('pipeline_schedule="GPipe" would be followed exactly')
+    assert two_losses("actor", "GPipe", 2)[0] == []
+
+
 def test_meshes_come_behind_what_they_need() -> None:
     """The towers meet on the second mesh of one and the second of the other, which no order of depths tells."""
     CASES["towers that meet inside"] = (towers, 4, "a0:m0 a1:m1 b0:m3 b1:m2 head:m1")

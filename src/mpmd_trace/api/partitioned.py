@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import collections
+import contextlib
 import dataclasses
 import functools
 import warnings
@@ -45,6 +46,7 @@ from mpmd_trace.schedules import ScheduleWarning
 from mpmd_trace.scheduling.auto import AutoSchedule, program_costs, rank_schedules
 from mpmd_trace.scheduling.choose_schedule import PROGRAM_ORDER, ScheduleChoice, choose_schedule, settle
 from mpmd_trace.scheduling.fragments import Fragments, fragments_of
+from mpmd_trace.scheduling.stage_costs import has_several_loops
 from mpmd_trace.scheduling.user_rules import (
     MERGE,
     SCHEDULE,
@@ -192,14 +194,14 @@ class PartitionedProgram(ConfiguredProgram):
 
     def _way_out(self) -> str:
         """Return what to write in place of a schedule that the program does not allow."""
+        return way_out(self.config, self.imported, self._is_followed, overlaps=self._overlaps)
 
-        def is_followed(config: Config, schedule: ScheduleChoice) -> bool:
-            request = dataclasses.replace(self, config=config, schedule=schedule).request_for(config.options.placement)
-            rules = (lambda module: rules_of_program(config, schedule, module)) if has_rules(config, schedule) else None
-            tried = self._partition_short(request, user_rules=rules, phases="optimize")
-            return not any(one.message.startswith(INEXACT) for one in tried.diagnostics)
-
-        return way_out(self.config, self.imported, is_followed, overlaps=self._overlaps)
+    def _is_followed(self, config: Config, schedule: ScheduleChoice) -> bool:
+        """Return whether the program allows a schedule.  Raises `MpmdError`."""
+        request = dataclasses.replace(self, config=config, schedule=schedule).request_for(config.options.placement)
+        rules = (lambda module: rules_of_program(config, schedule, module)) if has_rules(config, schedule) else None
+        tried = self._partition_short(request, user_rules=rules, phases="optimize")
+        return not any(one.message.startswith(INEXACT) for one in tried.diagnostics)
 
     def _check_schedule(self, module: Module) -> None:
         """Warn of a schedule that was asked for and has nothing to order, and tell where meshes wait without one."""
@@ -243,8 +245,20 @@ class PartitionedProgram(ConfiguredProgram):
         return self._import(request.with_options(mpmd_split_bwd_fragments=True))
 
     def settled(self) -> ScheduleChoice:
-        """Return the schedule that "auto" stands for, or "forward".  Raises `MpmdError`."""
-        return settle(self.schedule, self.imported, self.config.options, overlaps=self._overlaps)
+        """Return the schedule that "auto" stands for, or "forward".  Raises `MpmdError`.
+
+        Costs do not tell whether several loops over microbatches can follow the best one, so it is tried.
+        """
+        importing = functools.cache(self.imported)
+        best = settle(self.schedule, importing, self.config.options, overlaps=self._overlaps)
+        auto = self.schedule.auto
+        if not has_several_loops(importing("no")) or auto is None or auto.memory_limit is not None:
+            return best
+        with contextlib.suppress(MpmdError):
+            if self._is_followed(self.config, best):
+                return best
+        tried = followed_schedules(self.config, importing, self._is_followed, [], overlaps=self._overlaps)
+        return next((choice for _, choice in tried), best)
 
     @property
     def _overlaps(self) -> bool:
@@ -378,10 +392,12 @@ def without_microbatches(module: Module, schedule: str) -> str | None:
     )
 
 
-#: So many schedules of the library are tried besides "auto", each of which takes as long as compiling the program.
+#: So many schedules that suit are tried besides "auto" and the last one; each takes as long as compiling the program.
 _TRIED = 3
 #: Those that are tried where none can be ranked, as of programs in which not every microbatch runs through all stages.
-_UNRANKED = ("1F1B", "zb-h1", "GPipe")
+_UNRANKED = ("1F1B", "zb-h1")
+#: What the most programs can follow.
+_LAST = "GPipe"
 
 
 def way_out(
@@ -391,37 +407,43 @@ def way_out(
     *,
     overlaps: bool,
 ) -> str:
-    """Return a sentence with the schedule that the program follows.
+    """Return a sentence with the schedule that the program follows; with the parameters of `followed_schedules`."""
+    tried: list[str] = []
+    for name, choice in followed_schedules(config, importing, is_followed, tried, overlaps=overlaps):
+        chosen = f" (it chooses '{choice.name}')" if name == "auto" else ""
+        return f'pipeline_schedule="{name}" would be followed exactly{chosen}'
+    none = f"None of the schedules tried ({', '.join(tried)}) would be followed exactly"
+    try:
+        unscheduled = dataclasses.replace(config, pipeline_schedule=None)
+        is_followed(unscheduled, choose_schedule(unscheduled))
+    except MpmdError as error:
+        return f"{none}, and without pipeline_schedule: {error.diagnostics[0].message}"
+    return f"{none}: leave pipeline_schedule out"
+
+
+def followed_schedules(
+    config: Config,
+    importing: Callable[[str], Module],
+    is_followed: Callable[[Config, ScheduleChoice], bool],
+    tried: list[str],
+    *,
+    overlaps: bool,
+) -> Iterator[tuple[str, ScheduleChoice]]:
+    """Yield the schedules that the program follows, by name, best first, after adding those before them to `tried`.
 
     `importing` gives the program after the import phase, its stages numbered as said; `is_followed` says whether it
     allows a schedule, `overlaps` whether it makes one program of a forward and a backward of two microbatches.
     """
-
-    def followed(name: str | None) -> ScheduleChoice | None:
+    for name in _candidates(config, importing):
+        tried.append(repr(name))
         other = dataclasses.replace(config, pipeline_schedule=name)
-        with warnings.catch_warnings():
+        with warnings.catch_warnings(), contextlib.suppress(MpmdError):
             warnings.simplefilter("ignore", ScheduleWarning)
             choice = choose_schedule(other)
             if choice.auto is not None:
                 choice = settle(choice, importing, other.options, overlaps=overlaps)
-            return choice if is_followed(other, choice) else None
-
-    tried: list[str] = []
-    for name in _candidates(config, importing):
-        tried.append(repr(name))
-        try:
-            choice = followed(name)
-        except MpmdError:
-            continue
-        if choice is not None:
-            chosen = f" (it chooses '{choice.name}')" if name == "auto" else ""
-            return f'pipeline_schedule="{name}" would be followed exactly{chosen}'
-    none = f"None of the schedules tried ({', '.join(tried)}) would be followed exactly"
-    try:
-        followed(None)
-    except MpmdError as error:
-        return f"{none}, and without pipeline_schedule: {error.diagnostics[0].message}"
-    return f"{none}: leave pipeline_schedule out"
+            if is_followed(other, choice):
+                yield name, choice
 
 
 def _candidates(config: Config, importing: Callable[[str], Module]) -> Iterator[str]:
@@ -434,6 +456,7 @@ def _candidates(config: Config, importing: Callable[[str], Module]) -> Iterator[
         ranked = [] if costs is None or costs.forward_only else rank_schedules(costs)
     except MpmdError:  # the program may be followed all the same
         ranked = []
-    names = dict.fromkeys(c.schedule.name for c in sorted(ranked, key=lambda c: c.in_order))
+    suiting = dict.fromkeys(c.schedule.name for c in sorted(ranked, key=lambda c: c.in_order))
     same = asked.lower() if isinstance(asked, str) else getattr(asked, "name", None)
-    yield from [name for name in names or _UNRANKED if name.lower() != same][:_TRIED]
+    names = [name for name in suiting or _UNRANKED if name.lower() != same][:_TRIED]
+    yield from names if same == _LAST.lower() else [*names, _LAST]

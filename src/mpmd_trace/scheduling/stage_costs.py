@@ -9,6 +9,7 @@ from typing import TypeAlias
 from mpmd_trace.ir.core import Region
 from mpmd_trace.ir.ops import FragmentOp, Module
 from mpmd_trace.passes.fragment_info import is_scheduling_unit, split_type
+from mpmd_trace.passes.loop_numbers import LoopNumbers
 from mpmd_trace.passes.mesh_order import schedulable_meshes
 from mpmd_trace.passes.optimize.pipeline_scheduler import scheduling_units
 from mpmd_trace.passes.optimize.schedules import Unit
@@ -134,6 +135,13 @@ def stage_costs(module: Module) -> StageCosts | None:
         weight_grad=mean["W"],
         visits=tuple(tuple(sorted(v)) for v in visits),
     )
+
+
+def has_several_loops(module: Module) -> bool:
+    """Return whether a module after the import phase has several loops over microbatches on a mesh."""
+    units, _, _ = _units(module) or ({}, {}, {})
+    loops = LoopNumbers()
+    return any(loops.of(u.mesh, None if u.transpose else op.props.get("origin"), u.counter) for op, u in units.items())
 
 
 def collective_times(module: Module, link: Link) -> dict[str, tuple[float, ...]]:

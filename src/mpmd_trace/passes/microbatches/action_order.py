@@ -19,13 +19,14 @@ Make: TypeAlias = "Callable[[int, int, int | None], Schedule]"
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class RepeatedUnit(Unit):
-    """A unit of what a mesh does several times for one microbatch, forward and backward each time.
+    """A unit of one of several loops, or of what a mesh does several times for one microbatch, forward and backward.
 
-    `time`: which of the `times` it is.
+    `time`: which of the `times` it is.  `stages`: those of its mesh in all loops.
     """
 
     time: int = 0
     times: int = 1
+    stages: tuple[int | None, ...] = ()
 
 
 @dataclasses.dataclass(frozen=True)
@@ -79,7 +80,10 @@ class ActionOrder(Order):
         mesh = units[0].m
         if isinstance(units[0], RepeatedUnit) and units[0].times > 1:
             return _repeated_1f1b(units)
-        stages = sorted({u.stage for u in units if u.stage is not None}) if self.by_stage else []
+        stages: Sequence[int] = ()
+        if self.by_stage:
+            own = units[0].stages if isinstance(units[0], RepeatedUnit) else [u.stage for u in units]
+            stages = sorted({stage for stage in own if stage is not None})
         return Constraints(chains=[self._chain(self._schedule(units, len(stages)), mesh, units, stages)])
 
     def _tells_of(self, units: Sequence[Unit]) -> bool:

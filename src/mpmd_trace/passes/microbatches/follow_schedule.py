@@ -37,27 +37,31 @@ _INSTEAD = (
 
 
 def _by_loop(units: Mapping[FragmentOp, Unit], repeats: bool) -> Iterator[list[list[RepeatedUnit]]]:
-    """The units of each mesh and loop over microbatches, in two ways where one runs something more than once for one.
+    """The units of each mesh and loop over microbatches, in several ways where one is run through something again.
 
     What it runs again, with something of other meshes in between, has another `time` (if the schedule `repeats`); the
-    second way has it apart.
+    second way has it together with the first time, the third one apart.
     """
     by_loop: dict[tuple[str, int], list[RepeatedUnit]] = {}
     loops = LoopNumbers()
     times: dict[tuple[Hashable, ...], int] = {}
     last: dict[int, int] = {}
+    stages: dict[str, dict[int | None, None]] = {}
+    for unit in units.values():
+        stages.setdefault(unit.mesh, {})[unit.stage] = None
     for op, unit in units.items():
         origin = op.props.get("origin")
         loop = loops.of(unit.mesh, None if unit.transpose else origin, unit.counter)
         key = loop, unit.mesh, origin, unit.transpose, unit.drops_transferred, unit.counter
         time = times[key] = times.get(key, -1) + 1
         last[loop] = max(last.get(loop, 0), time)
-        by_loop.setdefault((unit.mesh, loop), []).append(RepeatedUnit(**dataclasses.asdict(unit), time=time))
+        known = RepeatedUnit(**dataclasses.asdict(unit), time=time, stages=tuple(stages[unit.mesh]))
+        by_loop.setdefault((unit.mesh, loop), []).append(known)
     if repeats and any(last.values()):
         yield [[dataclasses.replace(u, times=last[loop] + 1) for u in group] for (_, loop), group in by_loop.items()]
-    yield [
-        [u for u in group if u.time == time] for group in by_loop.values() for time in sorted({u.time for u in group})
-    ]
+    yield [*by_loop.values()]
+    if any(last.values()):
+        yield [[u for u in own if u.time == time] for own in by_loop.values() for time in sorted({u.time for u in own})]
 
 
 def _moved(

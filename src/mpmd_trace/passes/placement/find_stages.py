@@ -34,8 +34,9 @@ class FindStages(Pass):
     comes back to no mesh, each comes behind all that it needs something of.
 
     With `number`, for schedules that go by stages: where no name has one, computations of one depth on one mesh become
-    a stage, numbered along the flow, their backwards with them.  For "v", where the flow turns on the last mesh and
-    comes back, the computations there are two stages, the first half of them and the second.
+    a stage, numbered along the flow, their backwards with them.  A name that comes at several depths, as that of a
+    discriminator of data and of what is generated from noise, has the deepest of them.  For "v", where the flow turns
+    on the last mesh and comes back, the computations there are two stages, the first half of them and the second.
 
     Stages that the user numbered against the flow are errors.
 
@@ -84,7 +85,8 @@ class FindStages(Pass):
         depths = flow.depths()
         changed = _order_meshes(module, main.topology, depths, flow.between_meshes())
         if self.number != "no":
-            changed = _number_stages(module, depths, turns=self.number == "v") or changed
+            by_name = _of_names(depths, flow.edges)
+            changed = _number_stages(module, by_name, turns=self.number == "v") or changed
         return changed
 
 
@@ -241,6 +243,27 @@ def _behind_needs(meshes: list[str], needs: dict[str, set[str]]) -> list[str]:
         order.append(next(mesh for mesh in left if needs[mesh] <= {*order}))
         left.remove(order[-1])
     return order
+
+
+def _of_names(depths: dict[FragmentOp, int], edges: Iterable[tuple[FragmentOp, FragmentOp]]) -> dict[FragmentOp, int]:
+    """Return the depths with one for all ops of a name, the deepest; as they are where names follow each other."""
+    names = {op: dict.fromkeys(origin.name for origin in op.origin) for op in depths}
+    deepest: dict[str, int] = {}
+    for op, depth in depths.items():
+        for name in names[op]:
+            deepest[name] = max(deepest.get(name, 0), depth)
+    steps = dict.fromkeys((a, b, x.mesh != y.mesh) for x, y in edges for a in names[x] for b in names[y])
+    steps |= dict.fromkeys((a, b, False) for own in names.values() for a in own for b in own if a != b)
+    is_stable = False
+    while not is_stable:
+        is_stable = True
+        for before, after, is_change in steps:
+            if deepest[after] < deepest[before] + is_change:
+                deepest[after] = deepest[before] + is_change
+                is_stable = False
+                if deepest[after] >= len(deepest):
+                    return depths  # they go round
+    return {op: max(map(deepest.__getitem__, names[op]), default=depth) for op, depth in depths.items()}
 
 
 def _number_stages(module: Module, depths: dict[FragmentOp, int], *, turns: bool) -> bool:
