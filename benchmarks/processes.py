@@ -16,14 +16,22 @@ where the step takes more than 1.10 times that of one process, or is predicted w
 from __future__ import annotations
 
 import argparse
+import heapq
+import itertools
 import json
 import os
 import statistics
 import sys
 import time
+from collections.abc import Collection, Sequence
+from typing import TYPE_CHECKING
 
 from mlp import Case
 from workers import WORKER, found_by_first
+
+if TYPE_CHECKING:
+    from mpmd_trace.backend.plan import Plan
+    from mpmd_trace.backend.timeline import Timeline, TimelineEntry
 
 TARGET, WITHIN = 1.10, 0.15
 
@@ -65,7 +73,6 @@ def work(options: argparse.Namespace) -> int:
 
     import mpmd_trace
     from mpmd_trace.backend.distribution.job import current
-    from mpmd_trace.report.timeline import FragmentActions, planned_timeline
 
     mpmd_trace.initialize()
     job = current()
@@ -74,9 +81,8 @@ def work(options: argparse.Namespace) -> int:
     count, first = options.processes, job.process == 0
     case = Case(width=options.width, layers=8, stages=count, microbatches=8, batch=options.batch)
     x, y = case.data()
-    actions = FragmentActions()
     jitted = mpmd_trace.jit(case.step, case.config([jax.local_devices(process_index=p)[0] for p in range(count)]))
-    compiled = jitted.lower_lazily(case.parameters(), x, y, hooks=[actions]).compile()
+    compiled = jitted.lower_lazily(case.parameters(), x, y).compile()
     given, _ = compiled.place(case.parameters(), x, y)
     jax.block_until_ready(compiled(*given))
     single, own = None, ()
@@ -106,7 +112,7 @@ def work(options: argparse.Namespace) -> int:
     timelines = [compiled.measure(*given)[1] for _ in range(3)]
     if first:
         cores = len(os.sched_getaffinity(0))
-        predicted = planned_timeline(compiled.program.plan, actions, timelines, processors=cores, transfers=True).end
+        expected = 1e3 * predicted(compiled.program.plan, timelines, cores)
         many, one, cpu, own_cpu = (statistics.median(r[i] for r in rounds) / options.steps for i in range(4))
         found = {
             "ratio": statistics.median(a / b for a, b, _, _ in rounds),
@@ -115,12 +121,77 @@ def work(options: argparse.Namespace) -> int:
             "one process ms": 1e3 * one,
             "processes cpu ms": 1e3 * cpu,
             "one process cpu ms": 1e3 * own_cpu,
-            "predicted ms": predicted,
-            "of prediction": 1e3 * min(r[0] for r in rounds) / options.steps / predicted,
+            "predicted ms": expected,
+            "of prediction": 1e3 * min(r[0] for r in rounds) / options.steps / expected,
             "cores": cores,
         }
         print(json.dumps(found), flush=True)
     return 0
+
+
+def predicted(plan: Plan, measured: Sequence[Timeline], processors: int) -> float:
+    """Return the seconds of a step whose programs and transfers share that many processors.
+
+    Each takes the usual time that it had of a processor, and begins as soon as its inputs are there; the programs of
+    a mesh run in their order.  Where more run than there are processors, each gets an equal part of them.
+    """
+    from mpmd_trace.backend.plan import Run, Transfer
+
+    moving = [one for one in plan.instructions if isinstance(one, Run | Transfer)]
+
+    def kind(one: Run | Transfer) -> object:
+        if isinstance(one, Run):
+            return one.program
+        return one.source, one.target, *(str(plan.slots[slot].type) for slot in one.outputs)
+
+    costs: dict[object, list[float]] = {}
+    for timeline in measured:
+        for entry, seconds in zip(timeline.entries, _alone(timeline.entries, processors), strict=True):
+            costs.setdefault(kind(moving[entry.instruction]), []).append(seconds)
+    made_by: dict[int, int] = {}
+    last: dict[str, int] = {}
+    after: list[set[int]] = []
+    for task, one in enumerate(moving):
+        before = {made_by[slot] for slot in one.inputs if slot in made_by}
+        if isinstance(one, Run):
+            if one.mesh in last:
+                before.add(last[one.mesh])
+            last[one.mesh] = task
+        after.append(before)
+        made_by.update(dict.fromkeys(one.outputs, task))
+    return _played([statistics.median(costs[kind(one)]) for one in moving], after, processors)
+
+
+def _alone(entries: Sequence[TimelineEntry], processors: int) -> list[float]:
+    """How long each would have taken on a processor of its own: `_played` with these times takes as long again."""
+    changes = sorted([(e.start, 1) for e in entries] + [(e.end, -1) for e in entries])
+    work = {changes[0][0]: 0.0} if changes else {}
+    running = 0
+    for (before, change), (at, _) in itertools.pairwise(changes):
+        running += change
+        work[at] = work[before] + (at - before) * (min(1.0, processors / running) if running else 0.0)
+    return [work[entry.end] - work[entry.start] for entry in entries]
+
+
+def _played(times: Sequence[float], after: Sequence[Collection[int]], processors: int) -> float:
+    """When the last task ends, of tasks that take `times` on a processor of their own and wait for those `after`."""
+    left = [len(before) for before in after]
+    then: list[list[int]] = [[] for _ in times]
+    for task, before in enumerate(after):
+        for one in before:
+            then[one].append(task)
+    now = work = 0.0  # `work`: what each processor would have done by now for a task that was there all the time
+    running = [(times[task], task) for task, n in enumerate(left) if n == 0]
+    heapq.heapify(running)
+    while running:
+        share = min(1, processors / len(running))
+        done, task = heapq.heappop(running)
+        now, work = now + (done - work) / share, done
+        for one in then[task]:
+            left[one] -= 1
+            if left[one] == 0:
+                heapq.heappush(running, (work + times[one], one))
+    return now
 
 
 if __name__ == "__main__":

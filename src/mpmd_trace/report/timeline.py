@@ -3,14 +3,12 @@
 from __future__ import annotations
 
 import dataclasses
-import heapq
-import itertools
 import statistics
-from collections.abc import Collection, Sequence
+from collections.abc import Sequence
 
-from mpmd_trace.backend.plan import Instruction, Plan, Run, Transfer
+from mpmd_trace.backend.plan import Plan, Run, Transfer
 from mpmd_trace.backend.timeline import Timeline as Measured
-from mpmd_trace.backend.timeline import TimelineEntry, lane_of
+from mpmd_trace.backend.timeline import TimelineEntry
 from mpmd_trace.diagnostics.messages import MpmdError
 from mpmd_trace.ir.ops import FragmentOp, Module
 from mpmd_trace.passes.compile_options import OUR_OPTIONS
@@ -130,99 +128,29 @@ def measured_timeline(plan: Plan, actions: FragmentActions, measured: Measured) 
     return Timeline.from_events("measured", events, " ms")
 
 
-def planned_timeline(
-    plan: Plan,
-    actions: FragmentActions,
-    measured: Sequence[Measured] = (),
-    *,
-    processors: int | None = None,
-    transfers: bool = False,
-) -> Timeline:
-    """Return the step as it would run if every mesh had its own processors, or if all shared that many of them.
+def planned_timeline(plan: Plan, actions: FragmentActions, measured: Sequence[Measured] = ()) -> Timeline:
+    """Return the step as it would run if every mesh had its own processors, and transfers took no time.
 
     Each mesh runs its programs in the order of the plan, each as soon as its inputs are there.  A program
-    takes the shortest time it was measured to take (one unit where nothing was measured); so does a transfer
-    with `transfers`, and none otherwise.  `processors`: where more of them run than there are processors, each gets an
-    equal part of them.  So it was when they were measured, and each takes the usual time that it had of a processor.
+    takes the shortest time it was measured to take (one unit where nothing was measured).
     """
     known = steps_by_place(plan, actions)
-    costs: dict[object, list[float]] = {}
-    for one in measured:
-        counted = [(at, entry) for at, entry in timed(plan, one) if entry.program is not None or transfers]
-        for (at, _), time in zip(counted, _alone([entry for _, entry in counted], processors), strict=True):
-            costs.setdefault(_cost(plan, plan.instructions[at]), []).append(1000 * time)
-    usual = statistics.median if processors is not None else lambda v: statistics.quantiles([*v, *v], n=4)[0]
-    time_of = {what: usual(v) for what, v in costs.items()}
-    made_by: dict[int, frozenset[int]] = {}  # what must have run before a slot is there
-    last: dict[str, frozenset[int]] = {}
-    rows: list[tuple[int, Step] | None] = []
-    times: list[float] = []
-    after: list[frozenset[int]] = []
+    costs: dict[int | None, list[float]] = {}
+    for entry in (entry for one in measured for entry in one.entries if entry.program is not None):
+        costs.setdefault(entry.program, []).append(1000 * (entry.end - entry.start))
+    time_of = {program: statistics.quantiles([*times, *times], n=4)[0] for program, times in costs.items()}
+    there: dict[int, float] = {}  # when a slot is
+    free: dict[str, float] = {}
+    events = []
     for at, instruction in _moving(plan):
-        made = frozenset[int]().union(*(made_by.get(s, ()) for s in instruction.inputs))
-        time = time_of.get(_cost(plan, instruction), 1.0 if isinstance(instruction, Run) else 0.0)
+        ready = max((there.get(slot, 0.0) for slot in instruction.inputs), default=0.0)
         if isinstance(instruction, Run):
-            made |= last.get(instruction.mesh, frozenset())
-            last[instruction.mesh] = frozenset([len(rows)])
-        if isinstance(instruction, Run) or time:
-            after.append(made)
-            made = frozenset([len(rows)])
-            rows.append(known.get(at))
-            times.append(time)
-        made_by.update(dict.fromkeys(instruction.outputs, made))
-    played = _played(times, after, processors)
-    events = [Event(*row, start, end) for row, (start, end) in zip(rows, played, strict=True) if row is not None]
+            start = max(ready, free.get(instruction.mesh, 0.0))
+            ready = free[instruction.mesh] = start + time_of.get(instruction.program, 1.0)
+            events.append(Event(*known[at], start, ready))
+        there.update(dict.fromkeys(instruction.outputs, ready))
     made_of = "programs as fast as measured" if costs else "each program one unit of time"
-    shared = "" if processors is None else f" on {processors} processors"
-    moved = "transfers too" if transfers and costs else "transfers free"
-    return Timeline.from_events(f"planned{shared} ({made_of}, {moved})", events, " ms" if costs else "")
-
-
-def _cost(plan: Plan, instruction: Instruction) -> object:
-    """Instructions with the same cost take the same time: runs of one program, transfers of the same on one link."""
-    if isinstance(instruction, Run):
-        return instruction.program
-    assert isinstance(instruction, Transfer)
-    return lane_of(instruction), *(str(plan.slots[slot].type) for slot in instruction.outputs)
-
-
-def _alone(entries: Sequence[TimelineEntry], processors: int | None) -> list[float]:
-    """How long each would have taken on a processor of its own: `_played` with these times gives the entries again."""
-    if processors is None:
-        return [entry.end - entry.start for entry in entries]
-    changes = sorted([(e.start, 1) for e in entries] + [(e.end, -1) for e in entries])
-    work = {changes[0][0]: 0.0} if changes else {}
-    running = 0
-    for (before, change), (at, _) in itertools.pairwise(changes):
-        running += change
-        work[at] = work[before] + (at - before) * (min(1.0, processors / running) if running else 0.0)
-    return [work[entry.end] - work[entry.start] for entry in entries]
-
-
-def _played(
-    times: Sequence[float], after: Sequence[Collection[int]], processors: int | None
-) -> list[tuple[float, float]]:
-    """Start and end of tasks that take `times` on a processor of their own, each begun when those `after` it ended."""
-    left = [len(before) for before in after]
-    then: list[list[int]] = [[] for _ in times]
-    for task, before in enumerate(after):
-        for one in before:
-            then[one].append(task)
-    start, end = [0.0] * len(times), [0.0] * len(times)
-    now = work = 0.0  # `work`: what each processor would have done by now for a task that was there all the time
-    running = [(times[task], task) for task, n in enumerate(left) if n == 0]
-    heapq.heapify(running)
-    while running:
-        share = 1 if processors is None else min(1, processors / len(running))
-        done, task = heapq.heappop(running)
-        now, work = done if processors is None else now + (done - work) / share, done
-        end[task] = now
-        for one in then[task]:
-            left[one] -= 1
-            if left[one] == 0:
-                start[one] = now
-                heapq.heappush(running, (work + times[one], one))
-    return list(zip(start, end, strict=True))
+    return Timeline.from_events(f"planned ({made_of}, transfers free)", events, " ms" if costs else "")
 
 
 def bubble(timeline: Timeline) -> float:
