@@ -18,10 +18,11 @@ from mpmd_trace import MpmdError, named_computation, schedules
 from mpmd_trace.backend.planner import make_plan
 from mpmd_trace.ir.attributes import parse_attribute
 from mpmd_trace.ir.text import parse
+from mpmd_trace.ir.work import flops
 from mpmd_trace.report.plan_values import values_of_plan
 from mpmd_trace.report.timeline import FragmentActions
 from mpmd_trace.scheduling.auto import AutoSchedule, best_schedule, program_costs, rank_schedules
-from mpmd_trace.scheduling.costs import collective_bytes, flops
+from mpmd_trace.scheduling.costs import collective_bytes
 from mpmd_trace.scheduling.stage_costs import StageCosts
 from mpmd_trace.scheduling.transfers import Link, Links, crossings
 

@@ -16,7 +16,7 @@ from jax.sharding import PartitionSpec as P
 from pipelines import assert_same, topology
 
 import mpmd_trace
-from mpmd_trace.scheduling.costs import flops
+from mpmd_trace.ir.work import flops
 
 WIDTH, ROWS, LAYERS, MESHES, MICROBATCHES = 16, 32, 2, 3, 5
 Weights = dict[str, jax.Array]

@@ -84,7 +84,7 @@ def test_called_more_than_once(apart: bool) -> None:
     module = cleaned(program(bits("f"), "f", "f"), apart)
     assert names(module) == ["f"] and [f.sym_name for f in module.functions] == ["main"]
     assert str(module).count("custom_call @mpmd_trace.outlined") == 2
-    assert str(module).count("mpmd_trace.work = 288") == 2
+    assert str(module).count("mpmd_trace.work = 280") == 2
     assert names(cleaned(program(bits("f"), "f"), apart)) == []
 
 

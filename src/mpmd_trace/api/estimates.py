@@ -1,6 +1,6 @@
 """What a program costs and how much memory it takes before XLA has compiled it: for machines that are not there.
 
-Floating point operations are counted from the ops (`scheduling/costs.py`).  Scratch memory is the most that is alive
+Floating point operations are counted from the ops (`ir/work.py`).  Scratch memory is the most that is alive
 at once of what XLA has to write down: results of contractions, reductions and the like, and what several ops use;
 element-wise ops with one user are taken as fused.  Shardings divide both.
 """
@@ -22,10 +22,10 @@ from mpmd_trace.ir.parser import parse_generic
 from mpmd_trace.ir.sharding_attributes import TensorShardingAttr, TensorShardingPerValueAttr
 from mpmd_trace.ir.shardings import bit_width, local_shape, mesh_of, mesh_symbols
 from mpmd_trace.ir.types import TensorType
+from mpmd_trace.ir.work import flops
 from mpmd_trace.jax_compat.mlir import run_pipeline
 from mpmd_trace.passes.sharding.chlo_rules import with_rules
 from mpmd_trace.passes.sharding.shardy import propagation_pipeline
-from mpmd_trace.scheduling.costs import flops
 
 
 @dataclasses.dataclass(frozen=True)

@@ -18,7 +18,7 @@ from mpmd_trace.ir.diagnostics import Diagnostics
 from mpmd_trace.ir.ops import SHARDED_STATE, FragmentCallOp, FuncOp, Module, TransferOp
 from mpmd_trace.ir.shardings import local_shape
 from mpmd_trace.ir.types import MeshTensorType, TensorType, Type, mesh_tensor
-from mpmd_trace.ir.work import elements_computed
+from mpmd_trace.ir.work import flops
 
 
 def make_plan(module: Module, function: str = "main", owners: Mapping[str, str] | None = None) -> Plan:
@@ -109,7 +109,6 @@ class _Planner:
         self.known: dict[tuple[Type, str | None, str | None], _Known] = {}  # by what a value says
         self.layouts: dict[Value, str | None] = {}  # of the values that are returned
         self.number: dict[Value, int] = {}
-        self.costs: dict[Region, float] = {}  # of bodies, which equal functions share
         self.programs: dict[tuple[object, ...], ProgramSpec] = {}
         self.origins: dict[tuple[UserOriginAttr, ...], tuple[str, tuple[tuple[str, int], ...]]] = {}
         self.signatures: dict[str, tuple[list[str | None], list[int]]] = {}
@@ -225,13 +224,17 @@ class _Planner:
         ready: dict[Value, float] = dict.fromkeys(self.main.args, 0.0)
         owners = self.owners
         free: dict[str, float] = dict.fromkeys(owners.values(), 0.0)
+        costs: dict[Region, float] = {}  # equal functions share bodies
         drafts: list[_Draft] = []
         for order, op in enumerate(self.main.body):
             inputs = [self._root(v) for v in op.operands] if self.root else op.operands
             start = max(map(ready.__getitem__, inputs), default=0.0)
             if isinstance(op, FragmentCallOp):
                 start = max(start, free[owners[op.mesh]])
-                end = free[owners[op.mesh]] = start + self._cost(op.callee)
+                body = self.callees[op.callee].regions[0]
+                if body not in costs:
+                    costs[body] = 1.0 + flops(body, self.module)
+                end = free[owners[op.mesh]] = start + costs[body]
             elif isinstance(op, TransferOp):
                 end = start
                 if _is_alias(op) or self._shares(op, inputs[0]):
@@ -257,14 +260,6 @@ class _Planner:
             return False
         kind = self.slots[self.number[root]].memory_kind if root in self.number else source.memory_kind
         return {source.memory_kind, target.memory_kind, kind} <= {None, "device"} and _same_sharding(source, target)
-
-    def _cost(self, callee: str) -> float:
-        """About how long a function runs: elements computed, and multiply-adds of contractions."""
-        body = self.callees[callee].regions[0]
-        result = self.costs.get(body)
-        if result is None:
-            result = self.costs[body] = 1.0 + sum(elements_computed(op) for op in body.walk())
-        return result
 
     # Instructions.
 

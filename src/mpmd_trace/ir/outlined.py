@@ -15,7 +15,7 @@ from mpmd_trace.ir.core import Op, Region, make_op
 
 #: The target of these calls, and the attribute that their functions have in text.
 OUTLINED = "mpmd_trace.outlined"
-#: The attribute with the number of elements that a call computes.
+#: The attribute with the work of a call.
 _WORK = "mpmd_trace.work"
 _TARGET = StringAttr.get(OUTLINED)
 
@@ -29,7 +29,7 @@ def outlined_callee(op: Op) -> str | None:
 
 
 def outlined_work(op: Op) -> int:
-    """Return the number of elements that a call of an outlined function computes."""
+    """Return the work of a call of an outlined function."""
     work = op.attrs.get(_WORK)
     return work.value if isinstance(work, IntegerAttr) else 0
 

@@ -22,7 +22,7 @@ from mpmd_trace.ir.parser import parse_generic
 from mpmd_trace.ir.postorder import postorder
 from mpmd_trace.ir.semantics import is_pure
 from mpmd_trace.ir.types import TensorType, Type, parse_type
-from mpmd_trace.ir.work import elements_computed
+from mpmd_trace.ir.work import flops_of
 from mpmd_trace.jax_compat.calls import Calls
 from mpmd_trace.passes.base import Pass
 from mpmd_trace.passes.greedy import walk_mutable
@@ -148,7 +148,7 @@ def _choose(candidates: Mapping[str, FuncOp], callees: Mapping[str, Sequence[str
 
 @dataclasses.dataclass(frozen=True)
 class _Function:
-    """A pure function: its ops and the elements that it computes, those of the functions that it calls included."""
+    """A pure function: its ops and their work, those of the functions that it calls included."""
 
     ops: int
     work: float
@@ -158,13 +158,13 @@ def _judged(function: FuncOp, callees: Sequence[str], known: Mapping[str, _Funct
     """Return what is known of a function of pure ops in one block; None for another one."""
     if function.visibility != "private" or len(function.regions[0].blocks) != 1 or function.attr("no_inline"):
         return None
-    ops, work = 0, 0.0
+    ops = 0
     for op in function.regions[0].walk():
         if op.name != "func.call":
             if not op.name.startswith(("stablehlo.", "chlo.", "func.return")) or not (op.regions or is_pure(op)):
                 return None
             ops += 1
-            work += elements_computed(op)
+    work = flops_of(function.body)
     for callee in callees:
         if callee not in known:
             return None

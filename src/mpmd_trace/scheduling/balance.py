@@ -10,8 +10,8 @@ from mpmd_trace.frontend.layers import joined_parts
 from mpmd_trace.ir.assignment import Assignment
 from mpmd_trace.ir.core import Region
 from mpmd_trace.ir.ops import Module, NamedComputationOp
+from mpmd_trace.ir.work import flops
 from mpmd_trace.schedules import partition_layers
-from mpmd_trace.scheduling.costs import flops
 
 
 def balanced(traced: Module, meshes: Sequence[str]) -> dict[str, Assignment]:

@@ -11,10 +11,10 @@ from mpmd_trace.frontend.errors import mistake
 from mpmd_trace.ir.ops import FragmentOp, Module
 from mpmd_trace.ir.shardings import byte_size, mesh_symbols
 from mpmd_trace.ir.types import MeshTensorType
+from mpmd_trace.ir.work import flops
 from mpmd_trace.passes.fragment_rules import FragmentInfo
 from mpmd_trace.passes.mesh_order import schedulable_meshes
 from mpmd_trace.passes.optimize.schedules import ScheduleError
-from mpmd_trace.scheduling.costs import flops
 from mpmd_trace.scheduling.transfers import fragment_action
 
 
@@ -25,7 +25,7 @@ class Fragment:
     info: its identity, as rules write it down.
     kind: "F" forward, "B" backward, "I" and "W" the input- and weight-gradient parts of a split backward; "O" for
         what is not part of one microbatch or of one phase.
-    flops: the operations of one run, counted from its ops (`scheduling.costs`).
+    flops: the operations of one run, counted from its ops (`ir.work`).
     bytes: the size of its arguments and results, as whole arrays.
     index: its place in the program before scheduling.
     mesh_index: the number of its mesh among `num_meshes` that hold stages; None for a host mesh.

@@ -8,13 +8,14 @@ from typing import TypeAlias
 
 from mpmd_trace.ir.core import Region
 from mpmd_trace.ir.ops import FragmentOp, Module
+from mpmd_trace.ir.work import flops
 from mpmd_trace.passes.fragment_info import is_scheduling_unit, split_type
 from mpmd_trace.passes.loop_numbers import LoopNumbers
 from mpmd_trace.passes.mesh_order import schedulable_meshes
 from mpmd_trace.passes.optimize.pipeline_scheduler import scheduling_units
 from mpmd_trace.passes.optimize.schedules import Unit
 from mpmd_trace.schedules import Costs, Transfers
-from mpmd_trace.scheduling.costs import collective_bytes, flops
+from mpmd_trace.scheduling.costs import collective_bytes
 from mpmd_trace.scheduling.transfers import Link, Links, fragment_action
 
 

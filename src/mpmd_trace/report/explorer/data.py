@@ -19,11 +19,11 @@ from mpmd_trace.ir.ops import CallOp, FragmentCallOp, FragmentOp, FuncOp, Module
 from mpmd_trace.ir.printer import print_op, print_region
 from mpmd_trace.ir.shardings import byte_size, mesh_symbols
 from mpmd_trace.ir.types import MeshTensorType
+from mpmd_trace.ir.work import flops
 from mpmd_trace.passes.manager import PassRun
 from mpmd_trace.report.ir_diff import Changes, Outline, changes, mesh_of, outline
 from mpmd_trace.report.snapshots import count_ops
 from mpmd_trace.report.sources import written_in
-from mpmd_trace.scheduling.costs import flops
 
 #: What a box is; the page knows the numbers.
 FRAGMENT, TRANSFER, NAMED, CALL, OTHER = range(5)
