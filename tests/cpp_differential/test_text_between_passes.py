@@ -4,15 +4,14 @@ from __future__ import annotations
 
 import dataclasses
 import difflib
+import random
 from collections.abc import Iterable, Iterator
 from typing import ClassVar
 
 import pytest
-from generated_programs import IGNORED, Program
-from hypothesis import given
-from hypothesis import strategies as st
-from test_generated import examples, programs
 
+from fuzz.programs import HONORED, SWITCHES
+from fuzz.traced import traced_programs
 from mpmd_trace.diagnostics.messages import MpmdError
 from mpmd_trace.ir.attributes import parse_sharding_body
 from mpmd_trace.ir.diagnostics import Diagnostics
@@ -59,27 +58,24 @@ def run(module: Module, one: Pass) -> str:
     return module.to_generic()
 
 
+SHARDINGS = (None, '{"data"}', "{}", "{?}", '{"data", ?}')
+
+
 @pytest.mark.filterwarnings("ignore:.* it degenerates:UserWarning")  # programs have few microbatches
-@examples(10)
-@given(
-    program=programs(),
-    dimensions=st.lists(st.sampled_from([None, '{"x"}', "{}", "{?}", '{"x", ?}']), max_size=6),
-    propagate=st.booleans(),
-    ours=st.sets(st.sampled_from(IGNORED), max_size=3),
-    data=st.data(),
-)
-def test_a_pass_can_read_what_the_one_before_printed(
-    program: Program, dimensions: list[str | None], propagate: bool, ours: set[str], data: st.DataObject
-) -> None:
-    options = program.arguments["partitioning_options"] | dict.fromkeys(ours, True)
-    request = PartitionRequest.of(**program.arguments | {"partitioning_options": options})
-    importing, optimizing, sharding, exporting = passes_of(request)
-    sharding = [one for one in sharding if propagate or one.name != PROPAGATION]
-    passes = list(steps([*importing, *optimizing, ShardArguments(tuple(dimensions)), *sharding, *exporting]))
-    try:
-        module = read_module(program.text)
-    except MpmdError:  # not every generated program is one
-        return
+@pytest.mark.parametrize("seed", range(200, 204))
+def test_a_pass_can_read_what_the_one_before_printed(seed: int) -> None:
+    rng = random.Random(seed)
+    for program in traced_programs([seed]):
+        ours = [name for name in SWITCHES if name not in HONORED]
+        request = program.request.with_options(**dict.fromkeys(rng.sample(ours, rng.randint(0, 3)), True))
+        importing, optimizing, sharding, exporting = passes_of(request)
+        sharding = [one for one in sharding if rng.random() < 0.5 or one.name != PROPAGATION]
+        shard = ShardArguments(tuple(rng.choice(SHARDINGS) for _ in range(6)))
+        check(program.text, request, list(steps([*importing, *optimizing, shard, *sharding, *exporting])), rng)
+
+
+def check(text: str, request: PartitionRequest, passes: list[Pass], rng: random.Random) -> None:
+    module = read_module(text)
     module.main.attrs["topology"] = request.topology
     texts = [module.to_generic()]
     for one in passes:
@@ -91,7 +87,7 @@ def test_a_pass_can_read_what_the_one_before_printed(
         except MpmdError:  # the program is refused: so far it must be the same
             break
         assert_same(run(again, one), run(copy, one), one.name)
-    prefix = data.draw(st.integers(0, len(texts) - 1))
+    prefix = rng.randrange(len(texts))
     again, rest = parse_generic(texts[prefix]), passes[prefix : len(texts) - 1]
     for one in rest:
         run(again, one)

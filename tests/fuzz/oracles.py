@@ -21,6 +21,7 @@ import mpmd_trace as mt
 from mpmd_trace.diagnostics.messages import MpmdError
 from mpmd_trace.ir.text import parse
 from mpmd_trace.passes.cpp_engine import CppPartitioner
+from mpmd_trace.passes.request import PartitionRequest
 from oracle import evaluate
 
 #: What we refuse on purpose although `jax.jit` takes it, and where that is documented.
@@ -220,19 +221,24 @@ def cpp_process() -> CppPartitioner:
 
 @dataclasses.dataclass(frozen=True)
 class Traced:
-    """A traced program as `tests/cpp_differential` takes it."""
+    """A traced program, and what is asked of the partitioner in exact mode."""
 
+    source: str
     text: str
-    request: Any
+    request: PartitionRequest
+
+
+def traced(subject: Subject, source: str = "") -> Traced:
+    """Return the program as the C++ partitioner takes it, too."""
+    text, asked = attempt(lambda: (subject.lowered.traced.mlir_text(), subject.lowered.request))
+    return Traced(source, text, dataclasses.replace(asked.with_options(mpmd_equal_microbatches=False), step=None))
 
 
 def cpp_text(subject: Subject) -> None:
     """In exact mode the module is that of the C++ partitioner, op for op."""
     from comparison import difference  # of tests/cpp_differential, which is not always at hand
 
-    text, asked = attempt(lambda: (subject.lowered.traced.mlir_text(), subject.lowered.request))
-    exact = dataclasses.replace(asked.with_options(mpmd_equal_microbatches=False), step=None)
-    found = difference(cpp_process(), Traced(text, exact))
+    found = difference(cpp_process(), traced(subject))
     if found is not None:
         raise Finding(f"C++: {found}")
 

@@ -35,6 +35,8 @@ SWITCHES = (
     "mpmd_merge_backward_with_forward",
     "mpmd_equal_microbatches",
 )
+#: Those that the reference's driver honors; it ignores the others, or does not have them.
+HONORED = SWITCHES[:2] + SWITCHES[3:5]
 #: Names of schedules; DualPipe wants every layer under two names, which no step here has.
 SCHEDULES = (None, *REFERENCE_SCHEDULES, *(n for n in schedule_names() if n != "dualpipe"), "auto")
 #: Loops whose microbatches are calls; elsewhere a stage would run several times for the same microbatch.
@@ -233,9 +235,7 @@ def random_setup(rng: random.Random, step: Step, engine: str = "python") -> Setu
         places = [(m, None) for m in meshes]
     switches = [n for n in SWITCHES if n != "mpmd_fail_on_backward_deps" or step.work == "forward"]
     if engine == "cpp":
-        from generated_programs import HONOURED  # of tests/cpp_differential, which the suite does not need
-
-        switches = list(HONOURED)
+        switches = list(HONORED)
     equal = rng.choice((1, 1, 2))
     sizes = tuple(rng.choice((1, 2)) if rng.random() < 0.05 else equal for _ in range(count))
     even = step.shape[0] % 2 == 0 and len(set(sizes)) == 1
