@@ -6,7 +6,7 @@ Source: the ops of the mpmd dialect (Shardy).
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import cast
 
 from mpmd_trace.diagnostics.location import UNKNOWN, Location
@@ -409,18 +409,18 @@ class Module:
                     own.parent = function
 
     def to_generic(
-        self, *, debug_info: bool = False, outlined: bool = True, bodies: dict[Region, str] | None = None
+        self, *, debug_info: bool = False, outlined: bool = True, body: Callable[[Region], str] | None = None
     ) -> str:
         """Return the module in MLIR's generic form (fast; no dialect library is needed).
 
         outlined: with the outlined functions, behind the others.
-        bodies: as for `print_op`.
+        body: as for `print_op`.
         """
         if outlined and self.outlined:
             # Copies, since clones of the module, which others may print at the same time, share the functions.
             with self.body.also([function.clone() for function in self.outlined]):
-                return self.to_generic(debug_info=debug_info, outlined=False, bodies=bodies)
-        text = print_op(self.op, debug_info=debug_info, bodies=bodies) + "\n"
+                return self.to_generic(debug_info=debug_info, outlined=False, body=body)
+        text = print_op(self.op, debug_info=debug_info, body=body) + "\n"
         return f"{text}\n{self.resources}\n" if self.resources else text
 
     def __str__(self) -> str:

@@ -5,7 +5,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any, Protocol
 
 from mpmd_trace.diagnostics.location import Location
@@ -56,15 +56,14 @@ class Region(Protocol):
     def frozen(self) -> bool: ...
 
 
-def print_op(op: Op, *, debug_info: bool = False, bodies: dict[Any, str] | None = None) -> str:
+def print_op(op: Op, *, debug_info: bool = False, body: Callable[[Any], str] | None = None) -> str:
     """Return the op in generic form, with everything nested in it.
 
     Values defined outside of it print as `%<unnamed>`-style names `%free0`, ...
 
-    bodies: texts of frozen regions, to which those that are printed are added.  With it, each frozen region is printed
-        once, its values named apart from all others; without locations alone.
+    body: texts of frozen regions.
     """
-    printer = _Printer(debug_info, None if debug_info else bodies)
+    printer = _Printer(debug_info, body=body)
     printer.op(op, "")
     text = "".join(printer.out)
     if debug_info and printer.locs:
@@ -72,16 +71,16 @@ def print_op(op: Op, *, debug_info: bool = False, bodies: dict[Any, str] | None 
     return text
 
 
-def print_region(region: Region) -> str:
-    """Return the region in generic form, without locations."""
-    printer = _Printer(debug_info=False)
+def print_region(region: Region, *, prefix: str = "") -> str:
+    """Return the region in generic form, without locations; names of values begin with `prefix`."""
+    printer = _Printer(prefix=prefix)
     printer.region(region, "")
     return "".join(printer.out)
 
 
 class _Printer:
-    def __init__(self, debug_info: bool, bodies: dict[Any, str] | None = None, prefix: str = "") -> None:
-        self.bodies = bodies
+    def __init__(self, debug_info: bool = False, *, body: Callable[[Any], str] | None = None, prefix: str = "") -> None:
+        self.body = body
         self.prefix = prefix
         self.out: list[str] = []
         self.names: dict[Value, str] = {}
@@ -148,7 +147,7 @@ class _Printer:
             for i, region in enumerate(op.regions):
                 if i:
                     write(", ")
-                if self.bodies is not None and region.frozen:
+                if self.body is not None and region.frozen:
                     write(self.body(region))
                 else:
                     self.region(region, indent)
@@ -165,17 +164,6 @@ class _Printer:
             result = self.blocks[block] = f"^bb{self.labels}"
             self.labels += 1
         return result
-
-    def body(self, region: Region) -> str:
-        """Return the text of a frozen region, which reads nothing from outside."""
-        assert self.bodies is not None
-        text = self.bodies.get(region)
-        if text is None:
-            self.bodies[region] = ""  # numbers those inside apart
-            printer = _Printer(False, self.bodies, f"b{len(self.bodies)}_")
-            printer.region(region, "")
-            text = self.bodies[region] = "".join(printer.out)
-        return text
 
     def region(self, region: Region, indent: str) -> None:
         write = self.out.append
