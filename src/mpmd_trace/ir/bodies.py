@@ -133,13 +133,7 @@ def region_dce(region: Region) -> bool:
     gone = _dead_ops(region)
     for op in gone:
         op.erase()
-    changed = bool(gone)
-    for op, i, body in bodies_in(region):
-        cleaned = dce(body)
-        if cleaned is not body:
-            op.regions[i] = cleaned
-            changed = True
-    return changed
+    return replace_bodies(region, dce) or bool(gone)
 
 
 def _dead_ops(region: Region) -> dict[Op, None]:
@@ -178,6 +172,20 @@ def bodies_in(region: Region) -> Iterator[tuple[Op, int, Region]]:
                     yield op, i, nested
                 else:
                     yield from bodies_in(nested)
+
+
+def replace_bodies(region: Region, derive: Callable[[Region], Region]) -> bool:
+    """Replace the frozen bodies in a region, each distinct one by what is derived from it; say whether any changed."""
+    derived: dict[Region, Region] = {}
+    changed = False
+    for op, i, body in bodies_in(region):
+        new = derived.get(body)
+        if new is None:
+            new = derived[body] = derive(body)
+        if new is not body:
+            op.regions[i] = new
+            changed = True
+    return changed
 
 
 def dce(body: Region) -> Region:

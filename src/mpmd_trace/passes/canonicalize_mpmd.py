@@ -10,7 +10,7 @@ from collections.abc import Hashable
 from typing import cast
 
 from mpmd_trace.diagnostics.location import UNKNOWN
-from mpmd_trace.ir.bodies import remembers
+from mpmd_trace.ir.bodies import remembers, replace_bodies
 from mpmd_trace.ir.core import Op, Region, Value
 from mpmd_trace.ir.diagnostics import Diagnostics
 from mpmd_trace.ir.ops import OFFLOADED, FragmentOp, FuncOp, Module, ReduceOp
@@ -62,14 +62,8 @@ class CanonicalizeMpmd(Pass):
         foreign = [f for f in functions if f not in native]
         changed = run_on_bodies(frozen_bodies(native), PIPELINE, module, canonical_body)
         for function in native:
-            has_constants = False
-            for op in walk_mutable(function.regions[0]):
-                if op.regions:
-                    for i, body in enumerate(op.regions):
-                        if body.frozen:
-                            op.regions[i] = result_of(body, PIPELINE)
-                elif is_constant_like(op):
-                    has_constants = True
+            replace_bodies(function.regions[0], lambda body: result_of(body, PIPELINE))
+            has_constants = any(map(is_constant_like, walk_mutable(function.regions[0])))
             result = apply_greedily(function, _RULES, unique_constants=has_constants)
             changed = changed or result.changed or has_constants
         return run_on_functions(foreign, PIPELINE, module) or changed

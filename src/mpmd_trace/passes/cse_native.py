@@ -6,7 +6,7 @@ import functools
 from collections.abc import Hashable
 
 from mpmd_trace.diagnostics.location import UNKNOWN
-from mpmd_trace.ir.bodies import fingerprint
+from mpmd_trace.ir.bodies import fingerprint, replace_bodies
 from mpmd_trace.ir.core import Block, Op, Region, Value, op_like
 from mpmd_trace.ir.diagnostics import Diagnostics
 from mpmd_trace.ir.freezing import freeze
@@ -69,9 +69,7 @@ def without_common_subexpressions(body: Region) -> Region:
 
 def _eliminate(function: FuncOp) -> bool:
     search = _Search(function.body)  # equal fragments are those whose bodies were equal before
-    for op in function.body:
-        for i, body in enumerate(op.regions):
-            op.regions[i] = result_of(body, _CSE)
+    replace_bodies(function.regions[0], lambda body: result_of(body, _CSE))
     search.erase()
     return bool(search.found)
 

@@ -74,6 +74,8 @@ class Rewriter:
         # A stack that holds an op at most once: a dict, since `popitem` takes the newest key.
         self._stack: dict[Op, None] = {}
         self._stands_for: dict[Op, Op] = {}
+        #: Bodies that `_fill` leaves as they are: many ops have one.
+        self._settled: set[Region] = set()
         self.changed = False
 
     # Ops that are to become one, but are not yet.
@@ -224,12 +226,13 @@ class Rewriter:
         uniquer = ConstantUniquer(lambda op, known: self.replace_op(op, known.results))
         homes: dict[Region, Region] = {}
         for op in list(walk_mutable(scope, post_order=not top_down)):
-            if op.regions:
-                if unique_constants:
-                    for i, region in enumerate(op.regions):
-                        if region.frozen:
-                            op.regions[i] = with_unique_constants(region)
-                self._clean(op)
+            for i, region in enumerate(op.regions):
+                if region.frozen and region not in self._settled:
+                    if unique_constants:
+                        op.regions[i] = with_unique_constants(region)
+                    self._clean(op, i)
+                    if op.regions[i] is region:
+                        self._settled.add(region)
             if unique_constants and is_constant_like(op):
                 assert op.block is not None and op.block.parent is not None
                 region = op.block.parent
@@ -242,13 +245,11 @@ class Rewriter:
         if top_down:
             self._stack = dict.fromkeys(reversed(self._stack))
 
-    def _clean(self, op: Op) -> None:
-        for i, region in enumerate(op.regions):
-            if region.frozen:
-                cleaned = without_dead_ops(region)
-                if cleaned is not region:
-                    op.regions[i] = cleaned
-                    self.changed = True
+    def _clean(self, op: Op, i: int) -> None:
+        cleaned = without_dead_ops(op.regions[i])
+        if cleaned is not op.regions[i]:
+            op.regions[i] = cleaned
+            self.changed = True
 
     def _drain(self, choices: Choices, settle: Callable[[], None] | None) -> None:
         stack = self._stack
@@ -268,8 +269,9 @@ class Rewriter:
         if self.changed:  # before constants move again: dead ops between them are gone by then
             assert self._scope is not None
             for op in walk_mutable(self._scope):
-                if op.regions:
-                    self._clean(op)
+                for i, region in enumerate(op.regions):
+                    if region.frozen and region not in self._settled:
+                        self._clean(op, i)
 
 
 _Pair = tuple[list[Pattern], list[Pattern]]

@@ -170,14 +170,13 @@ def contents(module: Module, asked: Collection[str]) -> frozenset[str]:
         if topology is not None and any(mesh.size > 1 for mesh in topology.meshes.values()):
             names.add("several devices")
         has_meshes = topology is not None or function.sym_name in called
-        for op in _top_level(function):
-            names.add(op.name)
-            if isinstance(op, CallOp) and topology is not None:
-                called.add(op.callee)
-            inside = frozenset().union(*map(_names_in, op.regions))
-            names |= inside
-            if not inside.isdisjoint(_NAMED) or (op.name in _NAMED and not has_meshes):
-                names.add("nested names")
+        own = {op.name for op in _top_level(function)}
+        if topology is not None and CallOp.op_name in own:
+            called.update(op.callee for op in _top_level(function) if isinstance(op, CallOp))
+        inside = frozenset().union(*map(_names_in, _regions(function)))
+        names |= own | inside
+        if not inside.isdisjoint(_NAMED) or not (has_meshes or own.isdisjoint(_NAMED)):
+            names.add("nested names")
     if "shardings" in asked and any(map(_mentions_shardings, module.functions)):
         names.add("shardings")
     if "host memory" in asked and any(map(_uses_host_memory, module.functions)):
@@ -193,6 +192,11 @@ def _top_level(function: FuncOp) -> Iterator[Op]:
         yield from block
 
 
+def _regions(function: FuncOp) -> set[Region]:
+    """Return the regions of the ops of a function: many fragments have the same body."""
+    return {region for op in _top_level(function) for region in op.regions}
+
+
 def _names_in(region: Region) -> frozenset[str]:
     def find() -> frozenset[str]:
         return frozenset(op.name for op in region.walk())
@@ -201,19 +205,19 @@ def _names_in(region: Region) -> frozenset[str]:
 
 
 def _mentions_shardings(function: FuncOp) -> bool:
-    signature = (name for attrs in (*function.arg_attrs, *function.res_attrs) for name in attrs.entries)
-    return any("sharding" in name for name in signature) or any(
-        _has_sharding(op) or any(map(_shardings_in, op.regions)) for op in _top_level(function)
-    )
+    signature = {name for attrs in (*function.arg_attrs, *function.res_attrs) for name in attrs.entries}
+    own = any(map(_mentions_sharding, {(op.name, *op.props, *op.attrs) for op in _top_level(function)}))
+    return own or _mentions_sharding(("", *signature)) or any(map(_shardings_in, _regions(function)))
 
 
-def _has_sharding(op: Op) -> bool:
-    return op.name.startswith("sdy.") or any("sharding" in name for name in (*op.props, *op.attrs))
+def _mentions_sharding(names: Sequence[str]) -> bool:
+    """Return whether an op does, of which these are its name and those of its attributes."""
+    return names[0].startswith("sdy.") or any("sharding" in name for name in names[1:])
 
 
 def _shardings_in(region: Region) -> bool:
     def find() -> bool:
-        return any(map(_has_sharding, region.walk()))
+        return any(_mentions_sharding((op.name, *op.props, *op.attrs)) for op in region.walk())
 
     return remembered(region, "mentions shardings", find) if region.frozen else find()
 

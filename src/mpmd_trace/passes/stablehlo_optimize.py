@@ -8,15 +8,17 @@ from __future__ import annotations
 import dataclasses
 import functools
 
-from mpmd_trace.ir.bodies import bodies_in, remembered
+from mpmd_trace.ir.bodies import remembered, replace_bodies
 from mpmd_trace.ir.core import Region
 from mpmd_trace.ir.diagnostics import Diagnostics
 from mpmd_trace.ir.freezing import freeze
 from mpmd_trace.ir.ops import FuncOp, Module
+from mpmd_trace.ir.semantics import trivially_dead
 from mpmd_trace.passes.base import FunctionPass, option
 from mpmd_trace.passes.greedy import Choices, Pattern, apply_greedily
 
 _MAX_ROUNDS = 1000
+_WITHOUT_RULES = frozenset({"mpmd.fragment", "mpmd.transfer", "func.return"})
 
 
 @dataclasses.dataclass(frozen=True)
@@ -82,12 +84,10 @@ class StablehloOptimize(FunctionPass):
             changed = _simplify(copy, patterns) or changed
             return freeze(copy) if changed else body
 
-        changed = False
-        for op, i, body in bodies_in(region):
-            op.regions[i] = remembered(body, key, functools.partial(simplified, body))
-            changed = changed or op.regions[i] is not body
-        return changed
+        return replace_bodies(region, lambda body: remembered(body, key, functools.partial(simplified, body)))
 
 
 def _simplify(region: Region, patterns: Choices) -> bool:
+    if all(op.name in _WITHOUT_RULES and not trivially_dead(op) for block in region.blocks for op in block):
+        return False  # a function of fragments, whose bodies are simplified already
     return apply_greedily(region, patterns, unique_constants=True, top_down=True, max_rounds=_MAX_ROUNDS).changed

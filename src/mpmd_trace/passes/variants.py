@@ -204,6 +204,7 @@ class ConvertShardingsUnsettingWhole(ConvertSdyShardingsToMpmdTypes):
 
     name = "mpmd-convert-shardings-unsetting-whole"
     summary = "mpmd-convert-sdy-shardings-to-mpmd-types with one spelling of whole on each device"
+    only_with = ("shardings", "several devices")
 
     def finish(self, function: FuncOp) -> None:
         unset_whole(function)

@@ -32,6 +32,12 @@ def _simplify(keep_attributes: bool, op: Op, rewriter: Rewriter) -> bool:
         return False
     facts = remembered(body, "region simplification", lambda: _facts(body)) if body.frozen else _facts(body)
     merged = _repeated_operands(op)
+    if not merged and facts.stays and op.results:
+        for result in op.results:
+            if result._first is None:
+                break
+        else:
+            return False
     gone_results = _repeated_results(op, facts, rewriter)
     gone_operands = _forward(op, facts, merged, gone_results, rewriter)
     _add_unused(op, facts, gone_results)
@@ -83,6 +89,11 @@ class _Facts(NamedTuple):
     repeats: bool
     #: The arguments that are returned or unused.
     forwarded: tuple[int, ...]
+
+    @property
+    def stays(self) -> bool:
+        """Whether nothing is simplified where operands differ and all results are used."""
+        return not self.repeats and not self.forwarded
 
 
 def _facts(body: Region) -> _Facts:

@@ -11,7 +11,7 @@ from mpmd_trace.ir.attributes import IntegerAttr, parse_attribute
 from mpmd_trace.ir.bodies import BodyBuilder
 from mpmd_trace.ir.core import BlockArg, Op, OpResult, Value
 from mpmd_trace.ir.diagnostics import Diagnostics
-from mpmd_trace.ir.ops import REPEATS, CallOp, FragmentOp, FuncOp, Module
+from mpmd_trace.ir.ops import REPEATS, CallOp, FragmentOp, FuncOp, Module, make_fragment
 from mpmd_trace.ir.types import TensorType
 from mpmd_trace.passes.base import FunctionPass
 from mpmd_trace.passes.microbatches.cut_in_calls import INDEX
@@ -127,34 +127,28 @@ class _Loop:
         stacked = {(s.fragment, s.operands[2]) for s in stacks}
         behind = [[u for u in result.uses if (u.owner, u.index) not in stacked] for result in third.results]
         calls = [third]
-        last = {made: made.fragment for made in self.made.values() if isinstance(made, _Index)}
+        indices = {made: _more_of(made, count.value) for made in self.made.values() if isinstance(made, _Index)}
+        copied = [made for made in self.made.values() if isinstance(made, _Copied)]
         before, following = third, third.next_op
         assert following is not None
         for i in range(1, count.value):
             ops: list[Op] = []
-            mapping: dict[int, Op] = {}
+            copies: dict[int, Op] = {}
 
-            def read(value: object, before: CallOp = before, mapping: dict[int, Op] = mapping) -> Value:
+            def read(value: object, i: int = i, before: CallOp = before, copies: dict[int, Op] = copies) -> Value:
                 if isinstance(value, int):
                     return before.results[value]
                 if isinstance(value, tuple):
                     made, number = value
-                    return mapping[id(made)].results[number]
+                    return (
+                        indices[made].results[i - 1] if isinstance(made, _Index) else copies[id(made)].results[number]
+                    )
                 assert isinstance(value, Value)
                 return value
 
-            for made in self.made.values():
-                if isinstance(made, _Index):
-                    copy: Op = _fragment_of(made, made.number + i * made.step)
-                    index = last[made]
-                    assert index.block is not None
-                    index.block.insert_after(index, copy)
-                    assert isinstance(copy, FragmentOp)
-                    last[made] = copy
-                else:
-                    copy = made.op.clone(operands=[read(value) for value in made.operands])
-                    ops.append(copy)
-                mapping[id(made)] = copy
+            for made in copied:
+                copies[id(made)] = made.op.clone(operands=[read(value) for value in made.operands])
+                ops.append(copies[id(made)])
             call = third.clone(operands=[read(value) for value in operands])
             assert isinstance(call, CallOp)
             call.attrs["call_counter"] = IntegerAttr.get(counter + i, "ui32")
@@ -318,14 +312,23 @@ def _number_of(op: Op) -> int | None:
     return None if match is None else int(match[1])
 
 
-def _fragment_of(index: _Index, number: int) -> FragmentOp:
-    """Return the fragment of another index."""
-    copy = index.fragment.clone()
-    assert isinstance(copy, FragmentOp)
-    builder = BodyBuilder()
-    returned = builder.inline(copy.body, [])
-    (constant,) = builder.block.ops
+def _more_of(index: _Index, count: int) -> FragmentOp:
+    """Return a fragment of the indices that come behind the one of the third iteration, `count` with that one."""
+    fragment = index.fragment
+    constant = fragment.body.block.first
+    assert constant is not None and fragment.block is not None
     text = constant.props["value"].text
-    constant.props["value"] = parse_attribute(_NUMBER.sub(f"dense<{number}> : ", text))
-    copy.body = builder.finish(returned)
-    return copy
+    builder = BodyBuilder()
+    for i in range(1, count):
+        new = builder.add(constant, {})
+        new.props["value"] = parse_attribute(_NUMBER.sub(f"dense<{index.number + i * index.step}> : ", text))
+    made = make_fragment(
+        fragment.mesh,
+        (),
+        [fragment.results[0].type] * (count - 1),
+        builder.finish([op.result for op in builder.block]),
+        attrs=fragment.attrs,
+        loc=fragment.loc,
+    )
+    fragment.block.insert_after(fragment, made)
+    return made

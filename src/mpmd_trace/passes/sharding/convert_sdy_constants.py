@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from mpmd_trace.ir.bodies import bodies_in, map_ops
+from mpmd_trace.ir.bodies import map_ops, replace_bodies
 from mpmd_trace.ir.core import Op, Region, op_like
 from mpmd_trace.ir.diagnostics import Diagnostics
 from mpmd_trace.ir.ops import FuncOp, Module
@@ -45,8 +45,8 @@ def _convert(region: Region) -> bool:
         new.move_before(op)
         op.replace_all_uses_with(new.results)
         op.erase()
-    changed = bool(constants)
-    for op, i, body in bodies_in(region):
-        op.regions[i] = map_ops(body, "sdy.constant to stablehlo", _convert, only=_is_constant)
-        changed = changed or op.regions[i] is not body
-    return changed
+    return replace_bodies(region, _converted) or bool(constants)
+
+
+def _converted(body: Region) -> Region:
+    return map_ops(body, "sdy.constant to stablehlo", _convert, only=_is_constant)
