@@ -137,7 +137,7 @@ class _Search:
             whole = whole and removable
             if op.is_terminator or not removable:
                 continue
-            if not any(result.has_uses for result in op.results):
+            if not op.has_uses:
                 self.found[op] = None
             else:
                 first = self._first_like(op)
@@ -150,7 +150,7 @@ class _Search:
 
     def _first_like(self, op: Op) -> Op:
         """Return the visible op that computes the same; `op` itself, which becomes known, if there is none."""
-        key: Hashable = (op.name, *self._operands(op)) if op.num_operands else (op.name, op.props.get("value"))
+        key: Hashable = (op.name, *self._operands(op)) if op._operands else (op.name, op.props.get("value"))
         visible = self._known.setdefault(key, [])
         for other in visible:
             if _agree(op, other) and all(map(self._equal, other.regions, op.regions)):

@@ -14,7 +14,7 @@ _SPLIT_ATTRIBUTES: dict[SplitType, str] = {
     "kKeepTransferred": "split_keep_transferred",
     "kDropTransferred": "split_drop_transferred",
 }
-_MERGED = "mpmd.merged_call_counters"
+MERGED = "mpmd.merged_call_counters"
 _MERGED_STAGES = "mpmd.merged_stages"
 
 
@@ -86,17 +86,17 @@ def set_call_counter(fragment: FragmentOp, value: int | None) -> None:
 
 def merged_call_counters(fragment: FragmentOp) -> tuple[int, int] | None:
     """Return the microbatches of the backward and of the forward that were merged into the fragment."""
-    merged = fragment.attrs.get(_MERGED)
-    return None if merged is None else _two_numbers(merged)
+    merged = fragment.attrs.get(MERGED)
+    return None if merged is None else two_numbers(merged)
 
 
 def merged_stages(fragment: FragmentOp) -> tuple[int, int] | None:
     """Return the stages of the backward and of the forward that were merged into the fragment, if they differ."""
     merged = fragment.attrs.get(_MERGED_STAGES)
-    return None if merged is None else _two_numbers(merged)
+    return None if merged is None else two_numbers(merged)
 
 
-def _two_numbers(attribute: Attribute) -> tuple[int, int] | None:
+def two_numbers(attribute: Attribute) -> tuple[int, int] | None:
     elements = attribute.elements if isinstance(attribute, ArrayAttr) else ()
     values = [e.value for e in elements if isinstance(e, IntegerAttr)]
     return (values[0], values[1]) if len(values) == 2 else None
@@ -104,12 +104,12 @@ def _two_numbers(attribute: Attribute) -> tuple[int, int] | None:
 
 def is_of_microbatch(fragment: FragmentOp) -> bool:
     """Return whether the fragment belongs to a microbatch, or was merged from fragments of two."""
-    return fragment.call_counter is not None or _MERGED in fragment.attrs
+    return fragment.call_counter is not None or MERGED in fragment.attrs
 
 
 def set_merged_call_counters(fragment: FragmentOp, counters: tuple[int, int]) -> None:
     """Say of which microbatches the backward and the forward are that the fragment was merged from."""
-    fragment.attrs[_MERGED] = ArrayAttr.get([IntegerAttr.get(value, "ui32") for value in counters])
+    fragment.attrs[MERGED] = ArrayAttr.get([IntegerAttr.get(value, "ui32") for value in counters])
 
 
 def set_merged_stages(fragment: FragmentOp, stages: tuple[int, int]) -> None:

@@ -5,8 +5,7 @@ MLIR has a pass of this name; this one works on our IR, which keeps the bodies o
 
 from __future__ import annotations
 
-import functools
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 
 from mpmd_trace.ir.attributes import SYMBOL, ArrayAttr, Attribute, DictAttr, StringAttr, SymbolRefAttr
 from mpmd_trace.ir.bodies import remembered
@@ -58,33 +57,33 @@ class References:
 
     def of(self, op: Op) -> set[str]:
         """Return those of the op and everything inside."""
-        result: set[str] = set()
-        self._op(op, result)
-        return result
+        return self._among([op])
 
-    def _op(self, op: Op, symbols: set[str]) -> None:
-        known = self._known
-        for held in (op.props, op.attrs):
-            for attribute in held.values():
-                names = known.get(attribute)
-                if names is None:
-                    names = known[attribute] = tuple(_in_attribute(attribute))
-                if names:
-                    symbols.update(names)
-        for region in op.regions:
-            if region.frozen:
-                symbols.update(remembered(region, "symbol-references", functools.partial(self._inside, region)))
-            else:
-                for block in region.blocks:
-                    for nested in block:
-                        self._op(nested, symbols)
+    def _among(self, ops: Iterable[Op]) -> set[str]:
+        attributes: set[Attribute] = set()
+        regions: set[Region] = set()
+        for op in ops:
+            attributes.update(op.props.values(), op.attrs.values())
+            if op.regions:
+                regions.update(op.regions)
+        result = {name for attribute in attributes for name in self._in_attribute(attribute)}
+        return result.union(*map(self._inside, regions))
 
-    def _inside(self, region: Region) -> frozenset[str]:
-        result: set[str] = set()
-        for block in region.blocks:
-            for op in block:
-                self._op(op, result)
-        return frozenset(result)
+    def _in_attribute(self, attribute: Attribute) -> tuple[str, ...]:
+        names = self._known.get(attribute)
+        if names is None:
+            names = self._known[attribute] = tuple(_in_attribute(attribute))
+        return names
+
+    def _inside(self, region: Region) -> set[str]:
+        if region.frozen:
+            return remembered(region, "symbol-references", lambda: self._among(_ops_in(region)))
+        return self._among(_ops_in(region))
+
+
+def _ops_in(region: Region) -> Iterator[Op]:
+    for block in region.blocks:
+        yield from block
 
 
 def _in_attribute(attribute: Attribute) -> Iterator[str]:

@@ -134,7 +134,7 @@ class _Merger:
                     prospects.note(fragment, -1)
                 fragment.erase()
                 changed = True
-            elif prospects is not None and not prospects.possible(fragment):
+            elif prospects is not None and (not prospects.possible(fragment) or self.has_no_partner(fragment)):
                 self.passed.setdefault(fragment.mesh, []).append(fragment)
             else:
                 self.add_passed(fragment.mesh)
@@ -143,6 +143,21 @@ class _Merger:
                 while current is not None:
                     current = self.merge(current)
         return self.groups.build() or changed
+
+    def has_no_partner(self, producer: FragmentOp) -> bool:
+        """Return whether no user of the fragment is a group yet, or one that it may be merged with."""
+        if self.mode == "sideways":
+            return False
+        for result in producer.results:
+            use = result._first
+            while use is not None:
+                user = use.owner
+                if user.block is not producer.block or self.groups.of(user) is not None:
+                    return False
+                if isinstance(user, FragmentOp) and any(self.allowed(producer, user, near) for near in (False, True)):
+                    return False
+                use = use.next
+        return True
 
     def fragments(self) -> list[FragmentOp]:
         """Return the fragments, in order.  When some may be in loops, all are visited: those in loops are refused."""

@@ -28,7 +28,7 @@ def simplify_region(op_name: str, *, keep_attributes: bool) -> Pattern:
 
 def _simplify(keep_attributes: bool, op: Op, rewriter: Rewriter) -> bool:
     body = op.regions[0]
-    if op.num_operands != len(body.block.args):  # control operands are no arguments
+    if len(op._operands) != len(body.block.args):  # control operands are no arguments
         return False
     facts = remembered(body, "region simplification", lambda: _facts(body)) if body.frozen else _facts(body)
     merged = _repeated_operands(op)

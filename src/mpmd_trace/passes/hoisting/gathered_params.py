@@ -6,7 +6,7 @@ import bisect
 import dataclasses
 import functools
 import itertools
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 
 from mpmd_trace.ir.attributes import MeshAttr
 from mpmd_trace.ir.ops import FragmentOp, FuncOp
@@ -79,27 +79,26 @@ class Timeline:
         mesh: str,
         meshes: Mapping[str, MeshAttr],
         fragments: Sequence[FragmentOp],
-        places: Places | None = None,
+        places: Callable[[], Places],
     ) -> None:
-        places = places or Places(function)
-        self._of = function, mesh, meshes, places
-        self.time, self._place = places.time, places.on_mesh
+        """`places` gives those of the function, and is called once something is shared."""
+        self._of = function, mesh, meshes
+        self._places = places
         self._first = fragments[0] if fragments else None
 
     @functools.cached_property
     def base(self) -> list[float]:
         """The bytes at each time without copies."""
-        return Liveness(*self._of).profile()
+        return Liveness(*self._of, self._places()).profile()
 
     def copy(self, readers: Iterable[FragmentOp]) -> Copy:
         """Return what these fragments read."""
-        ordered = tuple(sorted(readers, key=self.time.__getitem__))
-        times = tuple(map(self.time.__getitem__, ordered))
+        time, place = self._places().time, self._places().on_mesh
+        ordered = tuple(sorted(readers, key=time.__getitem__))
+        times = tuple(map(time.__getitem__, ordered))
         gaps = {
-            i: (self.time[a], self.time[b] - 1)
-            for i, (a, b) in enumerate(itertools.pairwise(ordered))
-            if self._place[b] - self._place[a] > 1
+            i: (time[a], time[b] - 1) for i, (a, b) in enumerate(itertools.pairwise(ordered)) if place[b] - place[a] > 1
         }
         if self._first is not None and self._first is not ordered[0]:
-            gaps[_BEFORE] = self.time[self._first] - 2, times[0] - 1
+            gaps[_BEFORE] = time[self._first] - 2, times[0] - 1
         return Copy(ordered, times, gaps)

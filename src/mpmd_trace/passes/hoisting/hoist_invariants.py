@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import functools
 import itertools
 import math
 from collections.abc import Container, Iterable, Mapping, Sequence
@@ -127,7 +128,7 @@ class HoistInvariants(FunctionPass):
         for fragment in numbering.fragments:
             if is_plain_fragment(fragment):
                 on_mesh.setdefault(fragment.mesh, []).append(fragment)
-        places = Places(function)
+        places = functools.cache(lambda: Places(function))
         for mesh, fragments in on_mesh.items():
             timeline = Timeline(function, mesh, meshes, fragments, places)
             limits = Limits(room_on(mesh, self.limit, self.reserved), self.launch, self.least, self.gather)
@@ -136,9 +137,9 @@ class HoistInvariants(FunctionPass):
             _tell(choice, mesh, room, function, diagnostics)
             left = {one.expression for one in (*choice.too_large, *choice.each_time)}
             if (choice.kept or left) and _Mesh(
-                function, mesh, fragments, numbering, choice.kept, places.time, left
+                function, mesh, fragments, numbering, choice.kept, places().time, left
             ).run():
-                changed, places = True, Places(function)
+                changed, places = True, functools.cache(lambda: Places(function))
         return changed
 
 

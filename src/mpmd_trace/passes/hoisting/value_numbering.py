@@ -11,14 +11,14 @@ import functools
 from collections.abc import Hashable, Iterable, Iterator, Sequence
 from typing import TypeVar, cast
 
-from mpmd_trace.ir.attributes import TensorShardingAttr
+from mpmd_trace.ir.attributes import Attribute, IntegerAttr, TensorShardingAttr
 from mpmd_trace.ir.bodies import fingerprint, free_values
 from mpmd_trace.ir.core import Block, Op, Value
 from mpmd_trace.ir.ops import FragmentOp, FuncOp, local_type
 from mpmd_trace.ir.postorder import postorder
 from mpmd_trace.ir.semantics import is_pure
 from mpmd_trace.ir.types import TensorType
-from mpmd_trace.passes.fragment_info import merged_call_counters
+from mpmd_trace.passes.fragment_info import MERGED, two_numbers
 from mpmd_trace.passes.sharding.axes import ShardingOf, same_axes, wanted_sharding
 from mpmd_trace.passes.sharding.edges import CONSTRAINT, UNSET, ValueShardings, body_sharding, in_sharding, per_value
 
@@ -83,13 +83,14 @@ class KnownExpressions:
 
 def counters(fragment: FragmentOp) -> frozenset[int]:
     """Return the microbatches that the fragment works on."""
-    merged = merged_call_counters(fragment)
-    return _only(fragment.call_counter) if merged is None else frozenset(merged)
+    return _counters(fragment.attrs.get("call_counter"), fragment.attrs.get(MERGED))
 
 
 @functools.lru_cache(maxsize=1 << 16)
-def _only(counter: int | None) -> frozenset[int]:
-    return frozenset() if counter is None else frozenset({counter})
+def _counters(one: Attribute | None, merged: Attribute | None) -> frozenset[int]:
+    if merged is not None and (two := two_numbers(merged)) is not None:
+        return frozenset(two)
+    return frozenset({one.value}) if isinstance(one, IntegerAttr) else frozenset()
 
 
 def are_of_several(fragments: Iterable[FragmentOp]) -> bool:

@@ -38,13 +38,14 @@ class _InferredApart(Inferred):
         self.of_microbatches: dict[str, int] = {}
 
     def note(self, fragment: FragmentOp, change: int) -> None:
-        super().note(fragment, change)
-        if not fragment.is_user and is_of_microbatch(fragment):
-            self.of_microbatches[fragment.mesh] = self.of_microbatches.get(fragment.mesh, 0) + change
+        if not fragment.is_user:
+            super().note(fragment, change)
+            if is_of_microbatch(fragment):
+                self.of_microbatches[fragment.mesh] = self.of_microbatches.get(fragment.mesh, 0) + change
 
     def possible(self, producer: FragmentOp) -> bool:
         # One that belongs to none may be merged with what was merged of several microbatches.
-        if self.on_mesh and producer.is_user and is_of_microbatch(producer):
+        if is_of_microbatch(producer) and producer.is_user:
             return self.of_microbatches.get(producer.mesh, 0) > 0
         return super().possible(producer)
 

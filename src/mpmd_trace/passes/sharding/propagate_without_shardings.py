@@ -7,7 +7,7 @@ to show it every distinct one of the others once, side by side.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 
 from mpmd_trace.ir.attributes import IntegerAttr, MeshAttr, StringAttr, TensorShardingAttr
 from mpmd_trace.ir.bodies import remembers
@@ -37,15 +37,14 @@ def has_no_shardings(module: Module, function: FuncOp) -> bool:
     for entries in (*function.arg_attrs, *function.res_attrs):
         if any("sharding" in name for name in entries.entries):
             return False
-    terminator = function.body.terminator
-    for op in function.body:
-        if op is terminator:
-            continue
-        if not op.has_uses or any("sharding" in name for name in (*op.attrs, *op.props)):
-            return False
-        if isinstance(op, FragmentOp) and not bare.issuperset(_meshes_of_shardings(op.body)):
-            return False
-    return True
+    ops = function.body.ops[:-1]
+    if not all(op.has_uses for op in ops) or _mention_shardings(ops):
+        return False
+    return all(bare.issuperset(_meshes_of_shardings(body)) for body in {region for op in ops for region in op.regions})
+
+
+def _mention_shardings(ops: Iterable[Op]) -> bool:
+    return any("sharding" in name for names in {(*op.attrs, *op.props) for op in ops} for name in names)
 
 
 def drop_whole_shardings(module: Module, function: FuncOp) -> None:
@@ -57,13 +56,10 @@ def drop_whole_shardings(module: Module, function: FuncOp) -> None:
     given = [d.entries[SHARDING] for d in (*arguments, *results) if SHARDING in d.entries]
     if not given or not all(isinstance(s, TensorShardingAttr) and not s.all_axes for s in given):
         return
-    terminator = function.body.terminator
-    mentioned: set[str | None] = set()
-    for op in function.body:
-        if op is not terminator and any("sharding" in name for name in (*op.attrs, *op.props)):
-            return
-        if isinstance(op, FragmentOp):
-            mentioned |= _meshes_of_shardings(op.body)
+    ops = function.body.ops[:-1]
+    if _mention_shardings(ops):
+        return
+    mentioned = {mesh for body in {r for op in ops for r in op.regions} for mesh in _meshes_of_shardings(body)}
     bare = {_name_of(op) for op in module.body.ops if op.name == "sdy.mesh" and _has_no_axes(op)} - {None}
     if not bare.issuperset(mentioned):  # a constraint in a body would spread to what has no sharding any more
         return
