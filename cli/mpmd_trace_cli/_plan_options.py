@@ -29,7 +29,7 @@ class PlanOptions:
         float | None, typer.Option(help="Bandwidth between the devices of a mesh in GB/s, for collectives.")
     ] = None
     transfers: Annotated[
-        str | None, typer.Option(help="async (overlapped with computation, the default), exposed or blocking")
+        str | None, typer.Option(help="async (overlapped with computation, the default), exposed, blocking or in-order")
     ] = None
     rows: Annotated[int, typer.Option(help="Number of alternatives to print.")] = 12
     save: Annotated[

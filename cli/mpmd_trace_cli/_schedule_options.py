@@ -215,7 +215,9 @@ class PlayOptions(MemoryOptions):
     transfers: Annotated[
         str,
         typer.Option(
-            "--transfers", help="async (in the background), exposed (occupy the sender) or blocking (rendezvous)."
+            "--transfers",
+            help="async (in the background), exposed (occupy the sender), blocking (rendezvous) "
+            "or in-order (in the background, one at a time per mesh).",
         ),
     ] = "async"
     fused: Annotated[

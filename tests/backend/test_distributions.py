@@ -93,7 +93,7 @@ def test_every_distribution_has_steps(meshes: int, schedule: str, microbatches: 
 
 def test_own_copies_between_the_copies_of_others_share_a_call() -> None:
     """Without the instructions of the other processes they are neighbors, and their slots have gaps."""
-    plan = planned(4, "1F1B", 8)
+    plan = planned(5, "1F1B", 5)
     gaps = 0
     for process_of in distributions(list(plan.meshes), 2):
         order = distribute(plan, {name: (process,) for name, process in process_of.items()})

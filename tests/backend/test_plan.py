@@ -21,8 +21,8 @@ plan jit_step: 2 meshes, 3 programs, 3 runs, 1 transfers
 mesh a <["x"=2]>
 mesh b <["x"=2]>
 program p0 on a = p0_f.step
-program p1 on b = p1_g.step donates 0
-program p2 on a = p2_inferred.step donates 0
+program p1 on a = p2_inferred.step donates 0
+program p2 on b = p1_g.step donates 0
 %0 = argument on a : f32[4,8]{{"x"}, {}} x
 %1 = argument on a : f32[8,8] params['w'] donated
 %2 = argument on b : f32[8,8] params['v']
@@ -30,22 +30,22 @@ program p2 on a = p2_inferred.step donates 0
 free %0
 %4 = transfer a -> b (%3) : f32[4,8]{{"x"}, {}}
 free %3
-%5 = run p1 on b (%4 donated, %2) : f32[4,8]{{"x"}, {}}  # g
-free %2, %4
-%6 = run p2 on a (%1 donated) : f32[8,8]  # inferred
+%5 = run p1 on a (%1 donated) : f32[8,8]  # inferred
 free %1
-return %5 on b : f32[4,8]{{"x"}, {}} y
-return %6 on a : f32[8,8] w
+%6 = run p2 on b (%4 donated, %2) : f32[4,8]{{"x"}, {}}  # g
+free %2, %4
+return %6 on b : f32[4,8]{{"x"}, {}} y
+return %5 on a : f32[8,8] w
 """
 MESH_B = """\
 plan jit_step: 1 mesh, 1 programs, 1 runs, 1 transfers
 mesh b <["x"=2]>
-program p1 on b = p1_g.step donates 0
+program p2 on b = p1_g.step donates 0
 %2 = argument on b : f32[8,8] params['v']
 %4 = transfer a -> b (%3) : f32[4,8]{{"x"}, {}}
-%5 = run p1 on b (%4 donated, %2) : f32[4,8]{{"x"}, {}}  # g
+%6 = run p2 on b (%4 donated, %2) : f32[4,8]{{"x"}, {}}  # g
 free %2, %4
-return %5 on b : f32[4,8]{{"x"}, {}} y
+return %6 on b : f32[4,8]{{"x"}, {}} y
 """
 HEAD = """
 !a = !mpmd.mesh_tensor<"a", tensor<4xf32>>

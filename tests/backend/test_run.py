@@ -357,7 +357,7 @@ def test_timeline() -> None:
     program = pipeline()
     args = place(program, random_args(parse(PIPELINE)))
     _, timeline = program.measure(*args)
-    assert [(e.lane, e.label) for e in timeline.entries] == [("a", "f"), ("a -> b", ""), ("b", "g"), ("a", "inferred")]
+    assert [(e.lane, e.label) for e in timeline.entries] == [("a", "f"), ("a -> b", ""), ("a", "inferred"), ("b", "g")]
     times = {e.label: e for e in timeline.entries}
     assert times["f"].end <= times[""].start <= times[""].end <= times["g"].start
     assert all(0 <= e.start <= e.end <= timeline.seconds for e in timeline.entries)
@@ -367,17 +367,19 @@ def test_timeline() -> None:
 
 def test_errors_while_running_say_where() -> None:
     program = pipeline()
-    _, *rest = program.runtime.steps[2]
+    _, *rest = program.runtime.steps[3]
 
     def broken(_: object) -> list[object]:
         raise RuntimeError("device lost")
 
-    program.runtime.steps[2] = (broken, *rest)
-    program.runtime.calls[2] = broken
+    program.runtime.steps[3] = (broken, *rest)
+    program.runtime.calls[3] = broken
     args = place(program, random_args(parse(PIPELINE)))
     with pytest.raises(RuntimeError, match="device lost") as error:
         program(*args)
-    assert error.value.__notes__ == ["while issuing instruction 2 of the plan: run of @p1_g.step (g) on mesh 'b'"]
+    where, gone = error.value.__notes__
+    assert where == "while issuing instruction 3 of the plan: run of @p1_g.step (g) on mesh 'b'"
+    assert "argument 1 (params['w'])" in gone  # the update on mesh a has reused it
     with pytest.raises(RuntimeError, match="device lost") as error:
         program.measure(*place(program, random_args(parse(PIPELINE))))
     assert "run of @p1_g.step (g) on mesh 'b'" in error.value.__notes__[0]

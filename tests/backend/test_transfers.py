@@ -57,6 +57,16 @@ def test_what_arrives_is_what_was_sent(ends: tuple[Pull, Pull], dtype: str) -> N
         np.testing.assert_array_equal(np.asarray(one), np.asarray(block))
 
 
+def test_what_is_asked_for_first_does_not_hold_up_the_rest(ends: tuple[Pull, Pull]) -> None:
+    sender, receiver = ends
+    first, second = (receiver._pull(0, tag, [_spec(jnp.ones(3))])[0] for tag in (11, 12))
+    sender.offer(12, [jnp.ones(3)])
+    np.testing.assert_array_equal(np.asarray(second), np.ones(3))
+    assert not first.is_ready()
+    sender.offer(11, [jnp.zeros(3)])
+    np.testing.assert_array_equal(np.asarray(first), np.zeros(3))
+
+
 def test_who_does_not_know_the_secret_gets_nothing(ends: tuple[Pull, Pull]) -> None:
     sender, receiver = ends
     sender.offer(5, [jnp.ones(3)])

@@ -247,7 +247,7 @@ def layer_cuts(study: Study) -> list[Cut]:
     cuts = []
     for layer in study.layers[:-1]:
         there, back = (link.seconds(b, 1 if b else 0) / unit for b in (layer.sends, layer.receives))
-        if mode == "async":  # latency leaves the link free
+        if mode in ("async", "in-order"):  # latency leaves the link free
             widest = max(layer.sends, layer.receives)
             cuts.append(Cut(link=widest / link.bandwidth / unit if link.bandwidth else 0.0))
         elif mode == "exposed":

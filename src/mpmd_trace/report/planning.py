@@ -99,7 +99,7 @@ class Study:
         if self.links is None:
             return 0.0
         early, late = ({k: self._time(k, t) for k, t in kind.items()} for kind in (self.before, self.rest))
-        if self.links.transfers == "async":
+        if self.links.transfers in ("async", "in-order"):
             waits = [t - starts.get(target, 0.0) for (_, target), t in early.items()]
             later = [t - spare.get(source, 0.0) for (source, _), t in late.items()]
             return max([0.0, *waits]) + max([0.0, *later])

@@ -1,7 +1,9 @@
-"""The two engines that play a program through time: transfers in the background, or blocking."""
+"""The engines that play a program through time: transfers in the background, in one line per mesh, or blocking."""
 
 from __future__ import annotations
 
+import heapq
+import itertools
 from collections import deque
 
 from mpmd_trace.schedules._costs import Costs, per_stage
@@ -102,6 +104,80 @@ class Background(Run):
                 self._link_free[mesh, target] = begin + wire
                 self._arrivals[step, target] = begin + wire + latency
         return now
+
+
+class InOrder(Run):
+    """Transfers in the background, of which a mesh sends or receives one at a time, as where both ends match by order.
+
+    A value goes as soon as it is there and both of its meshes are free for it: none waits at the head of a line for
+    what is not made yet, while another one behind it could go.  `sent` has, in the order in which they go, when each
+    one (producer, target) begins; every mesh takes its own in this order.
+    """
+
+    def __init__(self, program: Program, durations: list[float], costs: Costs) -> None:
+        super().__init__(program, costs)
+        self.durations = durations
+        self.sent: dict[tuple[int, int], float] = {}
+        self._size = per_stage(costs.size, program.schedule, "size")
+        self._targets = targets(program)
+        self._next = list(program.first[:-1])
+        self._computing = [False] * len(self._next)
+        self._sending = [False] * len(self._next)
+        #: The values that are there and did not go yet, those of which there were first in front.
+        self._waiting: list[tuple[int, int]] = []
+        self._events: list[tuple[float, int, int, int]] = []
+        self._numbers = itertools.count()
+        self._run()
+
+    def finished(self) -> bool:
+        return -1.0 not in self.ends
+
+    def _run(self) -> None:
+        events, mesh_of = self._events, self.program.mesh
+        now = 0.0
+        while True:
+            for mesh in range(len(self._next)):
+                self._start(mesh, now)
+            if not events:
+                return
+            now = events[0][0]
+            made: list[tuple[int, int]] = []
+            while events and events[0][0] == now:
+                _, _, step, target = heapq.heappop(events)
+                if target < 0:
+                    self.ends[step] = now
+                    self._computing[mesh_of[step]] = False
+                    made += [(step, other) for other in self._targets[step]]
+                else:
+                    self._arrivals[step, target] = now
+                    self._sending[mesh_of[step]] = self._sending[target] = False
+            self._waiting += sorted(made)
+            self._waiting = [pair for pair in self._waiting if not self._send(*pair, now)]
+
+    def _start(self, mesh: int, now: float) -> None:
+        """Begin the next step of a mesh that does nothing, if all that it needs is there."""
+        step = self._next[mesh]
+        if self._computing[mesh] or step == self.program.first[mesh + 1]:
+            return
+        for need in self.program.needs[step]:
+            if self.ends[need] < 0.0 or (self.program.mesh[need] != mesh and (need, mesh) not in self._arrivals):
+                return
+        self.starts[step] = now
+        self._computing[mesh] = True
+        self._next[mesh] += 1
+        heapq.heappush(self._events, (now + self.durations[step], next(self._numbers), step, -1))
+
+    def _send(self, step: int, target: int, now: float) -> bool:
+        """Begin a transfer if both of its meshes are free for it; return whether it has begun."""
+        source = self.program.mesh[step]
+        if self._sending[source] or self._sending[target]:
+            return False
+        self._sending[source] = self._sending[target] = True
+        self.sent[step, target] = now
+        wire = wire_time(self.program, step, target, self._size, self.costs)
+        arrives = now + self.costs.delay(source, target) + wire
+        heapq.heappush(self._events, (arrives, next(self._numbers), step, target))
+        return True
 
 
 class Blocking(Run):

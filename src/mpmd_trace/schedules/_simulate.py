@@ -10,16 +10,16 @@ from typing import Literal, TypeAlias
 
 from mpmd_trace.schedules._check import check, check_fraction, must_be_schedule
 from mpmd_trace.schedules._costs import Costs, PerStage, Timer, amounts, per_stage
-from mpmd_trace.schedules._engine import Background, Blocking, Run
+from mpmd_trace.schedules._engine import Background, Blocking, InOrder, Run
 from mpmd_trace.schedules._errors import ScheduleError
 from mpmd_trace.schedules._program import Program, build, stuck_heads
 from mpmd_trace.schedules._result import Simulation
 from mpmd_trace.schedules._schedule import Schedule
 
-Transfers: TypeAlias = Literal["async", "exposed", "blocking"]
+Transfers: TypeAlias = Literal["async", "exposed", "blocking", "in-order"]
 FusedMode: TypeAlias = Literal["block", "serial"]
 
-TRANSFERS: tuple[Transfers, ...] = ("async", "exposed", "blocking")
+TRANSFERS: tuple[Transfers, ...] = ("async", "exposed", "blocking", "in-order")
 FUSED_MODES: tuple[FusedMode, ...] = ("block", "serial")
 
 
@@ -37,7 +37,8 @@ def simulate(
 
     - `transfers`: `async` transfers occupy no mesh (the papers' model); `exposed` ones occupy the
       sending mesh; `blocking` ones occupy both ends, which must meet: between two actions a mesh
-      sends the results of the first and receives the inputs of the second, as one group.
+      sends the results of the first and receives the inputs of the second, as one group; of
+      `in-order` ones, in the background, a mesh sends or receives one at a time, as they can go.
     - `fused`: a fused `block` waits for all inputs and gives all outputs at its end; `serial` runs
       its parts one after the other, as if they were not fused.
     - `weight_fraction`: the part of a stage's activations that its weight-gradient keeps (w).
@@ -70,6 +71,8 @@ def simulate(
         if stuck_heads(program):
             raise _broken(schedule)
         run = Blocking(program, durations, costs)
+    elif transfers == "in-order":
+        run = InOrder(program, durations, costs)
     else:
         run = Background(program, durations, costs, exposed=transfers == "exposed")
     if not run.finished():

@@ -53,7 +53,7 @@ class Links:
     """How meshes are connected: `single[source, target]` where a link is known by itself, else `default`.
 
     `transfers`: "async" ones are hidden behind work where it does not wait for them; "exposed" ones occupy the
-    mesh that sends, "blocking" ones both.
+    mesh that sends, "blocking" ones both; of "in-order" ones, hidden like the first, a mesh has one at a time.
     """
 
     default: Link = Link()
