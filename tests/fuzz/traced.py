@@ -10,8 +10,11 @@ from fuzz import oracles
 from fuzz.oracles import Traced
 from fuzz.programs import SHAPES, Program, random_setup, random_step
 from fuzz.source import setup_source, source, tolerance, topology_source
+from mpmd_trace.ir.ops import Module
+from mpmd_trace.ir.text import parse
+from mpmd_trace.passes.partition import partition_as
 
-__all__ = ["Traced", "traced_programs"]
+__all__ = ["Traced", "imported_modules", "traced_programs"]
 
 SETUPS = 3
 
@@ -36,3 +39,9 @@ def traced_programs(seeds: Iterable[int]) -> Iterator[Traced]:
                 yield oracles.traced(subject, text)
             except oracles.Refused:
                 continue
+
+
+def imported_modules(seeds: Iterable[int]) -> list[Module]:
+    """Return what the import makes of the first program of each seed: a module of fragments and transfers."""
+    programs = [next(traced_programs([seed])) for seed in seeds]
+    return [parse(partition_as(one.text, one.request, phases="import").as_text()) for one in programs]

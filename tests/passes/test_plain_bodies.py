@@ -2,14 +2,12 @@
 
 from __future__ import annotations
 
-import random
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 
+import plain_ops
 import pytest
-import random_bodies
-from hypothesis import HealthCheck, given, settings
-from hypothesis import strategies as st
 
+from fuzz.traced import imported_modules
 from mpmd_trace.ir.bodies import fingerprint
 from mpmd_trace.ir.core import Op, Region, Value
 from mpmd_trace.ir.diagnostics import Diagnostics
@@ -17,7 +15,7 @@ from mpmd_trace.ir.freezing import freeze
 from mpmd_trace.ir.ops import FragmentOp, Module
 from mpmd_trace.ir.text import parse
 from mpmd_trace.jax_compat import mlir
-from mpmd_trace.passes import canonicalize_mpmd, cse_native, mlir_parts, mlir_pass
+from mpmd_trace.passes import canonicalize_mpmd, cse_native, mlir_parts
 from mpmd_trace.passes.dedup_bodies import first_equal
 from mpmd_trace.passes.manager import run_passes
 from mpmd_trace.passes.sharding.plain_bodies import can_do, with_constants_apart
@@ -28,10 +26,7 @@ PASSES: dict[str, tuple[str, Callable[[Region], Region]]] = {
     "mpmd-canonicalize": (canonicalize_mpmd.PIPELINE, canonicalize_mpmd.canonical_body),
     "mpmd-cse": ("cse", cse_native.without_common_subexpressions),
 }
-SHARDY = [t for t in random_bodies.TEMPLATES if t not in random_bodies.NO_RULE]
-#: All bodies of an example go through MLIR together.
-AT_ONCE = 12
-few = settings(max_examples=12, deadline=None, suppress_health_check=list(HealthCheck))
+SHARDY = [t for t in plain_ops.TEMPLATES if t not in plain_ops.NO_RULE]
 
 
 def bodies_of(module: Module) -> list[Region]:
@@ -89,40 +84,36 @@ def check_against_shardy(module: Module) -> int:
     return count
 
 
-def random_module(seed: int, templates: Sequence[tuple[str, str]]) -> Module:
-    rng = random.Random(seed)
-    text = random_bodies.module([random_bodies.body(rng, templates) for _ in range(AT_ONCE)])
-    return parse(text, allow_unregistered=True)
+@pytest.fixture(scope="module")
+def generated() -> list[Module]:
+    return imported_modules(range(310, 316))
 
 
-@few
-@given(st.integers(0, 10**9))
 @pytest.mark.parametrize("name", PASSES)
-def test_random_bodies(name: str, seed: int) -> None:
-    """Duplicates, dead ops, constants, nested regions, effects."""
-    assert check_against_mlir(name, random_module(seed, random_bodies.TEMPLATES)) > AT_ONCE // 4
+def test_bodies_of_generated_steps(name: str, generated: list[Module]) -> None:
+    """Duplicates, dead ops, constants, nested regions."""
+    assert sum(check_against_mlir(name, module.clone()) for module in generated) > 30
 
 
-@few
-@given(st.integers(0, 10**9))
-def test_random_bodies_without_shardings(seed: int) -> None:
+def test_bodies_of_generated_steps_without_shardings(generated: list[Module]) -> None:
     """Shardy splits constant expressions and merges constants."""
-    assert check_against_shardy(random_module(seed, SHARDY)) > AT_ONCE // 4
+    assert sum(check_against_shardy(module.clone()) for module in generated) > 30
 
 
 def test_every_plain_op() -> None:
     """Also with constants as operands, with one operand twice, and with results that are used twice."""
-    module = parse(random_bodies.module([random_bodies.instance(*t) for t in random_bodies.TEMPLATES]))
+    templates = plain_ops.TEMPLATES
+    module = parse(plain_ops.module([plain_ops.instance(*t, inside=templates) for t in templates]))
     assert {op.name for body in bodies_of(module) for op in body.walk()} == PLAIN_OPS
     for name in PASSES:
-        assert check_against_mlir(name, module.clone()) == len(random_bodies.TEMPLATES)
-    module = parse(random_bodies.module([random_bodies.instance(*t) for t in SHARDY]))
+        assert check_against_mlir(name, module.clone()) == len(templates)
+    module = parse(plain_ops.module([plain_ops.instance(*t) for t in SHARDY]))
     assert check_against_shardy(module) == len(SHARDY)
 
 
 def only(text: str, results: str = "t") -> Module:
     """A program of one fragment that returns %r."""
-    return parse(random_bodies.module([(text, [("%r", random_bodies.TYPES[results])])]), allow_unregistered=True)
+    return parse(plain_ops.module([(text, [("%r", plain_ops.TYPES[results])])]), allow_unregistered=True)
 
 
 T = "tensor<4xf32>"
@@ -142,11 +133,19 @@ def test_equal_regions(dead: tuple[str, str]) -> None:
     assert check_against_mlir("mpmd-cse", only(text + "%r = stablehlo.add %0, %1 : tensor<f32>", "s")) == 1
 
 
+@pytest.mark.parametrize("name", PASSES)
+def test_an_effect_in_a_region_keeps_the_op_around_it(name: str) -> None:
+    effect = f"stablehlo.custom_call @f(%a0) {{has_side_effect = true}} : ({T}) -> {T}"
+    branch = f"{effect}\nstablehlo.return %a0 : {T}"
+    text = "".join(f'%{x} = "stablehlo.case"(%a6) ({{%{x}e = {branch}}}) : (tensor<i32>) -> {T}\n' for x in "xy")
+    assert check_against_mlir(name, only(text + NEGATED)) == 1
+
+
 @pytest.mark.parametrize("dead", [(False, False), (True, False), (True, True)])
 def test_equal_fragments(dead: tuple[bool, bool]) -> None:
     """The same holds for fragments."""
     bodies = [(NEGATED + f"\n%d = stablehlo.negate %a0 : {T}" * d, [("%r", T)]) for d in dead]
-    module = parse(random_bodies.module(bodies))
+    module = parse(plain_ops.module(bodies))
     after, _ = mlir.run_pipeline(module.to_generic(), "builtin.module(cse)")
     assert str(run_passes(module, "mpmd-cse")) == str(parse(after))
 
@@ -173,21 +172,11 @@ def test_plain(text: str, plain: bool) -> None:
         assert check_against_mlir(name, module.clone()) == plain
 
 
-#: Where passes ask MLIR.
-ASK_MLIR = (mlir_parts, mlir_pass)
-
-
-@few
-@given(st.integers(0, 10**9))
-def test_equal_bodies_are_those_that_print_the_same(seed: int) -> None:
-    templates = [*random_bodies.TEMPLATES, *random_bodies.OTHERS]
-    rng = random.Random(seed)
-    pool = [random_bodies.body(rng, templates) for _ in range(4)]
-    module = parse(random_bodies.module([rng.choice(pool) for _ in range(8)]), allow_unregistered=True)
-    found = first_equal(bodies_of(module))
-    texts: dict[str, Region] = {}
-    for body, first in found.items():
-        assert texts.setdefault(fingerprint(body), body) is first
+def test_equal_bodies_are_those_that_print_the_same(generated: list[Module]) -> None:
+    for module in generated:
+        texts: dict[str, Region] = {}
+        for body, first in first_equal(bodies_of(module)).items():
+            assert texts.setdefault(fingerprint(body), body) is first
 
 
 @pytest.mark.parametrize(
@@ -200,6 +189,6 @@ def test_equal_bodies_are_those_that_print_the_same(seed: int) -> None:
     ],
 )
 def test_different_bodies(other: str) -> None:
-    module = parse(random_bodies.module([(text, [("%r", T)]) for text in (NEGATED, other, NEGATED)]))
+    module = parse(plain_ops.module([(text, [("%r", T)]) for text in (NEGATED, other, NEGATED)]))
     first, second, third = bodies_of(module)
     assert first_equal([first, second, third]) == {first: first, second: second, third: first}

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 from fragment_texts import frag, function
-from random_programs import Program, Shape
 
+from fuzz.traced import imported_modules, traced_programs
 from mpmd_trace.ir.ops import FragmentOp
 from mpmd_trace.ir.text import parse
 from mpmd_trace.passes.manager import run_passes
@@ -48,17 +48,14 @@ func.func @canon(%arg0: !d, %arg1: !d) -> (!d, !d, !d, !d)
     )
 
 
-@pytest.mark.parametrize("seed", range(16))
 @pytest.mark.parametrize("name", ["mpmd-canonicalize", "mpmd-cse"])
-def test_same_as_mlir(name: str, seed: int) -> None:
-    """Functions, callees, loops, regions, effects: the printed result is MLIR's."""
-    shape = Shape(fragments=10, calls=seed % 2, loops=seed % 3 == 0)
-    text = Program(seed, shape).text()
-    # Identical and dead fragments, constants to fold and transfers that go in circles.
-    ours, theirs = parse(text), parse(text)
-    run_passes(ours, name)
-    run_passes(theirs, CANONICALIZE if name == "mpmd-canonicalize" else "cse")
-    assert str(ours) == str(theirs)
+def test_same_as_mlir(name: str) -> None:
+    """Generated steps, and the functions that they call: the printed result is MLIR's."""
+    for module in [*imported_modules(range(300, 308)), *(parse(one.text) for one in traced_programs(range(308, 310)))]:
+        ours, theirs = module.clone(), module.clone()
+        run_passes(ours, name)
+        run_passes(theirs, CANONICALIZE if name == "mpmd-canonicalize" else "cse")
+        assert str(ours) == str(theirs)
 
 
 @pytest.mark.parametrize("name", ["mpmd-canonicalize", "mpmd-cse"])

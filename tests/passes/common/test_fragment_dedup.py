@@ -49,3 +49,19 @@ def test_uses_in_nested_regions_are_redirected() -> None:
         "mpmd-fragment-dedup,mpmd-fragment-dce",
     )
     assert module.main.body.first.num_operands == 1
+
+
+def test_different_values_stay_different_results() -> None:
+    module = run(
+        """
+        func.func @main(%p: !A, %q: !A) -> (!A, !A, !A) attributes {topology = #topo} {
+          %0:3 = mpmd.fragment<mesh="alpha", origin=["f"]> (%p, %q) (%x: tensor<4xf32>, %y: tensor<4xf32>) {
+            mpmd.return %x, %y, %x : tensor<4xf32>, tensor<4xf32>, tensor<4xf32>
+          } : (!A, !A) -> (!A, !A, !A)
+          return %0#0, %0#1, %0#2 : !A, !A, !A
+        }
+        """,
+        "mpmd-fragment-dedup",
+    )
+    first, second, third = module.main.returned
+    assert first is third and first is not second

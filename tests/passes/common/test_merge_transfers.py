@@ -5,7 +5,9 @@ from __future__ import annotations
 import pytest
 
 from mpmd_trace.ir.ops import FragmentOp, Module
+from mpmd_trace.ir.text import parse
 from mpmd_trace.passes.manager import run_passes
+from oracle import assert_same_meaning
 from util import PRELUDE, run
 
 BEFORE = """
@@ -72,6 +74,13 @@ MESH = 'sdy.mesh @mesh = <["x"=2]>' + PRELUDE
 def test_what_is_sent_together(text: str, sent: str | None) -> None:
     found = concatenated(run(text, PASS, MESH))
     assert found == ([] if sent is None else [f'!mpmd.mesh_tensor<"beta", {sent}>'])
+
+
+def test_each_consumer_gets_the_values_that_it_had() -> None:
+    before = parse(PRELUDE + BEFORE.replace("@mt", "@main"))
+    after = run_passes(before.clone(), PASS)
+    assert concatenated(after)
+    assert_same_meaning(before, after)
 
 
 def test_a_result_that_is_transferred_twice_counts_twice() -> None:

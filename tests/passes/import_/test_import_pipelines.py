@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-import random
 from pathlib import Path
 from typing import Any
 
 import pytest
-from import_programs import TOPOLOGY, T, check
+from import_programs import check
 
 from mpmd_trace.diagnostics.messages import MpmdError
 from mpmd_trace.ir.assignment import Assignment
@@ -92,75 +91,3 @@ def test_unassigned_names_stop_the_import() -> None:
     ok, found = diagnostics(before, "mpmd-import-pipeline{name-to-mesh-assignment=first@m1}", "")
     assert not ok
     assert "named computation 'second' is not assigned to a mesh" in found[0].message
-
-
-def program(seed: int) -> str:
-    """A program of named computations, calls and ops between them."""
-    rng = random.Random(seed)
-    counter = iter(range(10_000))
-    lines: list[str] = []
-
-    def emit(text: str, indent: str = "  ") -> str:
-        name = f"%v{next(counter)}"
-        lines.append(f"{indent}{name} = {text}")
-        return name
-
-    def leaf(values: list[str], indent: str = "  ") -> None:
-        kind = rng.random()
-        if kind < 0.2:
-            values.append(emit(f"stablehlo.constant dense<{rng.randint(0, 2)}.0> : {T}", indent))
-        elif kind < 0.7:
-            op = rng.choice(["add", "add", "multiply", "maximum"])
-            left, right = rng.choice(values[-5:]), rng.choice(values[-5:])
-            values.append(emit(f"stablehlo.{op} {left}, {right} : {T}", indent))
-        else:
-            values.append(emit(f"stablehlo.tanh {rng.choice(values[-5:])} : {T}", indent))
-
-    def computation(values: list[str]) -> None:
-        operands = [rng.choice(values[-6:]) for _ in range(rng.randint(1, 3))]
-        args = [f"%x{next(counter)}" for _ in operands]
-        count = rng.randint(1, 2)
-        name, types = f"%n{next(counter)}", ", ".join([T] * count)
-        header = ", ".join(f"{a}: {T}" for a in args)
-        lines.append(
-            f'  {name}:{count} = mpmd.named_computation<"{rng.choice("fg")}"> ({", ".join(operands)}) ({header}) {{'
-        )
-        inside = list(args)
-        for _ in range(rng.randint(0, 4)):
-            leaf(inside, "    ")
-        returned = ", ".join(rng.choice(inside) for _ in range(count))
-        lines.append(f"    mpmd.return {returned} : {types}")
-        results = T if count == 1 else f"({types})"
-        lines.append(f"  }} : ({', '.join([T] * len(args))}) -> {results}")
-        values += [f"{name}#{i}" for i in range(count)]
-
-    def body(values: list[str], steps: int) -> None:
-        for _ in range(steps):
-            (computation if rng.random() < 0.6 else leaf)(values)
-
-    values = ["%a", "%b"]
-    body(values, rng.randint(1, 4))
-    calls = []
-    for i in range(rng.randint(1, 3)):
-        call = f"mpmd.call @c({rng.choice(values[-4:])}, %b) {{call_counter = {i} : ui32}}"
-        calls.append(emit(f"{call} : ({T}, {T}) -> {T}"))
-        values.append(calls[-1])
-    body(values, rng.randint(1, 4))
-    for call in calls:
-        values.append(emit(f"stablehlo.add {values[-1]}, {call} : {T}"))
-    main = lines[:]
-    lines.clear()
-    inner = ["%a", "%b"]
-    body(inner, rng.randint(1, 4))
-    return "\n".join(
-        [
-            f"func.func @main(%a: {T}, %b: {T}) -> ({T}, {T}) attributes {{topology = {TOPOLOGY}}} {{",
-            *main,
-            f"  return {values[-1]}, {values[-2]} : {T}, {T}",
-            "}",
-            f"func.func private @c(%a: {T}, %b: {T}) -> {T} {{",
-            *lines,
-            f"  return {inner[-1]} : {T}",
-            "}",
-        ]
-    )

@@ -1,4 +1,4 @@
-"""Random bodies of fragments, as MLIR text, from templates of ops.
+"""Bodies of fragments, as MLIR text, with each of the plain ops, from templates.
 
 In a template `$t` is the type called t, `%t` a value of that type, and `{s s -> t}` a region with two arguments
 of type s that returns a value of type t.
@@ -10,7 +10,7 @@ import random
 import re
 from collections.abc import Sequence
 
-__all__ = ["ARGUMENTS", "NO_RULE", "TEMPLATES", "TYPES", "body", "instance", "module"]
+__all__ = ["ARGUMENTS", "NO_RULE", "TEMPLATES", "TYPES", "instance", "module"]
 
 TYPES = {
     "t": "tensor<4xf32>",
@@ -184,42 +184,26 @@ _WITH_RULE = [
 ]
 #: Templates of plain ops, each with the types of its results.
 TEMPLATES = [*_WITH_RULE, *NO_RULE]
-#: Ops that are not plain.
-OTHERS = [
-    ('"stablehlo.if"(%b) ({ -> t}, { -> t}) : ($b) -> $t', "t"),
-    ('"foo.bar"(%t) : ($t) -> $t', "t"),
-    ("chlo.broadcast_add %t, %t : ($t, $t) -> $t", "t"),
-]
-
 Scope = dict[str, list[str]]
 _REGION = re.compile(r"\{([a-z ]*)-> ([a-z ]+)\}")
-_DEFINED = re.compile(r"(%v\d+)(?::\d+)? = |(%v\d+): ")
 
 
 class _Builder:
-    def __init__(self, rng: random.Random, templates: Sequence[tuple[str, str]]) -> None:
-        self.rng, self.templates, self.count = rng, templates, 0
+    def __init__(self, rng: random.Random, inside: Sequence[tuple[str, str]]) -> None:
+        self.rng, self.inside, self.count = rng, inside, 0
 
     def name(self) -> str:
         self.count += 1
         return f"%v{self.count}"
 
     def lines(self, scope: Scope, size: int, depth: int) -> list[str]:
-        """About so many ops; what they define is added to `scope`."""
-        found: list[tuple[str, str]] = []
-        for _ in range(size):
-            kind = self.rng.random()
-            if kind < 0.2:
-                text, results = self.rng.choice(CONSTANTS)
-            elif kind < 0.35 and found:
-                self.define(self.renamed(*self.rng.choice(found)), scope, found)
-                continue
-            else:
-                text, results = self.rng.choice(self.templates)
-            filled = None if depth > 1 and _REGION.search(text) else self.filled(text, scope, depth)
+        """Up to so many ops, whose results are added to `scope`."""
+        lines: list[tuple[str, str]] = []
+        for text, results in self.rng.choices(self.inside, k=size):
+            filled = None if _REGION.search(text) else self.filled(text, scope, depth)
             if filled is not None:
-                self.define((filled, results), scope, found)
-        return [line for line, _ in found]
+                self.define((filled, results), scope, lines)
+        return [line for line, _ in lines]
 
     def define(self, op: tuple[str, str], scope: Scope, found: list[tuple[str, str]]) -> None:
         text, results = op
@@ -228,12 +212,6 @@ class _Builder:
         found.append((f"{left}{text}", results))
         for number, type in enumerate(results):
             scope.setdefault(type, []).append(f"{name}#{number}" if len(results) > 1 else name)
-
-    def renamed(self, line: str, results: str) -> tuple[str, str]:
-        """The op once more, with names of its own for what is defined inside of it."""
-        text = line.partition(" = ")[2] if results else line
-        names = {first or second: self.name() for first, second in _DEFINED.findall(text)}
-        return re.sub(r"%v\d+", lambda match: names.get(match[0], match[0]), text), results
 
     def filled(self, text: str, scope: Scope, depth: int) -> str | None:
         """The template with values and regions; None if there is no value of a type."""
@@ -273,22 +251,15 @@ def _arguments() -> Scope:
     return scope
 
 
-def body(rng: random.Random, templates: Sequence[tuple[str, str]] = TEMPLATES) -> tuple[str, list[tuple[str, str]]]:
-    """The ops of a random body, and what it returns: values with their types."""
-    scope = _arguments()
-    lines = _Builder(rng, templates).lines(scope, rng.randint(1, 16), 0)
-    types = [type for type in scope if type not in "kg"]
-    returned = []
-    for _ in range(rng.randint(1, 5)):
-        type = rng.choice(types)
-        returned.append((scope[type][-1 - rng.randrange(min(3, len(scope[type])))], TYPES[type]))
-    return "\n".join(lines), returned
+def instance(
+    text: str, results: str, inside: Sequence[tuple[str, str]] = CONSTANTS
+) -> tuple[str, list[tuple[str, str]]]:
+    """A body that applies one op to arguments, constants and constant expressions, each result used twice.
 
-
-def instance(text: str, results: str) -> tuple[str, list[tuple[str, str]]]:
-    """A body that applies one op to arguments, constants and constant expressions, each result used twice."""
+    Ops of `inside` are in its regions.
+    """
     rng = random.Random(text)
-    builder = _Builder(rng, CONSTANTS)
+    builder = _Builder(rng, inside)
     constants: Scope = {}
     iotas: Scope = {}
     lines: list[tuple[str, str]] = []
