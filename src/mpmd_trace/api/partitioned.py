@@ -396,6 +396,8 @@ def without_microbatches(module: Module, schedule: str) -> str | None:
 _TRIED = 3
 #: Those that are tried where none can be ranked, as of programs in which not every microbatch runs through all stages.
 _UNRANKED = ("1F1B", "zb-h1")
+#: With two stages on each mesh, in a loop and in a V.
+_ZERO_BUBBLE = ("interleaved-zero-bubble", "zb-v")
 #: What the most programs can follow.
 _LAST = "GPipe"
 
@@ -447,8 +449,14 @@ def followed_schedules(
 
 
 def _candidates(config: Config, importing: Callable[[str], Module]) -> Iterator[str]:
-    """Yield "auto", and the schedules that have the stages of the program, those of the other order first."""
+    """Yield "auto", and the schedules that have the stages of the program, those of the other order first.
+
+    Where weight gradients were to run apart, those that do so with several stages on a mesh come before.
+    """
     asked = config.pipeline_schedule
+    same = asked.lower() if isinstance(asked, str) else getattr(asked, "name", None)
+    if choose_schedule(config).splits_backward:
+        yield from (name for name in _ZERO_BUBBLE if name != same)
     if not isinstance(asked, AutoSchedule) and asked != "auto":
         yield "auto"
     try:
@@ -457,6 +465,5 @@ def _candidates(config: Config, importing: Callable[[str], Module]) -> Iterator[
     except MpmdError:  # the program may be followed all the same
         ranked = []
     suiting = dict.fromkeys(c.schedule.name for c in sorted(ranked, key=lambda c: c.in_order))
-    same = asked.lower() if isinstance(asked, str) else getattr(asked, "name", None)
     names = [name for name in suiting or _UNRANKED if name.lower() != same][:_TRIED]
     yield from names if same == _LAST.lower() else [*names, _LAST]

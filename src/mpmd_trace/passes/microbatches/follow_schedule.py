@@ -167,7 +167,9 @@ class FollowSchedule(PipelineScheduler):
 
     def _several_stages(self, units: dict[FragmentOp, Unit]) -> str | None:
         """What to do where the flow comes back to a mesh with other layers, for which the schedule has no order."""
-        if not isinstance(self.schedule, ActionOrder) or self.schedule.by_stage:
+        if not isinstance(self.schedule, ActionOrder):
+            return None
+        if self.schedule.by_stage and any(unit.stage is not None for unit in units.values()):
             return None
         first: dict[tuple[str, int], str] = {}
         for op, unit in units.items():
