@@ -106,6 +106,11 @@ def square(a):
     return jnp.einsum("ab,cb->ac", a, a) + jnp.eye(ROWS)
 
 
+def convolved(a, kernel):
+    """Rows of channels, with a kernel of (rows, outputs, inputs)."""
+    return lax.conv_general_dilated(a[None], kernel, (1,), "SAME", dimension_numbers=("NWC", "WOI", "NWC"))[0]
+
+
 #: Functions of one layer, under `vmap` over the layers.
 BY_LAYER = {
     "rows by number": lambda a: a[jnp.array([1, 0, 1])],
@@ -132,6 +137,10 @@ BY_LAYER = {
     "fft": lambda a: jnp.abs(jnp.fft.fft(a)),
     "noise": lambda a: a * jax.random.normal(jax.random.fold_in(jax.random.key(0), jnp.argmax(a)), a.shape),
     "window": lambda a: lax.reduce_window(a, 0.0, lax.add, (2, 2), (1, 1), "SAME"),
+    "convolved": lambda a: convolved(a, jnp.ones((2, 3, 3))),
+    "convolved with": lambda a: convolved(jnp.ones((4, 3)), jnp.stack([a, 2 * a])),
+    "convolved by layer": lambda a: convolved(a, jnp.stack([a, 2 * a])),
+    "gradient of convolved": lambda a: jax.grad(lambda a: jnp.sum(convolved(a, jnp.stack([a, 2 * a])) ** 3))(a),
     "scan": lambda a: lax.scan(lambda c, x: (c + x, c * x), a[0], a)[1],
     "cond": lambda a: lax.cond(a[0, 0] > 0, lambda a: a + 1, lambda a: a - 1, a),
     "while": lambda a: lax.while_loop(lambda c: jnp.sum(c[0]) < 3, lambda c: (c[0] + 0.5, c[1] + 1), (a, 0)),
@@ -143,6 +152,14 @@ UNARY |= {
     "columns by number": lambda v: v[:, :, jnp.array([1, 0])],
     "columns at": lambda v: lax.dynamic_slice(v, (0, 0, jnp.argmax(X)), (LAYERS, ROWS, 1)),
     "columns set": lambda v: jnp.asarray(v).at[:, :, jnp.array([0])].set(1.0),
+    "map": lambda v: lax.map(lambda a: a / (1 + jnp.linalg.norm(a)), v),
+    "gradient of map": lambda v: jax.grad(lambda s, v: jnp.sum(lax.map(lambda a: s * jnp.sin(s * a), v) ** 2), (0, 1))(
+        0.5, v
+    ),
+    "carried": lambda v: lax.scan(lambda c, a: (c + a[0], c * a), X[0], v),
+    "carried back": lambda v: lax.scan(lambda c, a: (c * 0.5 + a, c), jnp.zeros_like(X), v, reverse=True, unroll=4)[0],
+    "stacked": lambda v: jnp.stack([v, 2 * v], 1)[:, 1],
+    "layers apart": lambda v: jnp.stack([i * a for i, a in enumerate(jnp.unstack(v))]),
     "scanned rows": lambda v: lax.scan(lambda c, x: (c + x, c * x), v[:, 0], jnp.swapaxes(v, 0, 1), reverse=True),
 }
 OPS = [name for name, f in UNARY.items() if getattr(jax.eval_shape(f, W), "shape", ()) == W.shape]

@@ -140,6 +140,12 @@ class Cuts:
     def _equation(self, i: int, eqn: Equation) -> None:
         if i in self.inner:
             return  # groups of values say what follows
+        if eqn.primitive.name == "scan" and not self._search.is_marked(eqn):
+            cut = next((cut for v in in_turns(eqn) if (cut := self.get(v)) is not None and cut.axis == 0), None)
+            if cut is not None:
+                for v in in_turns(eqn):
+                    self._set(v, cut)
+                return
         inside = bodies(eqn)
         if inside:
             self.inner[i] = [Cuts(body.closed, self._search) for body in inside]
@@ -254,6 +260,12 @@ class Body(NamedTuple):
     joints: list[Joint]
     #: The operands of the equation that are its arguments.
     operands: list[int]
+
+
+def in_turns(eqn: Equation) -> list[Any]:
+    """Return the operands and results of a `scan` of which each turn has a row."""
+    layout = tracing.scan_layout(eqn)
+    return [*layout.split(eqn.invars)[2], *eqn.outvars[layout.carries :]]
 
 
 def bodies(eqn: Equation) -> list[Body]:

@@ -22,7 +22,7 @@ from mpmd_trace.frontend.errors import warn
 from mpmd_trace.frontend.jaxpr_queries import REMAT
 from mpmd_trace.frontend.scope import is_computation, tag_of
 from mpmd_trace.frontend.stacked.analysis import Cut, Cuts, Rows, bodies, rows
-from mpmd_trace.frontend.stacked.links import PAIRWISE, REDUCTIONS, Link, contracted, cut_axis, linked
+from mpmd_trace.frontend.stacked.links import GROUPS, PAIRWISE, REDUCTIONS, Link, contracted, cut_axis, linked
 from mpmd_trace.frontend.stacked.values import (
     Form,
     Pieces,
@@ -137,7 +137,13 @@ class _Interpreter:
                 if key in params:
                     params[key] = tuple(x for x, a in zip(params[key], args, strict=True) for _ in flat_arrays([a]))
             return like.values(tracing.rebind(eqn, flat_arrays(args), params))
-        axes = [None if known is None else known.axis for known in (*Form.of(args).rows, *out)]
+        forms = [*Form.of(args).rows, *out]
+        if eqn.primitive.name == "scan":
+            layout = tracing.scan_layout(eqn)
+            turns = [*layout.split(forms[: len(args)])[2], *out[layout.carries :]]
+            bounds = next((form.bounds for form in turns if form is not None and form.axis == 0), None)
+            return self._on_wholes(eqn, args) if bounds is None else self._in_turns(eqn, args, bounds)
+        axes = [None if known is None else known.axis for known in forms]
         axis = cut_axis(eqn, axes)
         if axis is not None:
             return self._moved(eqn, args, out, axis)
@@ -145,6 +151,11 @@ class _Interpreter:
         if link is not None:
             return self._each(eqn, args, out, link)
         kind, first = eqn.primitive.name, args[0] if args else None
+        if kind == "stack" and out[0] is not None and out[0].axis == eqn.params["axis"]:
+            layers = [self._whole(a, eqn) for a in args]
+            return [Pieces(out[0], [tracing.rebind(eqn, layers[a:b])[0] for a, b in out[0].pairs])]
+        if kind == "unstack" and isinstance(first, Pieces) and first.axis == eqn.params["axis"]:
+            return [layer for part in first.arrays for layer in tracing.rebind(eqn, [part])]
         if kind in REDUCTIONS and isinstance(first, Pieces) and first.axis in eqn.params["axes"]:
             return [functools.reduce(REDUCTIONS[kind], [tracing.rebind(eqn, [part])[0] for part in first.arrays])]
         if isinstance(first, Pieces) and tuple(axes[:2]) in contracted(eqn):
@@ -163,6 +174,9 @@ class _Interpreter:
             return self._on_wholes(eqn, args)
         one, form = fit[0]
         parts = tuple(Fraction(b, atoms[one].aval.shape[form.axis]) for b in form.bounds)
+        counts = [eqn.params.get(name, 1) for name in GROUPS]
+        if any(part * count % 1 for count in counts if count > 1 for part in parts):
+            return self._on_wholes(eqn, args)
         wanted = [None if axis is None else rows(Cut(axis, parts), v.aval) for axis, v in zip(link, atoms, strict=True)]
         if any(wanted_axis is None and axis is not None for wanted_axis, axis in zip(wanted, link, strict=True)):
             return self._on_wholes(eqn, args)
@@ -222,6 +236,19 @@ class _Interpreter:
                 pieces.append(jnp.broadcast_to(args[1], resized(aval, axis, b - a).shape))
         return [Pieces(out[0], pieces)]
 
+    def _in_turns(self, eqn: Equation, args: list[Any], bounds: tuple[int, ...]) -> list[Any]:
+        """Return what a scan over the layers gives, as one scan for each piece, which hand on what they carry."""
+        layout, known = tracing.scan_layout(eqn), Rows(0, bounds)
+        constants, carry, scanned = layout.split(args)
+        constants, carry = ([self._whole(a, eqn) for a in own] for own in (constants, carry))
+        scanned = [self._as_cut(a, known, eqn) for a in scanned]
+        pieces: list[list[Any]] = [[] for _ in known.pairs]
+        for k in reversed(range(len(pieces))) if layout.reverse else range(len(pieces)):
+            mine = [as_array(a.parts[k]) for a in scanned]
+            results = self._scan(eqn, [*constants, *carry, *mine], Cuts(layout.body), sizes(bounds)[k])
+            carry, pieces[k] = results[: layout.carries], results[layout.carries :]
+        return [*carry, *(Pieces(known, parts) for parts in zip(*pieces, strict=True))]
+
     # ---- control flow ---------------------------------------------------------------------
 
     def _control(self, eqn: Equation, args: list[Any], inner: list[Cuts]) -> Sequence[Any]:
@@ -273,7 +300,7 @@ class _Interpreter:
         closed = tracing.make_closed(run, [jax.typeof(a) for a in flat])
         return results[-1].values(tracing.rebind_checkpoint(eqn, flat, closed))
 
-    def _scan(self, eqn: Equation, args: list[Any], cuts: Cuts) -> list[Any]:
+    def _scan(self, eqn: Equation, args: list[Any], cuts: Cuts, length: int | None = None) -> list[Any]:
         layout = tracing.scan_layout(eqn)
         constant_atoms, carry_atoms, scanned_atoms = layout.split(cuts.parts.invars)
         constants, carry, scanned = layout.split(args)
@@ -282,7 +309,7 @@ class _Interpreter:
         turns = Form(
             [cuts.rows(v) for v in scanned_atoms], [a.name if isinstance(a, Pieces) else None for a in scanned]
         )
-        scanned = [self._as_cut(a, _in_turns(r), eqn) for a, r in zip(scanned, turns.rows, strict=True)]
+        scanned = [self._as_cut(a, _of_turns(r), eqn) for a, r in zip(scanned, turns.rows, strict=True)]
         like = Form.of(start)
         outputs: list[Form] = []
 
@@ -298,11 +325,11 @@ class _Interpreter:
             body,
             flat_arrays(start),
             flat_arrays(scanned),
-            layout.length,
+            layout.length if length is None else length,
             reverse=layout.reverse,
             unroll=eqn.params["unroll"],
         )
-        stacked = dataclasses.replace(outputs[-1], rows=list(map(_in_turns, outputs[-1].rows)))
+        stacked = dataclasses.replace(outputs[-1], rows=list(map(_of_turns, outputs[-1].rows)))
         return [*like.values(final), *stacked.values(result)]
 
     def _while(self, eqn: Equation, args: list[Any], inner: list[Cuts]) -> list[Any]:
@@ -394,7 +421,7 @@ class _Interpreter:
         return tracing.make_closed(run, [jax.typeof(a) for a in arrays])
 
 
-def _in_turns(known: Rows | None) -> Rows | None:
+def _of_turns(known: Rows | None) -> Rows | None:
     """Return how an array is cut that has such arrays along a new first axis."""
     return None if known is None else known._replace(axis=known.axis + 1)
 

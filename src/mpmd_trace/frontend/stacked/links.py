@@ -96,13 +96,12 @@ def _links(eqn: Equation) -> Iterator[Link]:
             yield from alone((at.get(axis), axis) for axis in range(len(out)))
         case "iota":
             yield from (((None,) * len(shapes) + (axis,)) for axis in range(len(out)))
-        case "reshape" if params["dimensions"] is None and 0 not in shape:
+        case "reshape" if 0 not in shape:
             before = {math.prod(out[:axis]): axis for axis, size in enumerate(out) if size > 1}
-            yield from alone(
-                (axis, before[math.prod(shape[:axis])])
-                for axis, size in enumerate(shape)
-                if size > 1 and math.prod(shape[:axis]) in before
-            )
+            order = params["dimensions"] or tuple(range(len(shape)))
+            places = [before.get(math.prod(shape[axis] for axis in order[:i])) for i in range(len(order))]
+            pairs = zip(order, places, strict=True)
+            yield from alone((axis, other) for axis, other in pairs if shape[axis] > 1 and other is not None)
         case "transpose":
             yield from alone((axis, i) for i, axis in enumerate(params["permutation"]))
         case "squeeze":
@@ -113,6 +112,11 @@ def _links(eqn: Equation) -> Iterator[Link]:
             yield from alike([params["dimension"]])
         case "split":
             yield from alike([params["axis"]])
+        case "stack" | "unstack":
+            for axis in range(len(shape if name == "stack" else out)):
+                sides = (axis, axis + (axis >= params["axis"]))
+                one, both = sides if name == "stack" else sides[::-1]
+                yield (*(one for _ in shapes), *(both for _ in outs))
         case "slice" | "pad":
             yield from alone((axis, axis) for axis in range(len(out)) if not _moved_rows(eqn, axis))
         case "sort":
@@ -143,6 +147,8 @@ def _links(eqn: Equation) -> Iterator[Link]:
             for axis, size in enumerate(shape):
                 if shapes[1][axis] == size:
                     yield (axis, axis, *(None for _ in shapes[2:]), axis)
+        case "conv_general_dilated":
+            yield from _convolution_links(params)
         case "gather":
             yield from _gather_links(params, shape, len(shapes[1]), len(out))
         case _ if name.startswith("scatter"):
@@ -153,6 +159,22 @@ def _has_window(params: dict[str, Any], axis: int) -> bool:
     """Return whether a window of a `reduce_window` is more than one row along an axis."""
     names = ("window_dimensions", "window_strides", "base_dilation", "window_dilation")
     return any(params[name][axis] != 1 for name in names) or tuple(params["padding"][axis]) != (0, 0)
+
+
+#: Parameters of a convolution that say how many convolutions it is.
+GROUPS = ("feature_group_count", "batch_group_count")
+
+
+def _convolution_links(params: dict[str, Any]) -> Iterator[Link]:
+    """Axes of the rows, of the kernels, and of groups, as which `jax.vmap` writes a batch of convolutions."""
+    numbers = params["dimension_numbers"]
+    (rows, features), kernels, (results, channels) = numbers.lhs_spec[:2], numbers.rhs_spec[0], numbers.out_spec[:2]
+    feature_groups, row_groups = (params[name] for name in GROUPS)
+    if row_groups > 1:
+        yield rows, kernels, channels
+        return
+    yield rows, None, results
+    yield (features, kernels, channels) if feature_groups > 1 else (None, kernels, channels)
 
 
 def _gather_links(params: dict[str, Any], shape: Sequence[int], rank: int, results: int) -> Iterator[Link]:
