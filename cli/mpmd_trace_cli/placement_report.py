@@ -31,11 +31,10 @@ def as_data(report: PlacementReport, why: Mapping[int, str]) -> dict[str, Any]:
 
 def as_text(report: PlacementReport, why: Mapping[int, str], file: str, *, returning: bool = True) -> str:
     """Return the tables, what is not where it is used and why, and with `returning` what leaves on another mesh."""
-    columns = ("parameters", "state", "arguments", "gradients", "hoisted", "activations", "peak")
-    held = [[mesh.mesh, *(f"{getattr(mesh, column):,}" for column in columns)] for mesh in report.meshes]
+    held = [[mesh.mesh, *(f"{getattr(mesh, column):,}" for column in report.columns)] for mesh in report.meshes]
     moves = [[cause, CAUSES[cause], f"{count:,}", f"{size:,}"] for cause, (count, size) in report.causes.items()]
     tables = [
-        Table("bytes on a device of each mesh", ["mesh", *columns], held),
+        Table("bytes on a device of each mesh", ["mesh", *report.columns], held),
         Table("sent in a step", ["cause", "what it is", "count", "bytes"], moves, words=2),
     ]
     text = as_tables(tables) + "\n"

@@ -144,8 +144,8 @@ def _transfers(study: Study) -> Iterator[str]:
         yield from _table(["stages", "meshes", "KiB per device", *(["ms"] if timed else [])], lines)
     for what, kind in (("arguments", study.before), ("sums and the like", study.rest)):
         if kind:
-            size = sum(t.bytes for t in kind.values()) / 1024
-            yield f"In a step, {what}: {sum(t.count for t in kind.values()):.0f} ({size:.1f} KiB per device)."
+            count, size = sum(t.count for t in kind.values()), sum(t.bytes for t in kind.values()) / 1024
+            yield f"Once in a step, values of {what}: {count:.0f} ({size:.1f} KiB per device)."
     if study.links is not None:
         single = study.links.single
         same = set(single.values()) <= {study.links.default}

@@ -15,6 +15,7 @@ from jax.sharding import AbstractMesh, Mesh
 import mpmd_trace as mt
 from mpmd_trace.api.lowered import placement_warnings
 from mpmd_trace.backend.placement_report import MeshMemory, PlacementReport, ReplacedOnOtherMesh, Traffic
+from mpmd_trace.passes.compile_options import OUR_OPTIONS
 
 NAMES = {"layer0": "first", "layer1": "first", "layer2": "second", "layer3": "second"}
 #: Bytes of a weight (16 x 16 float32), and of the activations of a microbatch (4 x 16).
@@ -251,3 +252,50 @@ def test_the_name_of_before_warns() -> None:
     lowered = mt.jit(loss, config()).lower([array(16, 16)] * 4, array(4, 16))
     with pytest.warns(DeprecationWarning, match=r"residence\(\) is called placement_report\(\)"):
         assert lowered.residence() == lowered.placement_report()
+
+
+def test_parameters_that_unnamed_code_reads() -> None:
+    """However its backwards are split: `head` may be read by a program of its own, or by a backward alone."""
+    optax = pytest.importorskip("optax")
+    adam = optax.adam(1e-3)
+
+    def with_head(weights: Any, x: Any) -> Any:
+        *layers, head = weights
+        for i, w in enumerate(layers):
+            x = mt.named_computation(lambda w, x: jnp.tanh(x @ w), name=f"layer{i}")(w, x)
+        return jnp.mean(jax.nn.log_softmax(x @ head)[:, 0])
+
+    def step(weights: Any, opt_state: Any, batch: Any) -> Any:
+        updates, opt_state = adam.update(gradients(with_head, weights, batch), opt_state)
+        return optax.apply_updates(weights, updates), opt_state
+
+    weights = [*[array(16, 16)] * 4, array(16, 32)]
+    args = weights, jax.eval_shape(adam.init, weights), array(2, 4, 16)
+    for one in (config(), config().with_options(**dict.fromkeys(OUR_OPTIONS, False))):
+        found = report_of(step, *args, config=one)
+        assert [n for n, role in found.roles.items() if role == "parameters"] == [f"weights[{i}]" for i in range(5)]
+        assert [mesh.parameters for mesh in found.meshes] == [2 * WEIGHT, 4 * WEIGHT]
+
+
+def test_keys_are_no_activations() -> None:
+    def with_dropout(weights: Any, x: Any, keys: Any) -> Any:
+        def layer(w: Any, x: Any, keys: Any) -> Any:
+            keep = jax.vmap(lambda key: jax.random.bernoulli(key, 0.9, (16,)))(keys)
+            return jnp.where(keep, jnp.tanh(x @ w), 0), jax.vmap(jax.random.fold_in, (0, None))(keys, 1)
+
+        for i, w in enumerate(weights):
+            x, keys = mt.named_computation(layer, name=f"layer{i}")(w, x, keys)
+        return jnp.mean(x**2)
+
+    def step(weights: Any, batch: Any, keys: Any) -> Any:
+        return mt.value_and_grad(with_dropout, batch_argnums=(1, 2), microbatches=4)(weights, batch, keys)
+
+    keys = jax.eval_shape(lambda key: jax.random.split(key, 64), jax.random.key(0))
+    found = report_of(step, [array(16, 16)] * 4, array(64, 16), keys, config=config(devices=1))
+    sent = {(cause, count) for cause, (count, _) in found.causes.items()}
+    assert sent == {("activations", 4), ("cotangents", 4), ("arguments", 4)}
+
+
+def test_tables_leave_out_what_no_mesh_has() -> None:
+    found = report_of(loss, [array(16, 16)] * 4, array(8, 16))
+    assert found.columns == tuple(found.held.head[1:]) == ("arguments", "activations", "peak")

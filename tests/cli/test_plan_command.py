@@ -150,8 +150,9 @@ def test_shared_parameters(command) -> None:  # type: ignore[no-untyped-def]
     text = command(TIED, "--tflops", "0.01", "--latency-us", "1", "--link-gbytes", "1")
     assert text.status == 0
     assert re.search(r"1 to 0 +m1 to m0 +0\.1 +0\.0", text.out), text.out
-    assert "In a step, arguments: 2 (1.0 KiB per device)." in text.out
-    assert "In a step, sums and the like: 1 (1.0 KiB per device)." in text.out  # the gradient of the table
+    assert "Once in a step, values of arguments: 2 (1.0 KiB per device)." in text.out
+    # The gradient of the table.
+    assert "Once in a step, values of sums and the like: 1 (1.0 KiB per device)." in text.out
     assert "Transfers are async; every link: 1 us, 1 GB/s." in text.out
 
 

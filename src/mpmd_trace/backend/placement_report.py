@@ -4,8 +4,9 @@ Everything is read off the plan.  What an argument is, is told by its structure:
 
 - a result *replaces* an argument of its type when its path ends like that of the argument (`result[0]['w']` for
   `params['w']`), or when the argument is donated or a whole argument of a training step;
-- a replaced array of floating-point numbers that forward computations with a name read is a *parameter*, unless its
-  path ends like that of a parameter of its shape: `opt[0].mu['w']` is *state*, as is all else that is replaced;
+- a replaced array of floating-point numbers that forwards or backwards of computations with a name read, or other code
+  that computes something for them, is a *parameter*, unless its path ends like that of a parameter of its shape:
+  `opt[0].mu['w']` is *state*, as is all else that is replaced;
 - everything else (the batch, keys, frozen weights; all arguments of a program that replaces nothing) is an *argument*.
 """
 
@@ -159,11 +160,16 @@ class PlacementReport:
         return sum(s.bytes for s in self.sent)
 
     @property
+    def columns(self) -> tuple[str, ...]:
+        """The fields of `MeshMemory` that tables show: those that are not 0 on all meshes."""
+        columns = ("parameters", "state", "arguments", "gradients", "hoisted", "activations", "peak")
+        return tuple(column for column in columns if any(getattr(one, column) for one in self.meshes))
+
+    @property
     def held(self) -> Table:
         """What each mesh holds, as a table."""
-        columns = ["parameters", "state", "arguments", "gradients", "hoisted", "activations", "peak"]
-        rows = [[one.mesh, *(in_units(getattr(one, column)) for column in columns)] for one in self.meshes]
-        return Table("held by a device of each mesh", ["mesh", *columns], rows)
+        rows = [[one.mesh, *(in_units(getattr(one, column)) for column in self.columns)] for one in self.meshes]
+        return Table("held by a device of each mesh", ["mesh", *self.columns], rows)
 
     @property
     def moves(self) -> Table:
@@ -214,6 +220,8 @@ class _Reader:
         #: The meshes on which forwards read each argument (or a cast of it), and whether one did that without its
         #: update, which reads it as well: that may be part of a forward and backward.
         self.forward: dict[int, dict[str, bool]] = {s: {} for s in plan.arguments}
+        #: The arguments that backwards read without their update, and code without a name for computations with one.
+        self.also_read: set[int] = set()
         self.replaced = _replaced(plan, trains=any(_phases(run) >= {"B"} for run in plan.runs))
         self._follow()
         self.roles = self._roles()
@@ -223,6 +231,7 @@ class _Reader:
     def _follow(self) -> None:
         fresh: dict[int, tuple[int, ...]] = {s: (s,) for s in self.plan.arguments}
         slots = self.plan.slots
+        for_named = self._for_named()
         for instruction in self.plan.instructions:
             if isinstance(instruction, Transfer):
                 for a, b in zip(instruction.inputs, instruction.outputs, strict=True):
@@ -238,6 +247,10 @@ class _Reader:
                         meshes = self.forward[argument]
                         sure = own == {"F"} or self._new(argument) not in made
                         meshes[instruction.mesh] = meshes.get(instruction.mesh, False) or sure
+                if not is_forward and (own or not made.isdisjoint(for_named)):
+                    self.also_read |= {
+                        a for s in instruction.inputs for a in fresh.get(s, ()) if self._new(a) not in made
+                    }
                 all_fresh = not own and all(fresh.get(s) for s in instruction.inputs)
                 phases = own or frozenset().union(*set(map(self.phases.__getitem__, instruction.inputs)))
                 self.maker.update(dict.fromkeys(instruction.outputs, instruction))
@@ -246,6 +259,16 @@ class _Reader:
                     shape = slots[slot].type.tensor.shape
                     alike = (s for s in instruction.inputs if slots[s].type.tensor.shape == shape)
                     fresh[slot] = tuple(dict.fromkeys(a for s in alike for a in fresh[s]))
+
+    def _for_named(self) -> set[int]:
+        """Return the values that computations with a name read, or are made from."""
+        result: set[int] = set()
+        for instruction in reversed(self.plan.instructions):
+            if isinstance(instruction, Transfer):
+                result |= {a for a, b in zip(instruction.inputs, instruction.outputs, strict=True) if b in result}
+            elif isinstance(instruction, Run) and (_phases(instruction) or not result.isdisjoint(instruction.outputs)):
+                result.update(instruction.inputs)
+        return result
 
     def _new(self, argument: int) -> int | None:
         """Return what takes the place of an argument."""
@@ -257,12 +280,12 @@ class _Reader:
     def _roles(self) -> dict[int, Role]:
         slots, roles = self.plan.slots, dict[int, Role]()
         roots: list[tuple[str, object]] = []
-        wanted = [s for s in self.plan.arguments if s in self.replaced and self.forward[s] and _is_float(slots[s])]
+        # What is read without its update is a parameter for sure.
+        is_sure = {s: s in self.also_read or any(self.forward[s].values()) for s in self.replaced}
+        wanted = [s for s, sure in is_sure.items() if (sure or self.forward[s]) and _is_float(slots[s])]
         parameters = set()
-        # What a forward reads without its update is a parameter for sure.
-        for slot in sorted(wanted, key=lambda s: (not any(self.forward[s].values()), len(path_in(slots[s].name)), s)):
-            rest, shape = path_in(slots[slot].name), slots[slot].type.tensor.shape
-            sure = any(self.forward[slot].values())
+        for slot in sorted(wanted, key=lambda s: (not is_sure[s], len(path_in(slots[s].name)), s)):
+            rest, shape, sure = path_in(slots[slot].name), slots[slot].type.tensor.shape, is_sure[slot]
             if any(shape == other and (rest != tail or not sure) and ends(rest, tail) for tail, other in roots):
                 continue
             roots.append((rest, shape))
@@ -377,7 +400,8 @@ class _Reader:
         meshes = list(self.plan.meshes)
         later = meshes.index(transfer.target) > meshes.index(transfer.source)
         if "F" in made and read and (forward_alone or ("F" in read and later)):
-            return "activations"
+            # Of unsigned numbers it is a PRNG key.
+            return "arguments" if slot_info.type.tensor.element == "ui32" else "activations"
         return "unnamed code"
 
     # What is held.
