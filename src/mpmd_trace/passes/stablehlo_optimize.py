@@ -8,13 +8,14 @@ from __future__ import annotations
 import dataclasses
 import functools
 
-from mpmd_trace.ir.bodies import remembered, replace_bodies
+from mpmd_trace.ir.bodies import remembered, replace_bodies, without_dead_ops
 from mpmd_trace.ir.core import Region
 from mpmd_trace.ir.diagnostics import Diagnostics
 from mpmd_trace.ir.freezing import freeze
 from mpmd_trace.ir.ops import FuncOp, Module
 from mpmd_trace.ir.semantics import trivially_dead
 from mpmd_trace.passes.base import FunctionPass, option
+from mpmd_trace.passes.constants import with_unique_constants
 from mpmd_trace.passes.greedy import Choices, Pattern, apply_greedily
 
 _MAX_ROUNDS = 1000
@@ -89,5 +90,7 @@ class StablehloOptimize(FunctionPass):
 
 def _simplify(region: Region, patterns: Choices) -> bool:
     if all(op.name in _WITHOUT_RULES and not trivially_dead(op) for block in region.blocks for op in block):
-        return False  # a function of fragments, whose bodies are simplified already
+        # A function of fragments: what the driver does to their bodies.
+        replace_bodies(region, with_unique_constants)
+        return replace_bodies(region, without_dead_ops)
     return apply_greedily(region, patterns, unique_constants=True, top_down=True, max_rounds=_MAX_ROUNDS).changed
