@@ -224,9 +224,10 @@ class Rewriter:
                 scope = dataclasses.replace(scope, is_ours=tag is not None and tag.kind == "loop")
                 return self.evaluate(eqn.params[INLINED[name]], args, scope)
             if name == "sharding_constraint":
-                return [self._sharded(eqn, 0, folding.whole(args[0]), eqn.params["sharding"])]
-            if memory_kinds.names_devices(eqn):
-                return self._put(eqn, [folding.whole(a) for a in args])
+                return self._constrained(eqn, args, [eqn.params["sharding"]])
+            if memory_kinds.names_devices(eqn):  # of its targets, only the axes and the memory count
+                targets = eqn.params["devices"]
+                return list(map(memory_kinds.put, self._constrained(eqn, args, targets), targets))
             if name == "shard_map" and (mistake := self.meshes.unknown(eqn.params["mesh"].shape)):
                 self.problems.append(problem(mistake, tracing.location(eqn)))
             if any(self._ask.must_change(inner) for inner in tracing.subjaxprs(eqn)):
@@ -372,22 +373,11 @@ class Rewriter:
             return self._calls.tensor(x, name, counter)
         return list(lowering.named_tensor_p.bind(x, name=name))
 
-    def _sharded(self, eqn: Equation, index: int, x: Any, sharding: Any) -> Any:
-        """`x`, the result number `index` of `eqn`, with this sharding."""
-        text, mistake = self.meshes.text(sharding, eqn.outvars[index].aval)
-        if mistake is not None:
-            self.problems.append(problem(mistake, tracing.location(eqn)))
-        if text is None:
-            return x
-        return lowering.sharding_p.bind(x, sharding=text, mesh=self.meshes.op(sharding))[0]
-
-    def _put(self, eqn: Equation, values: list[Any]) -> list[Any]:
-        """Return a `device_put`: of its targets, only the axes and the memory count."""
-        result = []
-        for i, (x, target) in enumerate(zip(values, eqn.params["devices"], strict=True)):
-            is_sharding = isinstance(target, jax.sharding.Sharding)
-            result.append(memory_kinds.put(self._sharded(eqn, i, x, target) if is_sharding else x, target))
-        return result
+    def _constrained(self, eqn: Equation, args: Sequence[Any], targets: Sequence[Any]) -> list[Any]:
+        """Return what an equation gives of its operands: each in the sharding that is its target, if that is one."""
+        results, mistakes = self.meshes.constrained([folding.whole(a) for a in args], targets, eqn.outvars)
+        self.problems += [problem(mistake, tracing.location(eqn)) for mistake in mistakes]
+        return results
 
     def _body(self, body: Closed, scope: Scope, *, barrier: bool = False, division: Division | None = None) -> Shared:
         """`body` interpreted on its own: a jaxpr of its large constants, then its arguments.

@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
-from jax.sharding import Mesh, NamedSharding, PartitionSpec
+from jax.sharding import Mesh, NamedSharding, PartitionSpec, Sharding
 
-from mpmd_trace.jax_compat import tracing
+from mpmd_trace.jax_compat import lowering, tracing
 
 #: The symbol of the `sdy.mesh` of a module; where meshes have different axes, those after the first get numbers.
 MESH_SYMBOL = "mesh"
@@ -60,6 +60,18 @@ class Meshes:
         count = len(self._symbols)
         symbol = self._symbols.setdefault(axes, f"{MESH_SYMBOL}{count or ''}")
         return f"@{symbol}, [{dimensions(sharding.spec, aval)}]", None
+
+    def constrained(
+        self, values: Sequence[Any], targets: Sequence[Any], variables: Sequence[Any]
+    ) -> tuple[list[Any], list[str]]:
+        """Return values, each in the sharding that is its target, if that is one, and what is wrong with those."""
+        results: list[Any] = []
+        mistakes: list[str] = []
+        for x, target, variable in zip(values, targets, variables, strict=True):
+            text, mistake = self.text(target, variable.aval) if isinstance(target, Sharding) else (None, None)
+            mistakes += [] if mistake is None else [mistake]
+            results.append(x if text is None else lowering.sharding_p.bind(x, sharding=text, mesh=self.op(target))[0])
+        return results, mistakes
 
     def unknown(self, shape: Mapping[Any, int]) -> str | None:
         """Return what is wrong with a mesh of this shape, when none of the topology has it."""
