@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import pytest
 
-from mpmd_trace.ir.core import Value
 from mpmd_trace.ir.ops import UnassignOp
 from mpmd_trace.ir.text import parse
 from mpmd_trace.passes.manager import run_passes
@@ -47,39 +46,3 @@ def test_products_with_thin_matrices(wide: int, apart: bool) -> None:
     meshes = [{op.mesh_type.mesh for op in ops if isinstance(op, UnassignOp)} for ops in made]
     assert any(len(found) == 2 for found in meshes) != apart
     assert_same_meaning(parse(text), module)
-
-
-def test_terms_that_all_meshes_have_come_first() -> None:
-    """Meshes `a` and `c` have terms of other types besides those of `b`, `c` in front of them."""
-    ins = {"a": (4, 8, 6), "b": (4, 8), "c": (5, 4, 8)}
-    names = [(mesh, f"%{mesh}{i}", f"tensor<{size}xf32>") for mesh in ins for i, size in enumerate(ins[mesh])]
-    lines, total = ["%z = stablehlo.constant dense<0.0> : tensor<f32>"], None
-    for mesh, name, type in names:
-        one = f"%s{name[1:]}"
-        lines.append(f'%u{name[1:]} = mpmd.unassign {name} : (!mpmd.mesh_tensor<"{mesh}", {type}>) -> {type}')
-        lines.append(
-            f"{one} = stablehlo.reduce(%u{name[1:]} init: %z) applies stablehlo.add across dimensions = [0] : "
-            f"({type}, tensor<f32>) -> tensor<f32>"
-        )
-        if total is not None:
-            lines.append(f"%t{name[1:]} = stablehlo.add {total}, {one} : tensor<f32>")
-        total = one if total is None else f"%t{name[1:]}"
-    topology = ", ".join(f'<"{mesh}": <["x"=2]>>' for mesh in ins)
-    args = ", ".join(f'{name}: !mpmd.mesh_tensor<"{mesh}", {type}>' for mesh, name, type in names)
-    body = "\n".join(lines)
-    text = (
-        f"func.func public @main({args}) -> tensor<f32> attributes {{topology = #mpmd.topology<{topology}>}} {{\n"
-        f"{body}\nreturn {total} : tensor<f32>\n}}"
-    )
-    module = parse(text)
-    run_passes(module, "mpmd-regroup-sums")
-    assert_same_meaning(parse(text), module)
-
-    def sizes(value: Value) -> list[int]:
-        op = value.defining_op
-        assert op is not None
-        if op.name == "stablehlo.reduce":
-            return list(op.operand(0).type.shape)
-        return [size for operand in op.operands for size in sizes(operand)]
-
-    assert sizes(module.main.body.terminator.operand(0)) == [4, 8, 6, 4, 8, 4, 8, 5]

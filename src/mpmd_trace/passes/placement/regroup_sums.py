@@ -2,11 +2,8 @@
 
 from __future__ import annotations
 
-from collections import Counter
-from collections.abc import Hashable, Sequence
 from typing import cast
 
-from mpmd_trace.ir.attributes import DenseArrayAttr
 from mpmd_trace.ir.bodies import region_dce
 from mpmd_trace.ir.core import BlockArg, Op, Value, make_op, op_like
 from mpmd_trace.ir.diagnostics import Diagnostics
@@ -14,20 +11,18 @@ from mpmd_trace.ir.ops import CallOp, FuncOp, Module
 from mpmd_trace.ir.semantics import reduction_kind
 from mpmd_trace.ir.types import TensorType
 from mpmd_trace.passes.base import Pass
-from mpmd_trace.passes.import_.reductions import concat_reduction, is_neutral
 from mpmd_trace.passes.placement.call_graph import CallGraph
-from mpmd_trace.passes.placement.sums import Leaf, Origins, by_mesh, leaves_of, reduced, summed, total
+from mpmd_trace.passes.placement.sums import Leaf, Origins, by_mesh, leaves_of, summed, total
 from mpmd_trace.passes.placement.zeros import can_be_zero, make_zero
 
 
 class RegroupSums(Pass):
     """A sum of values of several meshes is a sum of one sum for each mesh.
 
-    The same for products, maxima, minima, `and` and `or`, and for a reduction over concatenated values. A sum that a
-    call returns, and that is only added to something, is returned as one sum for each mesh; one that grows from call
-    to call is carried as one for each mesh and added up behind the last call. Sums are also found behind what is
-    linear: a widening conversion, a reshape, a product with a scalar. Rounding may differ, since the order of additions
-    does.
+    The same for products, maxima, minima, `and` and `or`. A sum that a call returns, and that is only added to
+    something, is returned as one sum for each mesh; one that grows from call to call is carried as one for each mesh
+    and added up behind the last call. Sums are also found behind what is linear: a widening conversion, a reshape, a
+    product with a scalar. Rounding may differ, since the order of additions does.
 
     Before:
 
@@ -66,35 +61,8 @@ class RegroupSums(Pass):
                 for index in range(len(function.returned)):
                     changed = split.result(index) or changed
                 split.finish()
-            opened = _open_concatenations(function, origins)
-            regrouped = (opened or mixes) and _regroup(function, origins)
-            changed = opened or regrouped or changed
+            changed = (mixes and _regroup(function, origins)) or changed
         return changed
-
-
-def _open_concatenations(function: FuncOp, origins: Origins) -> bool:
-    """Return a reduction over concatenated scalars of several meshes is a chain of ops."""
-    changed = False
-    for op in list(function.body):
-        reduction = concat_reduction(op) if op.name == "stablehlo.concatenate" else None
-        if reduction is None or len({origins.of(v) for v in op.operands} - {None}) < 2:
-            continue
-        reduce, kind = reduction
-        type = reduce.results[0].type
-        values: list[Value] = []
-        for value in op.operands:
-            reshape = make_op("stablehlo.reshape", [value], [type], attrs=reduce.attrs, loc=op.loc)
-            values += function.body.insert_before(op, reshape).results
-            origins.found[values[-1]] = origins.of(value)
-        initial, props = reduce.operand(1), {"broadcast_dimensions": DenseArrayAttr.get([])}
-        if not is_neutral(initial, kind):
-            fill = make_op("stablehlo.broadcast_in_dim", [initial], [type], props=props, attrs=reduce.attrs, loc=op.loc)
-            values += function.body.insert_before(op, fill).results
-        reduce.replace_all_uses_with([reduced(reduce, kind, values)])
-        reduce.erase()
-        op.erase()
-        changed = True
-    return changed
 
 
 def _regroup(function: FuncOp, origins: Origins) -> bool:
@@ -107,47 +75,12 @@ def _regroup(function: FuncOp, origins: Origins) -> bool:
         meshes = len(groups) - (None in groups)
         if meshes < 2 or len(leaves) == len(groups):
             continue
-        sums = [summed(op, group) for group in _alike_first(groups)]
+        sums = [summed(op, group) for group in groups.values()]
         op.results[0].replace_all_uses_with(total(op, sums))
         changed = True
     if changed:
         region_dce(function.regions[0])
     return changed
-
-
-def _alike_first(groups: dict[str | None, list[Leaf]]) -> list[list[Leaf]]:
-    """Return the terms of each mesh, those first that look like all those of other meshes.
-
-    The sum of a mesh between the first one and the last one then begins the sums of these, which can run its program.
-    """
-    looks = {mesh: tuple(map(_look, group)) for mesh, group in groups.items() if mesh is not None}
-    distinct = Counter(looks.values())
-
-    def spread(look: tuple[Hashable, ...]) -> tuple[int, int]:
-        return sum(count for other, count in distinct.items() if _place(look, other) is not None), len(look)
-
-    common = max(distinct, key=spread)
-    result = []
-    for mesh, group in groups.items():
-        start = _place(common, looks[mesh]) if mesh is not None else None
-        if start is not None:
-            end = start + len(common)
-            group = [*group[start:end], *group[:start], *group[end:]]
-        result.append(group)
-    return result
-
-
-def _look(leaf: Leaf) -> Hashable:
-    """Return what terms of equal layers share."""
-    op = leaf.value.defining_op
-    made = () if op is None else (op.name, *[value.type for value in op.operands])
-    return leaf.value.type, made, tuple(step.name for step in leaf.path)
-
-
-def _place(part: Sequence[Hashable], whole: Sequence[Hashable]) -> int | None:
-    """Return where the part begins in the whole, in one piece."""
-    size = len(part)
-    return next((i for i in range(len(whole) - size + 1) if whole[i : i + size] == part), None)
 
 
 def _is_root(op: Op, origins: Origins) -> bool:
