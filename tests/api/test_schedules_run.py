@@ -269,6 +269,9 @@ def test_stages_on_other_meshes_than_the_schedule_wants() -> None:
     with pytest.raises(MpmdError, match="puts 2 stages on mesh 'm0', but the program has 1 there") as caught:
         lowered("zb-v", one, 2).partitioned  # noqa: B018
     assert "func.func" not in str(caught.value), "the program's type says nothing about it"
+    with pytest.raises(MpmdError, match="has stages on all 3 meshes, but nothing of a microbatch is on 'm2'; assign"):
+        lowered("interleaved-1f1b", loop, 4, meshes=3).partitioned  # noqa: B018
+    lowered("interleaved-1f1b", loop, 4).partitioned  # noqa: B018
 
 
 @pytest.mark.parametrize(

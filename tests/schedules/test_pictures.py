@@ -59,6 +59,7 @@ def test_svg(name: str, meshes: int, microbatches: int) -> None:
     root = ET.fromstring(svg)
     titles = [e for e in root.iter() if e.tag.endswith("title")]
     assert len(titles) == len(schedule)
+    assert ("two colors: one program of both" in svg) == (name == "dualpipe-v")
     width = float(root.get("width") or 0)
     texts = [e for e in root.iter() if e.tag.endswith("text")]
     assert len(texts) >= len(schedule) and all(0 <= float(t.get("x") or -1) < width for t in texts)

@@ -420,7 +420,7 @@ def way_out(
         is_followed(unscheduled, choose_schedule(unscheduled))
     except MpmdError as error:
         return f"{none}, and without pipeline_schedule: {error.diagnostics[0].message}"
-    return f"{none}: leave pipeline_schedule out"
+    return f"{none}: leave pipeline_schedule out, and one mesh works at a time"
 
 
 def followed_schedules(

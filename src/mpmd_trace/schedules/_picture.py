@@ -334,8 +334,11 @@ def _legend(shapes: list[Shape], timelines: Sequence[Timeline], scale: Scale, y:
     several = any(len({p.stage for e in row for p in e.step.parts}) > 1 for t in timelines for row in t.rows)
     left = scale.left if scale.wide is None else MARGIN
     x = left
+    both = any(len({p.kind for p in e.step.parts}) > 1 for t in timelines for row in t.rows for e in row)
     told = [(COLORS[kind], f"{kind} {KIND_NAMES[kind]}") for kind in KINDS if kind in used]
-    for color, name in [*told, *([("", "lighter: later stage of the mesh")] if several else [])]:
+    told += [("", "two colors: one program of both")] if both else []
+    told += [("", "lighter: later stage of the mesh")] if several else []
+    for color, name in told:
         wide = 16 + len(name) * 6.0 + 14
         if scale.wide is not None and x > left and x + wide > scale.wide:
             x, y = left, y + 16

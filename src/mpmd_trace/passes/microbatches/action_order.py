@@ -165,10 +165,14 @@ _PARTS = {"F": "F", "I": "B", "W": "W", "B": "BW", "O": ""}
 _PARTS_OF_FIRST = {**_PARTS, "I": "", "W": "BW"}
 
 
+class StagesError(ScheduleError):
+    """A schedule has other stages on a mesh than the program."""
+
+
 def _check_stages(schedule: Schedule, own: Sequence[int], mesh: str, stages: Sequence[int]) -> None:
-    """Raise `ScheduleError` for a program whose stages on a mesh are not those of the schedule, `own`."""
+    """Raise `StagesError` for a program whose stages on a mesh are not those of the schedule, `own`."""
     if stages and len(own) != len(stages):
-        raise ScheduleError(
+        raise StagesError(
             f"schedule '{schedule.name}' puts {len(own)} stages on mesh '{mesh}', but the program "
             f"has {len(stages)} there ({', '.join(map(str, stages))}); assign as many stages, or choose "
             "another schedule"
@@ -176,7 +180,7 @@ def _check_stages(schedule: Schedule, own: Sequence[int], mesh: str, stages: Seq
     if len(own) > 1 and stages and tuple(stages) != tuple(own) and stages[-1] < schedule.stages:
         wanted = ", ".join(map(str, own))
         placed = ", ".join(map(str, schedule.placement.mesh_of))
-        raise ScheduleError(
+        raise StagesError(
             f"schedule '{schedule.name}' has the stages {wanted} on mesh '{mesh}', but the program "
             f"has {', '.join(map(str, stages))} there; assign the names as (mesh, stage) so that the "
             f"meshes of stages 0 to {schedule.stages - 1} are number {placed}"

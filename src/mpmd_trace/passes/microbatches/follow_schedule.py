@@ -14,7 +14,8 @@ from mpmd_trace.passes.block_order import Join, apply_order, block_dependencies,
 from mpmd_trace.passes.control_dependencies import add_control_dependency, remove_control_dependencies
 from mpmd_trace.passes.fragment_rules import ScheduleRule
 from mpmd_trace.passes.loop_numbers import LoopNumbers
-from mpmd_trace.passes.microbatches.action_order import ActionOrder, RepeatedUnit
+from mpmd_trace.passes.mesh_order import schedulable_meshes
+from mpmd_trace.passes.microbatches.action_order import ActionOrder, RepeatedUnit, StagesError
 from mpmd_trace.passes.microbatches.rule_orders import contradictions, obstacle, ordered_pairs
 from mpmd_trace.passes.optimize.pipeline_scheduler import PipelineScheduler, as_graph, by_mesh, scheduling_units
 from mpmd_trace.passes.optimize.schedules import (
@@ -137,7 +138,16 @@ class FollowSchedule(PipelineScheduler):
                 edges, joins, wanted = [], [], self._nearest(function, ops, units)
         except ScheduleError as error:
             remove_control_dependencies(function)
-            raise diagnostics.fatal(function.loc, str(error)) from None
+            assert function.topology is not None
+            meshes = schedulable_meshes(function.topology)
+            idle = [f"'{name}'" for name in meshes if name not in {unit.mesh for unit in units.values()}]
+            text = str(error)
+            if isinstance(error, StagesError) and idle:
+                text = (
+                    f"the schedule '{self.schedule}' has stages on all {len(meshes)} meshes, but nothing of a "
+                    f"microbatch is on {', '.join(idle)}; assign names to them, or leave them out of the topology"
+                )
+            raise diagnostics.fatal(function.loc, text) from None
         order = _moved(wanted, uses, edges, joins, pairs)
         if order is None:
             what = "comparator" if isinstance(self.schedule, Comparator) else "schedule"

@@ -130,7 +130,7 @@ async function time(here) {
   const page = `<div class="bar">${choice("mode", "what is drawn", [["planned", "planned"], ["simulated", "simulated"], ...steps.map((_, k) => [`measured${k}`, `measured, step ${k + 1}`])], measured ? `measured${which}` : plans ? "planned" : "simulated")}
     ${sliders.map((id) => ({ speed: range(id, id, -3, 6, 0.05, speedOf(plan, here)), latency: range(id, id, 0, 200, 1, here.latency ?? 5), link: range(id, id, -1, 3, 0.25, here.link ?? 1) })[id]).join("")}
     ${ZOOM}</div><div id="chart" data-says="the step in time, by mesh"></div>
-    <p class="legend">${legend(["F", "B", "I", "W", "O", "T", "mark"])} framed: the critical path</p>
+    <p class="legend">${legend(["F", "B", "I", "W", "O", "T", "mark"])} framed: the critical path; a program of a forward and a backward is colored as a backward</p>
     <p class="ty">${told[measured ? "measured" : plans ? "planned" : "simulated"]} Below each mesh is the memory of one of its devices, without scratch memory.</p>`;
   let found = null;
   const draw = (now) => {
