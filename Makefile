@@ -23,7 +23,7 @@ UV := $(shell command -v uv 2>/dev/null)
 PIP = $(shell $(PYTHON) -c 'import pip; assert tuple(map(int, pip.__version__.split(".")[:2])) >= (22, 3)' 2>/dev/null && echo yes)
 PIP_OPTIONS = --disable-pip-version-check --progress-bar off --no-compile
 # The extras that the demo needs.
-DEMO = cli,equinox,plots
+DEMO = cli,equinox
 
 # `make fuzz`: for how long, which programs (any number; printed when not given), and further arguments.
 MINUTES ?= 10

@@ -88,7 +88,7 @@ def test_no_python(folder: Path, python: str, what: str) -> None:
 
 def test_the_demo_installs_what_it_needs_alone(folder: Path) -> None:
     first = _make(folder, "demo").stdout
-    assert "-e .[cli,equinox,plots]\n" in first and "ran run examples/char_gpt.py" in first
+    assert "-e .[cli,equinox]\n" in first and "ran run examples/char_gpt.py" in first
     assert "pip" not in _make(folder, "demo").stdout
     assert _sets_up(folder), "tests need more"
     again = _make(folder, "demo").stdout

@@ -22,7 +22,7 @@ EXTRAS = {
     "flax": ("src/mpmd_trace/linen/", "src/mpmd_trace/nnx/", "src/mpmd_trace/api/checkpoints/formats.py"),
     "typer": ("cli/",),
     "rich": ("cli/", "src/mpmd_trace/diagnostics/progress.py"),
-    "matplotlib": ("src/mpmd_trace/report/curves.py", "src/mpmd_trace/schedules/_picture.py"),
+    "matplotlib": ("src/mpmd_trace/schedules/_picture.py",),
     "orbax": ("src/mpmd_trace/api/checkpoints/saving.py", "src/mpmd_trace/api/checkpoints/orbax_handler.py"),
 }
 #: What comes with a dependency: with jaxlib, with Matplotlib.
@@ -136,12 +136,12 @@ def test_the_library_works_on_its_dependencies_alone() -> None:
 def test_the_words_for_what_is_missing() -> None:
     code = """
 import mpmd_trace
+from mpmd_trace import schedules
 trees = (lambda: mpmd_trace.equinox, lambda: mpmd_trace.linen, lambda: mpmd_trace.nnx)
-for missing in (*trees, lambda: mpmd_trace.save("a", {}), lambda: curves_svg({}, title="")):
+for missing in (*trees, lambda: mpmd_trace.save("a", {}), lambda: schedules.save_pdf(None, "a.pdf")):
     try:
-        from mpmd_trace.report.curves import curves_svg
         missing()
-    except (ImportError, mpmd_trace.MpmdError) as error:
+    except (ImportError, mpmd_trace.MpmdError, schedules.ScheduleError) as error:
         print(error)
 """
     assert without(OPTIONAL, code).stdout.splitlines() == [
@@ -149,7 +149,8 @@ for missing in (*trees, lambda: mpmd_trace.save("a", {}), lambda: curves_svg({},
         "mpmd_trace.linen needs Flax; install it with: pip install 'mpmd_trace[flax]'",
         "mpmd_trace.nnx needs Flax; install it with: pip install 'mpmd_trace[flax]'",
         "error: saving and restoring need orbax; install it with: pip install 'mpmd_trace[train]'",
-        "error: curves need Matplotlib; install it with: pip install 'mpmd_trace[plots]'",
+        "PDF pictures need Matplotlib; install it with: pip install 'mpmd_trace[plots]', or write SVG, "
+        "which needs nothing",
     ]
 
 
@@ -171,14 +172,3 @@ def test_commands_without_their_extra(library: str, arguments: tuple[str, ...]) 
         f"mpmd-trace needs {library} for all commands but opt and passes; install it with: "
         "pip install 'mpmd_trace[cli]'"
     ]
-
-
-def test_run_without_matplotlib_leaves_the_picture_out(tmp_path: Path) -> None:
-    program = ROOT / "tests" / "programs" / "tiny.py"
-    start = "import jax; jax.config.update('jax_num_cpu_devices', 8)\n"
-    arguments = ("run", str(program), "--out", str(tmp_path / "out"), "--set", "steps=2")
-    done = without({"matplotlib"}, start + COMMAND, *arguments)
-    assert done.returncode == 0, done.stderr
-    assert "no losses.svg: " in done.stderr and "pip install 'mpmd_trace[plots]'" in done.stderr
-    written = {file.name for file in (tmp_path / "out").iterdir()}
-    assert "losses.csv" in written and "losses.svg" not in written

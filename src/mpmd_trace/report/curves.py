@@ -1,44 +1,55 @@
-"""Curves as SVG."""
+"""Curves of losses as SVG."""
 
 from __future__ import annotations
 
-import io
+import itertools
+import math
 from collections.abc import Mapping, Sequence
 
-from mpmd_trace.diagnostics.messages import MpmdError
+from mpmd_trace.schedules._picture import GRID, INK, PALE, Line, Picture, Shape, Text, tick_of, to_svg
+
+WIDTH, HEIGHT = 691.0, 403.0
+LEFT, RIGHT, TOP, BOTTOM = 72.0, 16.0, 48.0, 52.0
+#: The first line is wide, so that equal curves are both visible.
+STYLES = (("#bed0e1", 8.0), ("#222222", 2.0))
 
 
 def curves_svg(curves: Mapping[str, Sequence[float]], *, title: str) -> str:
-    """One line per curve of losses over steps; the first is drawn wide, so that equal curves are both visible.
+    """Return a picture with one line per curve of losses over steps, which has gaps where a loss is not finite."""
+    steps = max(map(len, curves.values()))
+    finite = [value for values in curves.values() for value in values if math.isfinite(value)] or [0.0]
+    low, high = min(finite), max(finite)
+    tick = tick_of((high - low) / 6 or abs(high) / 10 or 0.1)
+    first, last = math.floor(low / tick), math.ceil(high / tick)
+    last += first == last
+    width, height = WIDTH - LEFT - RIGHT, HEIGHT - TOP - BOTTOM
 
-    Raises:
-        MpmdError: without Matplotlib.
-    """
-    try:
-        import matplotlib  # takes long to load, and is not always there
-    except ImportError:
-        raise MpmdError("curves need Matplotlib; install it with: pip install 'mpmd_trace[plots]'") from None
+    def x(step: int) -> float:
+        return LEFT + width * (step - 0.5) / steps
 
-    matplotlib.use("Agg")
-    from matplotlib import pyplot  # as above
+    def y(value: float) -> float:
+        return TOP + height * (last - value / tick) / (last - first)
 
-    with pyplot.rc_context({"svg.hashsalt": "mpmd_trace", "font.size": 11}):
-        figure, axes = pyplot.subplots(figsize=(7.2, 4.2))
-        styles = [
-            {"linewidth": 6, "alpha": 0.35, "color": "#4477aa"},
-            {"linewidth": 1.6, "color": "#222222"},
-            {"linewidth": 1.6, "linestyle": "--", "color": "#aa3377"},
-        ]
-        for (name, values), style in zip(curves.items(), styles, strict=False):
-            axes.plot(range(1, len(values) + 1), values, label=name, **style)
-        axes.set_xlabel("step")
-        axes.set_ylabel("loss")
-        axes.set_title(title)
-        axes.legend(frameon=False)
-        axes.spines[["top", "right"]].set_visible(False)
-        axes.grid(alpha=0.2)
-        figure.tight_layout()
-        buffer = io.StringIO()
-        figure.savefig(buffer, format="svg", metadata={"Date": None})
-        pyplot.close(figure)
-    return buffer.getvalue()
+    shapes: list[Shape] = [Text(LEFT + width / 2, 24, title, 14, INK, "middle", True)]
+    for n in range(first, last + 1):
+        shapes.append(Line(((LEFT, y(n * tick)), (LEFT + width, y(n * tick))), GRID))
+        shapes.append(Text(LEFT - 8, y(n * tick) + 4, f"{n * tick:.6g}", 12, PALE, "end"))
+    every = max(1, round(tick_of(steps / 10)))
+    for step in range(every, steps + 1, every) if steps > 1 else [1]:
+        shapes.append(Line(((x(step), TOP), (x(step), TOP + height + 4)), GRID))
+        shapes.append(Text(x(step), TOP + height + 18, str(step), 12, PALE, "middle"))
+    shapes.append(Line(((LEFT, TOP), (LEFT, TOP + height), (LEFT + width, TOP + height)), PALE))
+    shapes.append(Text(LEFT + width / 2, HEIGHT - 10, "step", 13, INK, "middle"))
+    shapes.append(Text(16, TOP - 12, "loss", 13, INK))
+    for n, ((name, values), (stroke, wide)) in enumerate(zip(curves.items(), itertools.cycle(STYLES), strict=False)):
+        points = enumerate(values, 1)
+        for drawn, part in itertools.groupby(points, lambda point: math.isfinite(point[1])):
+            if drawn:
+                line = [(x(step), y(value)) for step, value in part]
+                if len(line) == 1:
+                    line = [(line[0][0] + by, line[0][1]) for by in (-wide / 2, wide / 2)]
+                shapes.append(Line(tuple(line), stroke, wide))
+        above = 14.0 + 18 * n
+        shapes.append(Line(((WIDTH - 220, above), (WIDTH - 192, above)), stroke, wide))
+        shapes.append(Text(WIDTH - 184, above + 4, name, 12, INK))
+    return to_svg(Picture(WIDTH, HEIGHT, tuple(shapes)))

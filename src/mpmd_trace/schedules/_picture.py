@@ -285,10 +285,15 @@ def _fitting(action: Action, width: float, font: float, digits: int) -> str:
     return ""
 
 
+def tick_of(least: float) -> float:
+    """Return the distance between the numbers of an axis: 1, 2 or 5 times a power of ten."""
+    least = max(least, 1e-12)
+    power = 10.0 ** math.floor(math.log10(least))
+    return next(power * n for n in (1, 2, 5, 10) if power * n >= least)
+
+
 def _axis(shapes: list[Shape], scale: Scale, end: float, y: float, unit: str) -> float:
-    rough = max(70.0 / scale.pixels, 1e-12)
-    power = 10.0 ** math.floor(math.log10(rough))
-    tick = next(power * n for n in (1, 2, 5, 10) if power * n >= rough)
+    tick = tick_of(70.0 / scale.pixels)
     shapes.append(Line(((scale.left, y + 2), (scale.left + end * scale.pixels, y + 2)), GRID))
     for n in range(math.floor(end / tick + 1e-9) + 1):
         x = scale.left + n * tick * scale.pixels
