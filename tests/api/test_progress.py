@@ -49,6 +49,20 @@ def test_each_program_is_told_on_the_level_of_debugging(caplog: pytest.LogCaptur
     assert [line.split(",")[0] for line in lines] == ["XLA of _step: 1 of 2 programs", "XLA of _step: 2 of 2 programs"]
 
 
+def test_programs_are_counted_in_the_stage_that_compiles_them(monkeypatch: pytest.MonkeyPatch) -> None:
+    told: list[str] = []
+    count = progress.Compiling.count
+
+    def counted(self: progress.Compiling, *args: Any) -> None:
+        count(self, *args)
+        told.append(str(self).rpartition(",")[0])
+
+    monkeypatch.setattr(progress.Compiling, "count", counted)
+    _jitted()(jnp.ones(3))
+    stages = [f"compiling _step: {what}" for what in ("trace", "passes", "XLA")]
+    assert told == [*stages, f"{stages[-1]} 1 of 2 programs", f"{stages[-1]} 2 of 2 programs"]
+
+
 def test_jax_log_compiles_asks_for_the_lines(caplog: pytest.LogCaptureFixture) -> None:
     with jax.log_compiles():
         _jitted()(jnp.ones(3))

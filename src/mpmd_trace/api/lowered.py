@@ -117,6 +117,8 @@ class Lowered(PartitionedProgram):
         with contextlib.ExitStack() as around:
             if progress is not None:
                 around.enter_context(without_bar())
+            # Before the next stage, which is told alone.
+            module = (lambda: self.partitioned.module) if plan is not None else self.partitioned.module
             shown = around.enter_context(stage("load" if ready else "XLA", name, loud=loud()))
 
             def count(done: int, total: int, program: str) -> None:
@@ -127,7 +129,7 @@ class Lowered(PartitionedProgram):
                     progress(done, total, program)
 
             return load(
-                (lambda: self.partitioned.module) if plan is not None else self.partitioned.module,
+                module,
                 dict(self.config.topology),
                 progress=count,
                 compiler_options=options,

@@ -121,5 +121,6 @@ def stage(what: str, name: str, loud: bool = False) -> Iterator[Compiling | None
     with compiling(name) as shown:
         if shown is not None:
             shown.what = what
+            shown.count(0, 0, "")
         yield shown
     LOG.log(logging.WARNING if loud else logging.INFO, "%s of %s: %.2f s", what, name, time.monotonic() - started)
