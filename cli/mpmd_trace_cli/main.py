@@ -352,9 +352,7 @@ def explain(
     file: Annotated[str, typer.Argument(help="A program (as for run), or an MLIR file.")],
     value: Annotated[
         str | None,
-        typer.Option(
-            "--value", help="A name, input 2, result 0, a source line (model.py:12), or %3 in MLIR text; default: all."
-        ),
+        typer.Option("--value", help="A name, input 2, result 0, a source line (model.py:12), or %3 in MLIR text."),
     ] = None,
     infer_transfers: Annotated[
         bool, typer.Option(help="For MLIR text: the option infer-transfers of mesh inference.")

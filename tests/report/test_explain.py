@@ -142,3 +142,24 @@ def test_what_is_made_where_it_is_used() -> None:
     text = TEXT.replace("%4 = stablehlo.multiply %3, %e", f"{fill} %4 = stablehlo.multiply %3, %f")
     (placement,) = explain(parse(text.replace("%e: !T", "%s: tensor<f32>")), "fill", placement="cut").placements
     assert placement.meshes == ("p1",) and "each mesh that uses it computes it" in placement.rule
+
+
+def test_what_is_only_returned() -> None:
+    """A cheap op that nothing but the result needs is where its operand is, as in the compiled step."""
+    text = TEXT.replace("tensor<6x2xf32>", "tensor<f32>").replace("stablehlo.multiply %3, %e", "stablehlo.negate %3")
+    (placement,) = explain(parse(text), "result 0", placement="cut").placements
+    assert placement.meshes == ("p1",) and placement.rule.startswith("it is only returned")
+
+
+def test_many_and_long_chains_are_cut_short(module: Module) -> None:
+    sums = ["%s0 = stablehlo.add %3, %3 : !T", *(f"%s{i} = stablehlo.add %s{i - 1}, %i{i} : !T" for i in range(1, 12))]
+    inputs = ", ".join(f"%i{i}: !T" for i in range(1, 12))
+    text = TEXT.replace("%e: !T", f"%e: !T, {inputs}").replace(
+        "%4 = stablehlo.multiply %3", "\n".join(sums) + "\n%4 = stablehlo.multiply %s11"
+    )
+    explanation = explain(parse(text), "loss", placement="cut")
+    chains = explanation.placements[0].available
+    assert len(chains) == 13 and len(chains[-1].steps) == 14
+    printed = str(explanation).split("computed from:\n")[1].splitlines()
+    assert len(printed) == 7 and printed[-1] == "    and 7 more, farther away (all of them: --json)"
+    assert printed[-2].endswith('<- named computation "first" on "p1"') and " <- ... 6 more ... <- " in printed[-2]

@@ -71,11 +71,34 @@ class Placement:
         for title, arrow, chains in (("needed by:", "->", self.needed), ("computed from:", "<-", self.available)):
             if chains:
                 lines.append(f"  {title}")
-            for chain in chains:
+            shown = _near(chains)
+            for chain in shown:
                 where = "" if chain.mesh is None else f" on {quote(chain.mesh)}"
                 why = f" because of {chain.reason}" if chain.reason else ""
-                lines.append(f"    {f' {arrow} '.join(chain.steps)}{where}{why}")
+                lines.append(f"    {f' {arrow} '.join(_short(chain.steps))}{where}{why}")
+            if len(shown) < len(chains):
+                lines.append(f"    and {len(chains) - len(shown)} more, farther away (all of them: --json)")
         return "\n".join(lines)
+
+
+#: How many chains of a placement are printed, besides the first of each mesh, and how many steps of each.
+_CHAINS, _STEPS = 5, 8
+
+
+def _near(chains: tuple[Chain, ...]) -> list[Chain]:
+    """Return the first chains, and the first from each mesh."""
+    first: dict[str | None, Chain] = {}
+    for chain in chains:
+        first.setdefault(chain.mesh, chain)
+    return [c for i, c in enumerate(chains) if i < _CHAINS or (c.mesh is not None and first[c.mesh] is c)]
+
+
+def _short(steps: tuple[str, ...]) -> tuple[str, ...]:
+    """Return the steps, without the middle ones of many."""
+    if len(steps) <= _STEPS:
+        return steps
+    half = _STEPS // 2
+    return (*steps[:half], f"... {len(steps) - 2 * half} more ...", *steps[-half:])
 
 
 @dataclasses.dataclass(frozen=True)
@@ -407,12 +430,35 @@ class CutExplainer:
         assert op is not None
         meshes = self._readers(op.results)
         if not meshes:
-            return (), "nothing uses it, so it is removed"
+            if all(not result.has_uses for result in op.results):
+                return (), "nothing uses it, so it is removed"
+            home = self._home(op)
+            return (home,), "it is only returned, so it is where what it is computed from is"
         if op in self.flow.free:
             return meshes, "it is cheap to compute from its inputs, so each mesh that uses it computes it"
         if isinstance(op, CallOp):
             return meshes, "a call runs on the meshes of its body; these use its results"
         return meshes, "these use it"
+
+    def _home(self, op: Op) -> str:
+        """Return the mesh of what a cheap op is computed from, the first of them as in `place.py`."""
+        pending = [*reversed(op.operands)]
+        seen: set[Value] = set()
+        while pending:
+            value = pending.pop()
+            maker = value.defining_op
+            if isinstance(maker, UnassignOp):
+                return maker.mesh_type.mesh
+            if maker in self.flow.node_of:
+                return self.flow.meshes[self.labels[self.flow.node_of[maker]]]
+            if value in seen:
+                continue
+            seen.add(value)
+            if isinstance(maker, CallOp) and maker.callee in self.flow.returned:
+                pending.append(self.flow.returned[maker.callee][value.index])
+            elif maker is not None:
+                pending.extend(reversed(maker.operands))
+        return self.flow.meshes[0]
 
     def _readers(self, values: Sequence[Value]) -> tuple[str, ...]:
         nodes = [node for value in values for node in self.flow.readers.get(value, ())]
