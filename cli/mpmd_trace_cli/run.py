@@ -308,13 +308,52 @@ def _steps(
         if program.advance is not None and i + 1 < program.steps:
             following = program.advance(i, args, result)
             what = "the arguments that advance of the mpmd_trace.Program returns"
-            args = check_arguments(program, following, what, place_of(program.advance))
+            checked = check_arguments(program, following, what, place_of(program.advance))
+            if i == 0 and program.loss is not None:
+                _check_repeatable(program, args, result, checked)
+            args = checked
             made = {id(leaf): number for number, leaf in enumerate(program.arrays(result))}
             leaves = program.arrays(program.dynamic(args))
             carried = [(number, made[id(leaf)]) for number, leaf in enumerate(leaves) if id(leaf) in made]
         shown(i + 1, f"loss {losses[-1]:.4f}" if losses else "")
     timed = sorted(seconds[1:] or seconds)
     return {"gradients": gradients, "losses": losses, "carried": carried, "seconds": timed[len(timed) // 2]}
+
+
+def _check_repeatable(program: Any, args: tuple[Any, ...], result: Any, following: tuple[Any, ...]) -> None:
+    """Raise `MpmdError` when `advance` gives other arguments than before, as one that draws from an iterator does."""
+    try:
+        again = program.advance(0, args, result)
+    except StopIteration:
+        changed = ["StopIteration"]
+    else:
+        before, after = (dict(jax.tree_util.tree_leaves_with_path(each)) for each in (following, again))
+        changed = [f"args{jax.tree_util.keystr(path)}" for path in before if not _same(before[path], after.get(path))]
+    if changed:
+        raise MpmdError(
+            [
+                problem(
+                    f"advance of the mpmd_trace.Program returns something else when it is called again ({changed[0]}), so "
+                    "plain jax.jit and the pipeline would not train on the same batches. It may depend on its arguments "
+                    "alone: take batches from a list by the number of the step, not from an iterator",
+                    place_of(program.advance),
+                )
+            ]
+        )
+
+
+def _same(one: Any, other: Any) -> bool:
+    """Return whether two leaves are equal; of what this process cannot read, whether they are of one kind."""
+    if one is other or type(one) is not type(other):
+        return one is other
+    if not isinstance(one, jax.Array | np.ndarray | np.generic | int | float | complex):
+        return True
+    if isinstance(one, jax.Array) and jax.numpy.issubdtype(one.dtype, jax.dtypes.prng_key):
+        one, other = (jax.random.key_data(key) for key in (one, other))
+    if not all(x.is_fully_addressable for x in (one, other) if isinstance(x, jax.Array)):
+        return True
+    a, b = np.asarray(one), np.asarray(other)
+    return a.dtype == b.dtype and a.shape == b.shape and a.tobytes() == b.tobytes()
 
 
 def _gradients(program: Any, gradients: Any) -> list[tuple[str, Any]]:

@@ -38,6 +38,7 @@ MISTAKES = {
     "no_config": ("mpmd_trace.Program(", "it is not None", "config is made by mpmd_trace.make_config"),
     "few_next_arguments": ("advance=lambda", "do not fit the step 'step'", "missing a required argument: 'x'"),
     "no_next_tuple": ("advance=lambda", "returns: of type MLP", "but they are a tuple"),
+    "batches_of_an_iterator": ("advance=lambda", "something else when it is called again (args[1])", "from a list"),
     "no_number": ("loss=lambda", "not a value of type MLP", "returns one number of a result"),
     "no_tolerance": ("mpmd_trace.Program(", "loss_tolerance is a number, not of type str", ""),
     "deleted_argument": ("mpmd_trace.Program(", "the step does not run: RuntimeError: Array has been deleted", ""),

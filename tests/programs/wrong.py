@@ -134,6 +134,11 @@ def no_next_tuple() -> Any:
     return changed(advance=lambda i, args, result: result[0])
 
 
+def batches_of_an_iterator() -> Any:
+    batches = (jnp.full((ROWS, WIDTH), i) for i in range(9))
+    return changed(advance=lambda i, args, result: (result[0], next(batches)))
+
+
 def no_number() -> Any:
     return changed(loss=lambda result: result[0])
 

@@ -33,7 +33,8 @@ class Program:
     config: Config
     #: The number of steps that `run` runs.
     steps: int = 1
-    #: `(step, args, result) -> args` of the next step; by default every step gets the same arguments.
+    #: `(step, args, result) -> args` of the next step; by default every step gets the same arguments.  It is called for
+    #: plain `jax.jit` and again for the pipeline, so its result depends on its arguments alone.
     advance: Callable[[int, tuple[Any, ...], Any], tuple[Any, ...]] | None = None
     #: The loss in a result, for the loss curves.
     loss: Callable[[Any], Any] | None = None
