@@ -330,16 +330,12 @@ def _check_repeatable(program: Any, args: tuple[Any, ...], result: Any, followin
         before, after = (dict(jax.tree_util.tree_leaves_with_path(each)) for each in (following, again))
         changed = [f"args{jax.tree_util.keystr(path)}" for path in before if not _same(before[path], after.get(path))]
     if changed:
-        raise MpmdError(
-            [
-                problem(
-                    f"advance of the mpmd_trace.Program returns something else when it is called again ({changed[0]}), so "
-                    "plain jax.jit and the pipeline would not train on the same batches. It may depend on its arguments "
-                    "alone: take batches from a list by the number of the step, not from an iterator",
-                    place_of(program.advance),
-                )
-            ]
+        text = (
+            f"advance of the mpmd_trace.Program returns something else when it is called again ({changed[0]}), so "
+            "plain jax.jit and the pipeline would not train on the same batches. Its result may depend on its "
+            "arguments alone: take batches from a list by the number of the step, not from an iterator"
         )
+        raise MpmdError([problem(text, place_of(program.advance))])
 
 
 def _same(one: Any, other: Any) -> bool:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import warnings
 from typing import Any
 
 import jax
@@ -372,6 +373,34 @@ def test_results_may_be_passed_back_from_another_mesh() -> None:
         assert_same(found, expected)
     with pytest.raises(MpmdError, match=r"argument 0 \(ws\[0\]\) is on devices 2, 3"):
         jitted([jax.device_put(w, NamedSharding(cfg.topology["m1"], PartitionSpec("x"))) for w in weights()], batch())
+
+
+@pytest.mark.parametrize("ahead", [False, True])
+def test_other_programs_take_results_from_where_they_are(ahead: bool, recwarn: pytest.WarningsRecorder) -> None:
+    """An evaluation in the middle of training, whose parameters are elsewhere; also what `place` returned."""
+    swapped = mpmd_trace.jit(loss, config({"f0": "m1", "f1": "m0"}))
+    train = mpmd_trace.jit(lambda ws, x: [w + 1 for w in ws] + [accumulate(ws, x)], config())
+    compiled = train.lower(weights(), batch()).compile()
+    *ws, _ = compiled(weights(), batch()) if ahead else train(weights(), batch())
+    evaluate = swapped.lower(weights(), batch(rows=4)).compile() if ahead else swapped
+    plain = [np.asarray(w) for w in ws]
+    assert_same(evaluate(ws, batch(rows=4)), loss(plain, batch(rows=4)))
+    placed = mpmd_trace.place(compiled, weights())[0]
+    assert_same(evaluate(placed, batch(rows=4)), loss(weights(), batch(rows=4)))
+    assert not recwarn.list
+
+
+def test_large_arrays_of_other_programs_are_warned_of_once() -> None:
+    def double(w: jax.Array) -> jax.Array:
+        return named_computation(lambda w: w * 2, name="f0")(w)
+
+    first, second = (mpmd_trace.jit(double, config({"f0": mesh})) for mesh in ("m0", "m1"))
+    large = first(jnp.ones((1024, 256)))
+    with pytest.warns(mpmd_trace.MpmdWarning, match=r"1,048,576 bytes of arguments are where another program has them"):
+        assert_same(second(large), 4 * np.ones((1024, 256), np.float32))
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        second(first(jnp.ones((1024, 256))))
 
 
 def test_tangents_of_integers() -> None:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import weakref
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from typing import Any
 
 import jax
@@ -16,6 +16,11 @@ from mpmd_trace.jax_compat.runtime import ArrayImpl
 
 #: Host arrays are warned of when they come so often in a row, and are at least so many bytes together.
 _OFTEN, _COSTLY = 3, 2**20
+
+
+#: By id, the sharding objects of the arguments and results of every program of the process.  An array that has one is
+#: where a program left it, or where `place` or `restore` put it for one, and other programs take it from there.
+_PLACED: dict[int, Any] = {}
 
 
 class WrongSharding(MpmdError):
@@ -32,6 +37,8 @@ class ArgumentChecker:
     def __init__(self, plan: Plan, specs: Sequence[jax.ShapeDtypeStruct], keep_unused: bool = False) -> None:
         self.plan = plan
         self.specs = list(specs)
+        self._wanted = {id(spec.sharding): spec.sharding for spec in specs}
+        _PLACED.update(self._wanted)
         self.array_class: Any = ArrayImpl
         #: For each argument type, sharding and layout, as JAX's own objects, of the last array that was fit.  No
         #: layout: there is only one for arrays of this type.
@@ -58,7 +65,7 @@ class ArgumentChecker:
         #: For each argument that was copied to its mesh: the array that it was copied from, the copy when that array
         #: came twice (it stays as long as the array), and how often it came in a row.
         self._kept: dict[int, tuple[weakref.ref[Any], jax.Array | None, int]] = {}
-        #: Called once, when host arrays that come again and again are copied in every call.
+        #: Called once, when host arrays that come again and again are copied in every call, or those of other programs.
         self.warn_of_copies: Callable[[str], None] | None = None
         #: How the caller can move argument `{index}`.
         self.remedy = "move it with jax.device_put(x, program.input_shardings[{index}])"
@@ -72,6 +79,7 @@ class ArgumentChecker:
         result = list(args)
         problems: list[str] = []
         only_sharding, traced = True, False
+        moved: list[int] = []
         cls = self.array_class
         for i, (x, (aval, sharding, layout)) in enumerate(zip(args, self._fit, strict=True)):
             if (
@@ -86,6 +94,8 @@ class ArgumentChecker:
                 result[i] = placed = self._place(i, x)
                 if placed is x and x.__class__ is cls:
                     self._fit[i] = x.aval, x.sharding, None if self._has_one_layout(i) else layout_of(x)
+                elif x.__class__ is cls and id(x.sharding) in _PLACED:
+                    moved.append(i)
             except _Misfit as misfit:
                 problems.append(f"{self.name(i)} {misfit}")
                 only_sharding &= isinstance(misfit, _OtherSharding)
@@ -96,7 +106,16 @@ class ArgumentChecker:
             self._check_donated_twice(args, result, problems)
         if problems:
             raise (TracedArgument if traced else MpmdError)([Diagnostic("error", p) for p in problems])
+        if moved and self.warn_of_copies is not None:
+            self._warn_of_moves([i for i in moved if id(args[i].sharding) not in self.ours])
         return result
+
+    def know(self, results: Sequence[jax.Array]) -> None:
+        """Know results of the program again by their sharding objects, which are the same after every call."""
+        shardings = {id(x.sharding): x.sharding for x in results}
+        if not shardings.keys() <= self.ours.keys():
+            _PLACED.update(shardings)
+            self.ours.update(shardings)
 
     def name(self, index: int) -> str:
         """`argument 3 (params['w'])`."""
@@ -109,6 +128,8 @@ class ArgumentChecker:
         What is computed from results (an optimizer outside of the step) has equal shardings, but other objects.
         """
         if not elsewhere and index in self.plan.movable:
+            return True
+        if elsewhere and id(x.sharding) in _PLACED and id(x.sharding) not in self._wanted:
             return True
         if not elsewhere and not self.moves_ours_within_mesh:
             return False
@@ -153,11 +174,10 @@ class ArgumentChecker:
                     )
             elsewhere = x.sharding.device_set != spec.sharding.device_set
             if x.committed and not self._moves(index, x, elsewhere):
-                here = ", ".join(str(d.id) for d in sorted(x.sharding.device_set, key=lambda d: d.id))
                 if elsewhere:
-                    there = ", ".join(str(d.id) for d in sorted(spec.sharding.device_set, key=lambda d: d.id))
+                    here, there = _numbers(x.sharding.device_set), _numbers(spec.sharding.device_set)
                     raise _Misfit(
-                        f"is on devices {here}, and the program wants it on mesh '{mesh}' (devices {there}); "
+                        f"is on device{here}, and the program wants it on mesh '{mesh}' (device{there}); "
                         + self.remedy.format(index=index)
                     )
                 raise _OtherSharding(
@@ -202,6 +222,19 @@ class ArgumentChecker:
                 del kept[index]
 
         kept[index] = weakref.ref(x, forget), None, 1
+
+    def _warn_of_moves(self, moved: Sequence[int]) -> None:
+        """Warn of arrays that another program left elsewhere (of those of this program, compiling warns)."""
+        bytes_ = sum(self.plan.slots[i].bytes for i in moved)
+        if bytes_ < _COSTLY or self.warn_of_copies is None:
+            return
+        names = ", ".join(shortened([self.name(i) for i in moved], 3))
+        say, self.warn_of_copies = self.warn_of_copies, None
+        say(
+            f"{bytes_:,} bytes of arguments are where another program has them, and are moved to the meshes where this "
+            f"one takes them: {names}. If they do not change, move them once and pass what that returns: "
+            "compiled.place(*args), or mpmd_trace.place(compiled, ...) for the leading arguments"
+        )
 
     def _warn_of_copies(self) -> None:
         kept = self._kept.copy()  # an array that goes meanwhile takes its entry along
@@ -290,6 +323,12 @@ class ArgumentChecker:
                     if shard.device in given[i].sharding.device_set:
                         result[i] = shard.data.unsafe_buffer_pointer()
         return result
+
+
+def _numbers(devices: Iterable[jax.Device]) -> str:
+    """`s 0, 1` of two devices and ` 0` of one."""
+    ids = sorted(d.id for d in devices)
+    return f"{'s' if len(ids) > 1 else ''} {', '.join(map(str, ids))}"
 
 
 def _order(layout: Any) -> str:
