@@ -447,7 +447,7 @@ def _tables(report: dict[str, Any]) -> Any:
         "distinct programs": report["distinct_programs"],
         "transfers per step": report["transfers"],
         "bytes moved per step": f"{report['transferred_bytes']:,}",
-        "bubble planned / measured": f"{report['bubble_planned']:.1%} / {report['bubble_measured']:.1%}",
+        "bubble, transfers free / measured": f"{report['bubble_planned']:.1%} / {report['bubble_measured']:.1%}",
         "step time": f"{1000 * report['step_seconds']:.1f} ms",
         "step time of plain jax.jit": f"{1000 * report['step_seconds_plain']:.1f} ms",
         "model FLOPs per step": f"{report['model_flops']:.3g}, {report['model_flops_per_second']:.3g} per second",

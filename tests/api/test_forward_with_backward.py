@@ -12,9 +12,10 @@ from pipelines import accumulate, assert_same, batch, config, weights
 
 import mpmd_trace
 from mpmd_trace import MpmdError
+from mpmd_trace.api.step_stats import plan_bubble
 from mpmd_trace.passes.cpp_engine import partition_with_cpp
 from mpmd_trace.passes.request import PartitionRequest
-from mpmd_trace.report.timeline import FragmentActions, actions_by_place, measured_timeline, planned_timeline
+from mpmd_trace.report.timeline import FragmentActions, actions_by_place, bubble, measured_timeline, planned_timeline
 
 MICROBATCHES = 4
 NAMES = {"f0": "m0", "f1": "m1"}
@@ -84,6 +85,7 @@ def test_programs_take_the_time_that_they_were_measured_to_take() -> None:
     timed = planned_timeline(plan, actions, [dataclasses.replace(measured, entries=tuple(even))])
     ideal = planned_timeline(plan, actions)
     assert timed.end == pytest.approx(2 * ideal.end)
+    assert bubble(ideal) == pytest.approx(plan_bubble(plan, [1.0] * len(plan.programs)))
     assert [[e.step for e in row] for row in timed.rows] == [[e.step for e in row] for row in ideal.rows]
     # A forward of the second mesh waits for the activation.
     first, second = ([e for e in row if e.step.kind != "O"] for row in ideal.rows)

@@ -9,7 +9,8 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from mpmd_trace.backend.load import LoadedProgram
-from mpmd_trace.backend.plan import Plan, Run, Transfer
+from mpmd_trace.backend.plan import Plan
+from mpmd_trace.backend.timeline import planned_runs
 from mpmd_trace.diagnostics.tables import Table, as_html, as_text, in_units
 from mpmd_trace.jax_compat.targets import most_in_use
 from mpmd_trace.scheduling.utilization import mfu
@@ -82,7 +83,7 @@ class StepStats:
             ("tokens per second", shown(self.tokens_per_second, ",.0f")),
             ("FLOPs per second", shown(self.flops_per_second, ".3g")),
             ("MFU", shown(self.mfu, ".1%")),
-            ("bubble", f"{self.bubble:.1%}"),
+            ("bubble, by FLOPs", f"{self.bubble:.1%}"),
             ("sent in a step", in_units(self.bytes_sent)),
         ]
         title = "most memory in use on a device" if self.memory_is_counted else "peak memory of a step on a device"
@@ -134,18 +135,9 @@ def plan_bubble(plan: Plan, costs: Sequence[float]) -> float:
 
     Meshes that share devices take turns, and are one here.
     """
-    ready: dict[int, float] = {}
-    free: dict[object, float] = {}
-    busy = 0.0
-    for instruction in plan.instructions:
-        if isinstance(instruction, Transfer):
-            for source, target in zip(instruction.inputs, instruction.outputs, strict=True):
-                ready[target] = ready.get(source, 0.0)
-        elif isinstance(instruction, Run):
-            owner = plan.shared.get(instruction.mesh, instruction.mesh)
-            start = max([free.get(owner, 0.0), *(ready.get(slot, 0.0) for slot in instruction.inputs)])
-            end = free[owner] = start + costs[instruction.program]
-            busy += end - start
-            ready.update(dict.fromkeys(instruction.outputs, end))
-    whole = len(free) * max(free.values(), default=0.0)
+    runs = planned_runs(plan, costs)
+    busy = sum(end - start for _, start, end in runs)
+    whole = len({plan.shared.get(run.mesh, run.mesh) for run in plan.runs}) * max(
+        (end for *_, end in runs), default=0.0
+    )
     return 1 - busy / whole if whole else 0.0

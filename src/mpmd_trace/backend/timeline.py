@@ -1,4 +1,4 @@
-"""A measured run: when each instruction of the plan ran on each mesh."""
+"""When each instruction of a plan runs on each mesh: as planned, and measured."""
 
 from __future__ import annotations
 
@@ -50,6 +50,28 @@ class Timeline:
             if entry.program is not None:
                 times[entry.lane] += entry.end - entry.start
         return {mesh: used / self.seconds if self.seconds else 0.0 for mesh, used in times.items()}
+
+
+def planned_runs(plan: Plan, costs: Sequence[float]) -> list[tuple[int, float, float]]:
+    """Return the place of each run in the plan, its start and its end, if program `i` takes the time `costs[i]`.
+
+    Transfers take no time.  Each mesh runs its programs in the order of the plan, each as soon as its inputs are
+    there; meshes that share devices take turns.
+    """
+    ready: dict[int, float] = {}
+    free: dict[str, float] = {}
+    result = []
+    for place, instruction in enumerate(plan.instructions):
+        if isinstance(instruction, Transfer):
+            for source, target in zip(instruction.inputs, instruction.outputs, strict=True):
+                ready[target] = ready.get(source, 0.0)
+        elif isinstance(instruction, Run):
+            owner = plan.shared.get(instruction.mesh, instruction.mesh)
+            start = max([free.get(owner, 0.0), *(ready.get(slot, 0.0) for slot in instruction.inputs)])
+            end = free[owner] = start + costs[instruction.program]
+            ready.update(dict.fromkeys(instruction.outputs, end))
+            result.append((place, start, end))
+    return result
 
 
 def measure(runtime: Runtime, args: Sequence[jax.Array]) -> tuple[list[jax.Array], Timeline]:

@@ -8,7 +8,7 @@ from collections.abc import Sequence
 
 from mpmd_trace.backend.plan import Plan, Run, Transfer
 from mpmd_trace.backend.timeline import Timeline as Measured
-from mpmd_trace.backend.timeline import TimelineEntry
+from mpmd_trace.backend.timeline import TimelineEntry, planned_runs
 from mpmd_trace.diagnostics.messages import MpmdError
 from mpmd_trace.ir.ops import FragmentOp, Module
 from mpmd_trace.passes.compile_options import OUR_OPTIONS
@@ -108,13 +108,8 @@ def run_actions(plan: Plan, actions: FragmentActions) -> list[tuple[Run, Action]
 
 def timed(plan: Plan, measured: Measured) -> list[tuple[int, TimelineEntry]]:
     """Return the entries of a measured step, each with the place of its instruction in the plan."""
-    places = [at for at, _ in _moving(plan)]
+    places = [at for at, instruction in enumerate(plan.instructions) if isinstance(instruction, Run | Transfer)]
     return [(places[entry.instruction], entry) for entry in measured.entries]
-
-
-def _moving(plan: Plan) -> list[tuple[int, Run | Transfer]]:
-    """Return the instructions that take time, with their places."""
-    return [(i, x) for i, x in enumerate(plan.instructions) if isinstance(x, Run | Transfer)]
 
 
 def measured_timeline(plan: Plan, actions: FragmentActions, measured: Measured) -> Timeline:
@@ -131,24 +126,15 @@ def measured_timeline(plan: Plan, actions: FragmentActions, measured: Measured) 
 def planned_timeline(plan: Plan, actions: FragmentActions, measured: Sequence[Measured] = ()) -> Timeline:
     """Return the step as it would run if every mesh had its own processors, and transfers took no time.
 
-    Each mesh runs its programs in the order of the plan, each as soon as its inputs are there.  A program
-    takes the shortest time it was measured to take (one unit where nothing was measured).
+    A program takes the lower quartile of its measured times (one unit where nothing was measured).
     """
     known = steps_by_place(plan, actions)
     costs: dict[int | None, list[float]] = {}
     for entry in (entry for one in measured for entry in one.entries if entry.program is not None):
         costs.setdefault(entry.program, []).append(1000 * (entry.end - entry.start))
     time_of = {program: statistics.quantiles([*times, *times], n=4)[0] for program, times in costs.items()}
-    there: dict[int, float] = {}  # when a slot is
-    free: dict[str, float] = {}
-    events = []
-    for at, instruction in _moving(plan):
-        ready = max((there.get(slot, 0.0) for slot in instruction.inputs), default=0.0)
-        if isinstance(instruction, Run):
-            start = max(ready, free.get(instruction.mesh, 0.0))
-            ready = free[instruction.mesh] = start + time_of.get(instruction.program, 1.0)
-            events.append(Event(*known[at], start, ready))
-        there.update(dict.fromkeys(instruction.outputs, ready))
+    times = [time_of.get(program, 1.0) for program in range(len(plan.programs))]
+    events = [Event(*known[at], start, end) for at, start, end in planned_runs(plan, times)]
     made_of = "programs as fast as measured" if costs else "each program one unit of time"
     return Timeline.from_events(f"planned ({made_of}, transfers free)", events, " ms" if costs else "")
 
