@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ast
 import contextlib
 import io
 import os
@@ -9,6 +10,7 @@ import re
 import runpy
 import subprocess
 import sys
+import textwrap
 import warnings
 from pathlib import Path
 
@@ -18,8 +20,36 @@ import pytest
 ROOT = Path(__file__).parents[1]
 
 
+#: Why code in the docs is not run: that of other libraries, by its first line.
+NOT_RUN = {
+    "import torch\n": "needs PyTorch, and two processes with a GPU each",
+    "import jaxpp.api as jaxpp\n": "needs JaxPP, which has no package for the supported versions of JAX",
+    "from shardy.integrations.python.jax import mpmd\n": "needs Shardy's own Python package, which jaxlib lacks",
+}
+
+
 def blocks(name: str) -> list[str]:
-    return re.findall(r"```python\n(.*?)```", (ROOT / name).read_text(), re.S)
+    """Return the Python in fences, without what cannot run here."""
+    found = re.findall(r"```python\n(.*?)```", (ROOT / name).read_text(), re.S)
+    return [code for code in found if not code.startswith(tuple(NOT_RUN))]
+
+
+_CODE = (ast.Call, ast.Import, ast.ImportFrom, ast.FunctionDef, ast.Dict)
+
+
+def indented(name: str) -> list[str]:
+    """Return the Python in indented blocks: what parses and calls, imports or defines something."""
+    text = re.sub(r"^```.*?^```", "", (ROOT / name).read_text(), flags=re.S | re.M)
+    result = []
+    for part in re.findall(r"\n\n((?: {4,}.*\n|\n(?= {4}))+)", text + "\n"):
+        code = textwrap.dedent(part)
+        try:
+            tree = ast.parse(code)
+        except SyntaxError:
+            continue
+        if any(isinstance(node, _CODE) for node in ast.walk(tree)):
+            result.append(code)
+    return result
 
 
 #: Asks for devices; in this process there are eight.

@@ -90,7 +90,7 @@ def test_programs_of_the_other_pages(page: str, tmp_path: Path) -> None:
 
 def test_saving_a_compiled_program(tmp_path: Path) -> None:
     program = blocks("README.md")[0].replace("mt.jit(step, config)(weights, batch)", "None")
-    [saved] = blocks("docs/compiling.md")
+    saved = blocks("docs/compiling.md")[0]
     check = """
 for a, b in zip(new_weights, jax.jit(step)(weights, batch)):
     np.testing.assert_allclose(np.asarray(a), np.asarray(b), rtol=2e-5, atol=1e-6)
@@ -179,7 +179,7 @@ def test_the_comparator_in_the_docs_is_gpipe() -> None:
     from tests.passes.optimize.pipeline_programs import orders, pipeline
 
     space: dict[str, Any] = {}
-    code = blocks("docs/passes.md")[3].split("config =")[0]
+    code = blocks("docs/passes.md")[5].split("config =")[0]
     exec(code, space)
     module = parse(pipeline(2, 3))
     run_passes(module, [PipelineScheduler(Comparator("mine", space["one_forward_first"]))])
@@ -227,7 +227,7 @@ def test_the_gradient_around_the_loop_in_the_docs_is_that_of_the_sum() -> None:
     space: dict[str, Any] = {"mpmd_trace": mpmd_trace, "jax": jax, "jnp": jnp}
     space.update(loss=lambda p, x: jnp.sum((p * x) ** 2))
     space.update(parameters=jnp.arange(4.0), batch=jax.random.normal(jax.random.key(0), (3, 4)))
-    exec(blocks("docs/schedules.md")[0], space)
+    exec(blocks("docs/schedules.md")[1], space)
     np.testing.assert_allclose(space["gradients"], 2 * jnp.arange(4.0) * jnp.sum(space["batch"] ** 2, 0), rtol=1e-5)
 
 
@@ -408,12 +408,13 @@ def test_examples_of_schedules_run(tmp_path: Path) -> None:
     assert done.returncode == 0, done.stderr
 
 
-#: How many blocks of Python each page has, all of which run in a test: a new one needs a test, too.
+#: How many blocks of Python each page has, all of which run in a test, here or in `test_doc_fragments.py`: a new one
+#: needs a test, too.
 BLOCKS = {
-    "checkpoints": 1,
+    "checkpoints": 2,
     "choosing": 1,  # tests/cli/test_plan_command.py
     "coming_from": 1,
-    "compiling": 1,
+    "compiling": 3,
     "custom_schedules": 5,
     "data": 2,
     "debugging": 1,
@@ -425,12 +426,14 @@ BLOCKS = {
     "memory": 3,
     "metrics": 5,
     "mixed_precision": 3,
-    "passes": 4,
+    "passes": 6,
+    "planning": 1,
     "porting": 2,
-    "processes": 1,  # tests/processes/test_processes.py
+    "processes": 2,  # tests/processes/test_processes.py, test_doc_fragments.py
+    "programs_of_a_step": 1,
     "resuming": 2,
     "rules": 5,
-    "schedules": 1,
+    "schedules": 3,
     "serving": 4,
     "stacked": 1,
     "steps": 6,
@@ -482,13 +485,13 @@ print(sorted(d.id for d in y.devices()))
 pipeline = ["symbol-dce"]
 module = mt.compiler.parse("func.func @main(%x: tensor<4xf32>) -> tensor<4xf32> { return %x : tensor<4xf32> }")
 """
-    code = "\n".join([before, shared, flax, linen, check, haiku, named, blocks("docs/passes.md")[2]])
+    code = "\n".join([before, shared, flax, linen, check, haiku, named, blocks("docs/passes.md")[4]])
     lines = run(code, tmp_path).splitlines()
     assert lines[:2] == ["[[0], [1]]", "[1]"] and lines[2].startswith("symbol-dce")
 
 
 def test_checkpoints_in_the_docs(tmp_path: Path) -> None:
-    run(blocks("docs/checkpoints.md")[0].replace('"model"', repr(str(tmp_path / "model"))), tmp_path)
+    run(blocks("docs/checkpoints.md")[1].replace('"model"', repr(str(tmp_path / "model"))), tmp_path)
 
 
 def test_hoisting_in_the_docs(tmp_path: Path) -> None:
