@@ -19,9 +19,9 @@ from collections.abc import Hashable, Mapping, Sequence
 from typing import TypeGuard, cast
 
 from mpmd_trace.ir.attributes import Attribute, DictAttr, IntegerAttr, TensorShardingAttr, TensorShardingPerValueAttr
-from mpmd_trace.ir.bodies import fingerprint
 from mpmd_trace.ir.core import Block, BlockArg, Op, Region, Value, op_like
 from mpmd_trace.ir.ops import FragmentOp, FuncOp, Module, TransferOp, make_return
+from mpmd_trace.passes.dedup_bodies import first_equal
 from mpmd_trace.passes.sharding.agreement import agrees
 from mpmd_trace.passes.sharding.axes import same_axes
 from mpmd_trace.passes.sharding.edges import SHARDING, user_sharding
@@ -227,10 +227,10 @@ class Reduction:
         return True
 
     def _spread(self, done: FuncOp, new_ops: dict[Op, Op]) -> None:
-        texts: dict[str, Region] = {}
-        for new in new_ops.values():
-            if isinstance(new, FragmentOp):
-                new.body = texts.setdefault(fingerprint(new.body), new.body)
+        fragments = [new for new in new_ops.values() if isinstance(new, FragmentOp)]
+        same = first_equal(new.body for new in fragments)
+        for new in fragments:
+            new.body = same[new.body]
         for op, target in reversed(self.op_of.items()):
             if target not in new_ops:
                 op.erase()
