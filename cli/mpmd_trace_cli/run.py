@@ -451,7 +451,7 @@ def _tables(report: dict[str, Any]) -> Any:
         "step time": f"{1000 * report['step_seconds']:.1f} ms",
         "step time of plain jax.jit": f"{1000 * report['step_seconds_plain']:.1f} ms",
         "model FLOPs per step": f"{report['model_flops']:.3g}, {report['model_flops_per_second']:.3g} per second",
-        "trace, passes, XLA": (
+        "trace, passes (CPU time), XLA": (
             f"{report['trace_seconds']:.1f} s, {report['pass_seconds']:.1f} s, {report['xla_seconds']:.1f} s"
         ),
         "largest peak per device": f"{max(report['peak_bytes_per_device'].values()):,} bytes",

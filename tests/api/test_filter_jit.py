@@ -162,6 +162,15 @@ def test_saving_and_restoring(compiled: mpmd_trace.stages.Compiled, tmp_path: Pa
         restore(tmp_path / "b", compiled)
 
 
+def test_another_number_than_that_compiled_for() -> None:
+    step = filter_jit(lambda x, n: mpmd_trace.named_computation(jnp.sin, name="layer")(x) * n, config({"layer": "m0"}))
+    hint = r"argument 1: the static value 2, not the static value 3\n.*are passed as arrays: jnp\.asarray\(number\)"
+    with pytest.raises(MpmdError, match=hint):
+        step.lower(jnp.ones(3), 2).compile()(jnp.ones(3), 3)
+    compiled = step.lower(jnp.ones(3), jnp.asarray(2)).compile()
+    assert_same(compiled(jnp.ones(3), jnp.asarray(3)), 3 * jnp.sin(jnp.ones(3)))
+
+
 def test_saving_keys_small_types_and_overwriting(tmp_path: Path) -> None:
     pytest.importorskip("orbax.checkpoint")
     tree = {"key": jax.random.key(7), "half": jnp.ones(3, jnp.bfloat16), "count": jnp.int32(3), "name": "kept"}

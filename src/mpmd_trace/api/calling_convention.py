@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Sequence
 from typing import Any
 
@@ -69,10 +70,11 @@ class CallingConvention:
         if tree != self._in_tree:
             differences = structure_differences(*map(self._adapter.structure, (self._in_tree, tree)))
             lines = [f"  {_argument(path)}: {text}" for path, text in differences]
+            is_number = all(re.match(r"the static value -?[\d.]", text) for _, text in differences)
             raise MpmdError(
                 f"{self._traced.name} was compiled for other arguments:\n" + "\n".join(shortened(lines)) + "\n"
                 "Compile it again for these (static arguments are left out of the call), or pass what it was "
-                "compiled for."
+                "compiled for." + " Numbers that change are passed as arrays: jnp.asarray(number)." * is_number
             )
         return flat
 
