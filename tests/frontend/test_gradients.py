@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -230,13 +232,27 @@ def test_batches_that_cannot_be_filled_up_are_errors(batch, multiple, text):
         mt.pad_rows(batch, multiple)
 
 
-def test_a_key_that_all_microbatches_share_is_a_warning() -> None:
+@pytest.mark.parametrize("new", [jax.random.key, jax.random.PRNGKey])
+def test_a_key_that_all_microbatches_share_is_a_warning(new: Any) -> None:
     def loss(weights, x, key):
         return jnp.mean((x + jax.random.normal(key)) @ weights["a"])
 
-    key = jax.random.key(0)
+    key = new(0)
     with pytest.warns(mt.MpmdWarning, match="draw the same random numbers from key. key_argnum names"):
         mt.value_and_grad(loss, microbatches=2)(WEIGHTS, X, key=key)
     with pytest.warns(mt.MpmdWarning, match="draw the same random numbers from key"):
         mt.value_and_grad(loss, microbatches=2, batch_argnums=1)(WEIGHTS, X, key)
     mt.value_and_grad(loss, microbatches=2, key_argnum=2)(WEIGHTS, X, key)
+    with pytest.raises(mt.MpmdError, match="key is a PRNG key, which is not cut into microbatches. key_argnum=2 gives"):
+        mt.value_and_grad(loss, microbatches=2)(WEIGHTS, X, key)
+    keys = jax.random.split(key, len(X))  # of each row: with old keys a uint32[rows, 2]
+    mt.value_and_grad(lambda w, x, keys: loss(w, x, keys[0]), microbatches=2)(WEIGHTS, X, keys)
+
+
+def test_numbers_of_the_type_of_an_old_key_may_be_rows() -> None:
+    def loss(weights: Any, x: jax.Array, labels: jax.Array) -> jax.Array:
+        return jnp.mean((x @ weights["a"]) * labels[:, None])
+
+    x, labels = X[:2], jnp.arange(2, dtype=jnp.uint32)
+    value, _ = mt.value_and_grad(loss, microbatches=2)(WEIGHTS, x, labels)
+    assert jnp.allclose(value, loss(WEIGHTS, x, labels), rtol=1e-5)

@@ -22,7 +22,7 @@ from mpmd_trace.frontend.loops import loop_over
 from mpmd_trace.frontend.nonlinear_losses import LOOP
 from mpmd_trace.frontend.tags import is_array
 from mpmd_trace.jax_compat.explicit_axes import spec_of
-from mpmd_trace.jax_compat.tracing import is_key
+from mpmd_trace.jax_compat.tracing import is_key, is_key_data
 
 #: How microbatches become one: the mean of them, their sum, or the sum of totals over the sum of weights.
 Reduce = Literal["mean", "sum", "weighted"]
@@ -218,12 +218,13 @@ def cut_batch(args: Sequence[Any], positions: Sequence[int], count: int, fn: Cal
     """Return the arguments at `positions` with their first axes in `count` parts, along a new first axis."""
     wrong = []
     rows: dict[int, str] = {}
+    lengths = {jnp.shape(leaf)[0] for i in positions for leaf in jax.tree.leaves(args[i]) if jnp.ndim(leaf)}
     names = positional_names(parameters_of(fn) or [])
     for position in positions:
         name = names[position] if position < len(names) else f"argument {position}"
         for path, leaf in jax.tree_util.tree_leaves_with_path(args[position]):
             shape = jnp.shape(leaf) if is_array(leaf) else ()
-            if not shape and is_key(leaf):
+            if (not shape and is_key(leaf)) or (is_key_data(leaf) and len(lengths) > 1):
                 raise mistake(
                     f"{name}{jax.tree_util.keystr(path)} is a PRNG key, which is not cut into microbatches. "
                     f"key_argnum={position} gives each microbatch a key of its own; keys for each row, "
@@ -356,7 +357,7 @@ def _warn_of_shared_keys(args: Sequence[Any], kwargs: Any, at: _Positions, fn: C
     known = {*at.wrt, *at.batch, at.state, at.key}
     others = {names[i] if i < len(names) else f"argument {i}": x for i, x in enumerate(args) if i not in known}
     for name, value in {**others, **kwargs}.items():
-        if is_key(value) and not value.shape:
+        if (is_key(value) and not value.shape) or is_key_data(value):
             warn(
                 f"all microbatches draw the same random numbers from {name}. key_argnum names a positional argument "
                 "of which each microbatch gets a key of its own"

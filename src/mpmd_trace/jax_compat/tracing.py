@@ -103,6 +103,13 @@ def is_key(value: Any) -> bool:
     return dtype is not None and bool(jax.dtypes.issubdtype(dtype, jax.dtypes.prng_key))
 
 
+def is_key_data(value: Any) -> bool:
+    """Return whether an array has the type of what `jax.random.PRNGKey` returns: uint32[2], or [4] of other generators."""
+    if getattr(value, "dtype", None) != np.uint32 or getattr(value, "ndim", 0) != 1:
+        return False
+    return bool(value.shape == jax.eval_shape(jax.random.PRNGKey, 0).shape)
+
+
 def key_implementation(aval: Aval) -> str:
     """Return the name of the PRNG whose keys `aval` describes, such as `threefry2x32`."""
     return str(aval.dtype._impl.name)
