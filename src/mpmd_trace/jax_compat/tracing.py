@@ -104,7 +104,7 @@ def is_key(value: Any) -> bool:
 
 
 def is_key_data(value: Any) -> bool:
-    """Return whether an array has the type of what `jax.random.PRNGKey` returns: uint32[2], or [4] of other generators."""
+    """Return whether an array has the type of what `jax.random.PRNGKey` returns: uint32[2], or another length."""
     if getattr(value, "dtype", None) != np.uint32 or getattr(value, "ndim", 0) != 1:
         return False
     return bool(value.shape == jax.eval_shape(jax.random.PRNGKey, 0).shape)
