@@ -3,10 +3,14 @@
 from __future__ import annotations
 
 import re
+import sys
+import traceback
+import types
 from typing import Any
 
+import jax
 import pytest
-from pipelines import accumulate, batch, config, loss, topology, weights
+from pipelines import Weights, accumulate, batch, config, loss, topology, weights
 
 import mpmd_trace
 from mpmd_trace import MpmdError, schedules
@@ -98,6 +102,24 @@ def test_errors_in_notebooks_are_as_short_as_on_the_command_line() -> None:
     assert shown[0].startswith("FrontendError in ") and "test_displays.py:" in shown[0]
     assert shown[1].strip() == "mpmd_trace.jit(loss, config({}))(weights(), batch())"
     assert shown[3:] == list(error.value.brief()) and not any("Traceback" in line for line in shown)
+
+
+def test_other_errors_in_notebooks_show_the_users_lines(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Frames of this package and of JAX are marked as IPython wants them, and there alone."""
+
+    def step(ws: Weights, x: jax.Array) -> jax.Array:
+        return loss(ws, x.reshape(3, 3))
+
+    def shown() -> list[str]:
+        with pytest.raises(TypeError, match="cannot reshape") as error:
+            mpmd_trace.jit(step, config())(weights(), batch())
+        frames = [frame for frame, _ in traceback.walk_tb(error.tb)]
+        return [f.f_code.co_name for f in frames if not f.f_locals.get("__tracebackhide__")]
+
+    monkeypatch.delitem(sys.modules, "IPython", raising=False)
+    assert "explained" in shown()
+    monkeypatch.setitem(sys.modules, "IPython", types.ModuleType("IPython"))
+    assert {"shown", "step"} <= set(shown()) <= {"shown", "step", "inner"}  # inner: of contextlib
 
 
 def test_many_alike_problems_are_cut_short() -> None:

@@ -7,6 +7,7 @@ import importlib.metadata
 import os
 import platform
 import re
+import sys
 import traceback
 from collections.abc import Callable
 from typing import ParamSpec, TypeVar
@@ -102,13 +103,24 @@ def explains_internal_errors(fn: Callable[P, T]) -> Callable[P, T]:
     def explained(*args: P.args, **kwargs: P.kwargs) -> T:
         try:
             return fn(*args, **kwargs)
-        except _BUGS as error:
+        except Exception as error:
             result = internal_error(error)
             if result is None:
+                _hide_in_notebooks(error)
                 raise
             raise result from error
 
     return explained
+
+
+def _hide_in_notebooks(error: BaseException) -> None:
+    """Mark the frames of this package and of JAX as those that IPython leaves out of a traceback, as JAX does."""
+    if "IPython" not in sys.modules:
+        return
+    for frame, _ in traceback.walk_tb(error.__traceback__):
+        file = frame.f_code.co_filename
+        if is_ours(file) or _is_jax(file):
+            frame.f_locals["__tracebackhide__"] = True
 
 
 def _is_jax(file: str) -> bool:
