@@ -187,6 +187,21 @@ def test_damage_is_an_error_that_says_so(tmp_path: Path) -> None:
     assert restored(path) == 1
 
 
+@pytest.mark.parametrize("prefix", ["", "step_"])
+def test_the_last_step_is_verified_in_its_folder(prefix: str, tmp_path: Path) -> None:
+    for step in (5, 10):
+        mt.save(tmp_path / f"{prefix}{step}", tree(step))
+    last = tmp_path / f"{prefix}10"
+    file = max((f for f in last.rglob("*") if f.is_file()), key=lambda f: f.stat().st_size)
+    good = file.read_bytes()
+    file.write_bytes(_flipped(good, random.Random(0)))
+    with pytest.raises(MpmdError, match=re.escape(f"the checkpoint {last} is damaged")):
+        mt.restore(tmp_path, tree(1))
+    file.write_bytes(good)
+    (tmp_path / f"{prefix}5" / file.relative_to(last)).unlink(missing_ok=True)  # an earlier step is not read
+    assert restored(tmp_path) == 10
+
+
 def _flipped(data: bytes, generator: random.Random) -> bytes:
     at = generator.randrange(len(data))
     return data[:at] + bytes([data[at] ^ 1 << generator.randrange(8)]) + data[at + 1 :]

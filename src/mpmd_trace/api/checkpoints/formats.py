@@ -50,7 +50,7 @@ class OrbaxTree(Mapping[str, Any]):
 
     def __init__(self, path: str, rename: Callable[[str], str]) -> None:
         self._path = path
-        self._folders = _folders(path)
+        self._folders = folders(path)
         #: The names of the items, if there are several.
         self.item_names = tuple(name for name in self._folders if name)
         #: What `save` wrote as numbers, which are not arrays.
@@ -160,7 +160,7 @@ def _in_item(item: str, name: str) -> str:
     return f"{item}.{name}" if item and name else item or name
 
 
-def _folders(path: str) -> dict[str, str]:
+def folders(path: str) -> dict[str, str]:
     """Return the folders of trees below `path` by the names of their items; that of a single tree has none."""
     if os.path.isfile(os.path.join(path, _METADATA)):
         return {"": path}
@@ -186,7 +186,7 @@ def _folders(path: str) -> dict[str, str]:
             f"{path} is not a checkpoint: neither one of mpmd_trace.save, nor a tree of orbax or steps of its "
             f"CheckpointManager, nor safetensors; it has {', '.join(sorted(os.listdir(path))[:5]) or 'nothing'}"
         )
-    return _folders(os.path.join(path, last[0]))
+    return folders(os.path.join(path, last[0]))
 
 
 def _is_step(path: str, name: str) -> bool:

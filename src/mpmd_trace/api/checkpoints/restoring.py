@@ -13,8 +13,16 @@ import numpy as np
 from jax.sharding import SingleDeviceSharding
 
 from mpmd_trace.api.checkpoints.entries import NUMBER, Parts
-from mpmd_trace.api.checkpoints.folders import check, complete
-from mpmd_trace.api.checkpoints.formats import OrbaxTree, equinox_leaves, flax_state, in_dots, is_equinox, is_ours
+from mpmd_trace.api.checkpoints.folders import check, complete, has_checksums
+from mpmd_trace.api.checkpoints.formats import (
+    OrbaxTree,
+    equinox_leaves,
+    flax_state,
+    folders,
+    in_dots,
+    is_equinox,
+    is_ours,
+)
 from mpmd_trace.api.checkpoints.safetensors_files import SafetensorsFiles, is_safetensors
 from mpmd_trace.api.checkpoints.stored_as import Names, Rule, by_name, converted, dotted, missing, resolved
 from mpmd_trace.api.compiled import Compiled
@@ -62,6 +70,9 @@ def restore(
         raise MpmdError(f"there is no folder {path} to restore from")
     if verify and os.path.isdir(path):
         check(path)
+        if not (has_checksums(path) or is_safetensors(path)):
+            for folder in folders(path).values():  # of the last step
+                check(folder)
     is_program = isinstance(like, Compiled)
     tree = abstract(like, argnums) if is_program else like
     flat, structure = jax.tree_util.tree_flatten_with_path(tree)
