@@ -144,6 +144,13 @@ def test_adjacent_transfers_are_one_batch() -> None:
     ]
 
 
+def test_a_transfer_of_what_another_one_brings_is_not_of_its_batch() -> None:
+    rows = '!mpmd.mesh_tensor<"a", tensor<4xf32>, sharding=<@m, [{"x"}]>>'
+    body = f"%1 = mpmd.transfer %x : (!a) -> {rows} %2 = mpmd.transfer %1 : ({rows}) -> !a return %2 : !a"
+    plan = plan_of("(%x: !a) -> !a", body)
+    assert [t.inputs for t in plan.transfers] == [(0,), (1,)]
+
+
 def test_issue_order_keeps_both_meshes_busy_and_each_in_its_order() -> None:
     first = "".join(neg(f"%a{i}", "%x") for i in range(3))
     second = "".join(neg(f"%b{i}", "%y", "b") for i in range(3))

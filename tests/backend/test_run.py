@@ -9,7 +9,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
-from exported import PIPELINE, mesh, random_module, topology
+from exported import PIPELINE, mesh, topology
 from jaxlib.mlir import ir
 
 from mpmd_trace.backend.load import LoadedProgram, load, run_module
@@ -80,16 +80,6 @@ def test_what_cannot_be_run() -> None:
             run_module(PIPELINE, meshes, args)  # type: ignore[arg-type]
     with pytest.raises(TypeError, match=r"a module is MLIR text, .* not bytes"):
         run_module(b"module {}", meshes, [])
-
-
-@pytest.mark.parametrize("seed", range(12))
-def test_random_modules(seed: int) -> None:
-    """Resharding, meshes of different shape, shared devices, host memory, donation marks that are not safe."""
-    first = mesh(0, ("x", 2))
-    check(
-        random_module(seed),
-        topology(a=first, b=mesh(2, ("x", 2)) if seed % 2 else first, c=mesh(4 if seed % 3 else 1, ("y", 2), ("z", 2))),
-    )
 
 
 def single(types: list[str], ops: str, result: str, extra: str = "") -> str:
