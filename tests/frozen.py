@@ -7,7 +7,9 @@ hashes of the module after every pass that changed it, the specification of ever
 plan, of the working tree and of a commit.  Where they differ, the first pass that does is named; exit status 1.
 `--modules` looks at modules and plans alone, for a change that adds, drops or renames passes or their options.
 
-What a commit makes is kept in `out/frozen/`.  Against the C++ partitioner, `tests/cpp_differential` compares.
+What the code of either makes is kept case by case in `out/frozen/`: a run that was stopped goes on where it was, and a
+case that was recorded for the same code is not made again, whatever `--seeds` and `--only` are.  Against the C++
+partitioner, `tests/cpp_differential` compares.
 """
 
 from __future__ import annotations
@@ -40,8 +42,11 @@ def digest(text: str) -> str:
     return hashlib.sha256(text.encode()).hexdigest()[:16]
 
 
-def record(lower: Callable[..., Any]) -> Record:
-    """Return what the compiler makes of a program; `lower(**options)` gives a new `mpmd_trace.stages.Lowered`."""
+def record(lower: Callable[..., Any], *, without_hooks: bool = False) -> Record:
+    """Return what the compiler makes of a program; `lower(**options)` gives a new `mpmd_trace.stages.Lowered`.
+
+    With `without_hooks`, the module and the plan are those of another run, as users have it.
+    """
     passes: list[tuple[str, str]] = []
 
     def hook(run: Any, module: Any) -> None:
@@ -51,8 +56,9 @@ def record(lower: Callable[..., Any]) -> Record:
     try:
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")
-            lower(hooks=[hook]).as_text("mpmd")
-            lowered = lower()
+            lowered = lower(hooks=[hook])
+            lowered.as_text("mpmd")
+            lowered = lower() if without_hooks else lowered
             return {
                 "passes": passes,
                 "module": digest(lowered.as_text("mpmd")),
@@ -107,7 +113,7 @@ def _programs() -> Iterator[tuple[str, Callable[[], Record]]]:
         program = module.program() if callable(module.program) else module.program
         program = dataclasses.replace(program, config=_placed(program.config, placement))
         jitted = program.jitted()
-        return record(lambda **options: jitted.lower(*program.args, **options))
+        return record(lambda **options: jitted.lower(*program.args, **options), without_hooks=True)
 
     for folder in ("examples", "tests/programs"):
         for path in sorted((ROOT / folder).glob("*.py")):
@@ -137,21 +143,31 @@ def _generated(seed: int, placement: str) -> Record:
     return record(lambda **options: jitted.lower(*subject.arguments(), **options))
 
 
-def _store(path: Path, seeds: int, only: str, share: tuple[int, int]) -> None:
-    """Write the records of every `share[1]`-th case, from the `share[0]`-th on."""
-    records = {}
-    for number, (name, make) in enumerate(cases(seeds)):
-        if number % share[1] != share[0] or only not in name:
-            continue
-        try:
-            records[name] = make()
-        except Exception as error:  # an example that needs what is not installed, for instance
-            records[name] = {"error": f"{type(error).__name__}: {error}"}
-    path.write_text(json.dumps(records))
+def _store(folder: Path, seeds: int, only: str, share: tuple[int, int]) -> None:
+    """Add the records of every `share[1]`-th case that has none yet, from the `share[0]`-th on."""
+    known = _stored(folder)
+    with Path(folder, f"{os.getpid()}.jsonl").open("w") as file:
+        for number, (name, make) in enumerate(cases(seeds)):
+            if number % share[1] != share[0] or only not in name or name in known:
+                continue
+            try:
+                made = make()
+            except Exception as error:  # an example that needs what is not installed, for instance
+                made = {"error": f"{type(error).__name__}: {error}"}
+            file.write(json.dumps([name, made]) + "\n")
+            file.flush()
+
+
+def _stored(folder: Path) -> dict[str, Record]:
+    """Return the records of a folder, by the names of their cases; without what was being written at the end."""
+    lines = [line for path in sorted(folder.glob("*.jsonl")) for line in path.read_text().splitlines(keepends=True)]
+    return dict(json.loads(line) for line in lines if line.endswith("\n"))
 
 
 def _records(source: Path, seeds: int, only: str) -> dict[str, Record]:
     """Return the records of the package in `source`, made in one process for each processor."""
+    folder = ROOT / "out" / "frozen" / _code(source)
+    folder.mkdir(parents=True, exist_ok=True)
     workers = os.cpu_count() or 1
     environment = {
         **os.environ,
@@ -160,36 +176,36 @@ def _records(source: Path, seeds: int, only: str) -> dict[str, Record]:
         ),
         "JAX_NUM_CPU_DEVICES": "8",
         "JAX_PLATFORMS": "cpu",
+        # What recipes compute for their arguments would be compiled for half a minute in each process.
+        "JAX_COMPILATION_CACHE_DIR": str(folder.parent / "compiled"),
+        "JAX_PERSISTENT_CACHE_MIN_COMPILE_TIME_SECS": "0",
     }
-    with tempfile.TemporaryDirectory() as folder, concurrent.futures.ThreadPoolExecutor(workers) as pool:
-        paths = [Path(folder, f"{i}.json") for i in range(workers)]
-        script = [sys.executable, __file__, "--seeds", str(seeds), "--only", only]
-        commands = [[*script, "--store", str(path), f"{i}/{workers}"] for i, path in enumerate(paths)]
+    script = [sys.executable, __file__, "--seeds", str(seeds), "--only", only, "--store", str(folder)]
+    with concurrent.futures.ThreadPoolExecutor(workers) as pool:
+        commands = [[*script, f"{i}/{workers}"] for i in range(workers)]
         list(pool.map(functools.partial(subprocess.run, env=environment, check=True), commands))
-        merged: dict[str, Record] = {}
-        for path in paths:
-            merged.update(json.loads(path.read_text()))
-    return dict(sorted(merged.items()))
+    return {name: made for name, made in sorted(_stored(folder).items()) if _is_asked(name, seeds, only)}
+
+
+def _is_asked(name: str, seeds: int, only: str) -> bool:
+    kind, number, *_ = name.split()
+    return only in name and (kind != "fuzz" or int(number) < seeds)
+
+
+def _code(source: Path) -> str:
+    """Return a short hash of the package in `source`, and of the programs of this tree."""
+    programs = ("frozen.py", "programs/*.py", "fuzz/*.py", "../examples/*.py", "../benchmarks/**/*.py")
+    paths = [p for name in ("src", "cli", "devtools") for p in sorted(source.joinpath(name).rglob("*.py"))]
+    paths += [p for pattern in programs for p in sorted(Path(__file__).parent.glob(pattern))]
+    return digest("".join(f"{path.name}\n{path.read_text()}" for path in paths))
 
 
 def _of_commit(ref: str, seeds: int, only: str) -> dict[str, Record]:
-    """Return the records of a commit; they are made once."""
-    git = functools.partial(subprocess.run, cwd=ROOT, check=True, capture_output=True, text=True)
-    commit = git(["git", "rev-parse", f"{ref}^{{commit}}"]).stdout.strip()
-    made = "".join(
-        (ROOT / "tests" / name).read_text()
-        for name in ("frozen.py", "fuzz/programs.py", "fuzz/source.py", "fuzz/pieces.py")
-    )
-    kept = ROOT / "out" / "frozen" / f"{commit[:12]}-{seeds}-{digest(only + made)}.json"
-    if not kept.exists():
-        with tempfile.TemporaryDirectory() as folder:
-            archive = subprocess.run(["git", "archive", commit], cwd=ROOT, check=True, capture_output=True)
-            subprocess.run(["tar", "-x", "-C", folder], input=archive.stdout, check=True)
-            records = _records(Path(folder), seeds, only)
-        kept.parent.mkdir(parents=True, exist_ok=True)
-        kept.write_text(json.dumps(records))
-    loaded: dict[str, Record] = json.loads(kept.read_text())
-    return loaded
+    """Return the records of a commit."""
+    with tempfile.TemporaryDirectory() as folder:
+        archive = subprocess.run(["git", "archive", ref], cwd=ROOT, check=True, capture_output=True)
+        subprocess.run(["tar", "-x", "-C", folder], input=archive.stdout, check=True)
+        return _records(Path(folder), seeds, only)
 
 
 def difference(before: Record | None, after: Record | None, *, modules_only: bool = False) -> str | None:
@@ -224,12 +240,12 @@ def main() -> int:
     """Compare, or store the records of the package that is imported; return the exit status."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--ref", default="HEAD", help="the commit to compare with")
-    parser.add_argument("--seeds", type=int, default=1000, help="how many generated programs")
+    parser.add_argument("--seeds", type=int, default=200, help="how many generated programs")
     parser.add_argument("--only", default="", help="cases whose names contain this")
     parser.add_argument(
         "--modules", action="store_true", help="compare modules and plans, not specifications of passes"
     )
-    parser.add_argument("--store", nargs=2, metavar=("FILE", "PART/PARTS"), help=argparse.SUPPRESS)
+    parser.add_argument("--store", nargs=2, metavar=("FOLDER", "PART/PARTS"), help=argparse.SUPPRESS)
     given = parser.parse_args()
     if given.store:
         part, parts = map(int, given.store[1].split("/"))
