@@ -110,7 +110,7 @@ class ScheduleOptions(LibraryOptions):
     ] = 1
 
     def load(self, memory: MemoryOptions, costs: Costs | None = None, *, checked: bool = True) -> Schedule:
-        """Return a schedule of the library, or the table in a CSV file, checked unless told otherwise."""
+        """Return a schedule of the library, or the table in a CSV file, checked by default."""
         schedule = self._table() if is_file(self.name) else self._named(memory, costs)
         if self.edges is not None:
             schedule = _with_edges(schedule, self.edges)

@@ -69,7 +69,7 @@ def data(value: Any) -> None:
     stream = data_stream()
     text = value if isinstance(value, str) else as_json(value)
     stream.write(text if text.endswith("\n") or not text else text + "\n")
-    stream.flush()  # a full disk or a closed pipe is told now, and not when Python ends
+    stream.flush()  # report a full disk or a closed pipe now, not when Python ends
 
 
 def as_json(value: Any) -> str:

@@ -124,7 +124,7 @@ class _Child:
     def _pass_on(self, source: IO[bytes], sink: Any, mark: bytes) -> None:
         """Print what the process prints, and log it.
 
-        When nobody reads it any more, and there is no log, the process finds its end closed, as it would without us.
+        Without a reader and without a log, the process finds its pipe closed, as it would by itself.
         """
         is_read = True
         with source:

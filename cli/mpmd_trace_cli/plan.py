@@ -260,7 +260,7 @@ def _arguments(program: Any, compiled: Any) -> Any:
 
 
 def _stepped(program: Any, compiled: Any) -> float:
-    """Return the seconds of a whole step, as it runs when nobody watches."""
+    """Return the seconds of a whole step, as it runs without measurement."""
     args = _arguments(program, compiled)
     start = time.perf_counter()
     jax.block_until_ready(compiled(*args))

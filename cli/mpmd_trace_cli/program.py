@@ -75,7 +75,7 @@ def _misfit(fn: Callable[..., Any], *args: Any) -> TypeError | None:
     try:
         inspect.signature(fn).bind(*args)
     except ValueError:
-        pass  # nobody knows what it takes
+        pass  # its signature is unknown
     except TypeError as error:
         return error
     return None

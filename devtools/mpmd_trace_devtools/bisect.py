@@ -72,7 +72,7 @@ def bisect(
         numbers: what the program is to compute.
         tolerance: how far a result may be off, relative to its norm.
         every: look at all of them, instead of halving.
-        say: told of each that was looked at.
+        say: called with each that was looked at.
 
     Raises:
         MpmdError: when an op cannot be computed.
@@ -114,7 +114,7 @@ def reduce_wrong_pass(
         spec: the pass.
         tolerance: how far results may be off.
         seconds: how long to look for a smaller one.
-        say: told how it goes.
+        say: called with progress.
     """
     end = time.monotonic() + seconds
     smallest: str | None = None

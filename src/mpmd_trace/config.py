@@ -109,7 +109,7 @@ class Config:
     where: str | None = None
 
     def __repr__(self) -> str:
-        """Return what `make_config` was told, as far as it has a short form."""
+        """Return the arguments of `make_config`, as far as they have a short form."""
         meshes = ", ".join(f"{name}: {dict(mesh.shape)}" for name, mesh in self.topology.items())
         names: Any = self.name_to_mesh_assignment
         if self.assigns_names:

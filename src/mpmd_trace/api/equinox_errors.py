@@ -89,7 +89,7 @@ def _raised(error: Exception, checks: Checks, config: Config) -> Exception | Non
 
 
 def _knows(callback: Any, pieces: Any) -> bool:
-    """Return whether it is this callback that told of the error with this stack."""
+    """Return whether this callback reported the error with this stack."""
     return any(cell.cell_contents is pieces for cell in callback.__closure__ or ())
 
 

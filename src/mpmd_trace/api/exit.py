@@ -147,7 +147,7 @@ def _exit(status: int) -> NoReturn:
 
 
 class _Guard:
-    """Ends a process that waits in something of others for a process that is at fault, which it cannot be told.
+    """Ends a process that waits in something of others for a process that is at fault, and cannot be notified there.
 
     Called again and again, in a thread of its own, once there is a fault, or others have ended.
     """

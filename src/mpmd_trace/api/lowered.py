@@ -117,7 +117,7 @@ class Lowered(PartitionedProgram):
         with contextlib.ExitStack() as around:
             if progress is not None:
                 around.enter_context(without_bar())
-            # Before the next stage, which is told alone.
+            # Before the next stage, which is reported by itself.
             module = (lambda: self.partitioned.module) if plan is not None else self.partitioned.module
             shown = around.enter_context(stage("load" if ready else "XLA", name, loud=loud()))
 
@@ -249,7 +249,7 @@ def reserved(program: LoadedProgram, limit: int, known: Mapping[str, int]) -> di
 
 
 def missing(program: LoadedProgram, limit: int) -> Iterator[str]:
-    """Yield what to say where a step does not fit, or where nobody knows whether it does."""
+    """Yield what to say where a step does not fit, or where that is unknown."""
     if not limit:
         yield (
             "remat and offload have no effect, because the devices do not say how much memory they have: give "

@@ -120,7 +120,7 @@ class ConfiguredProgram(StageInfo):
 
     @functools.cached_property
     def limit(self) -> int:
-        """The bytes of a device that a step may take; 0 where nobody knows."""
+        """The bytes of a device that a step may take; 0 where that is unknown."""
         return device_memory(self.config) or 0
 
     @property

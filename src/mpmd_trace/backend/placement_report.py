@@ -1,6 +1,6 @@
 """Where a plan keeps the arrays of a step, and what it moves between meshes, by cause.
 
-Everything is read off the plan.  What an argument is, is told by its structure:
+Everything comes from the plan.  What an argument is follows from its structure:
 
 - a result *replaces* an argument of its type when its path ends like that of the argument (`result[0]['w']` for
   `params['w']`), or when the argument is donated or a whole argument of a training step;

@@ -206,7 +206,7 @@ class Plan:
     ) -> Iterator[tuple[int, str, int]]:
         """Yield what a device of a mesh holds while an instruction runs on it: (place of the instruction, mesh, bytes).
 
-        Of meshes that share devices each is told, and the bytes are those of all.  Instruction -1 stands for the start.
+        Meshes that share devices are all listed, and the bytes are those of all.  Instruction -1 stands for the start.
         `counted`: the slots that count, all by default.  See `live_bytes`.
         """
         live = dict.fromkeys(self.meshes, 0)

@@ -157,7 +157,7 @@ class Measurement:
             if not isinstance(error, _Stopped):
                 error.add_note(f"while measuring instruction {at}: {self.runtime.describe(at)}")
                 self.errors.append(error)
-            for later in self.runtime.instructions:  # nobody must wait for ever
+            for later in self.runtime.instructions:  # no thread may wait forever
                 for slot in later.outputs:
                     with contextlib.suppress(InvalidStateError):  # there already, or of another lane that stopped
                         self.values[slot].set_exception(_Stopped())

@@ -79,7 +79,7 @@ def _place(error: BaseException) -> traceback.FrameSummary | None:
     while len(frames) > 1 and isinstance(error, AssertionError | RecursionError) and _is_jax(frames[-1].filename):
         frames.pop()
     while len(frames) > 1 and isinstance(error, FrozenBodyError) and is_ours(frames[-1].filename, "ir"):
-        frames.pop()  # which is told of the change; whoever called it may be a user
+        frames.pop()  # which is notified of the change; its caller may be a user
     if not frames or not is_ours(frames[-1].filename) or frames[-1].filename == __file__:
         return None
     is_filtered = any("JAX has removed its internal frames" in note for note in getattr(error, "__notes__", ()))

@@ -1,7 +1,7 @@
-"""What is told while a program is compiled: log lines with times, and a bar in a terminal.
+"""Reports while a program is compiled: log lines with times, and a bar in a terminal.
 
 The logger is `logging.getLogger("mpmd_trace")`.  As JAX does with `jax_log_compiles`, callers may ask for lines that
-are told without any setting of the logger.
+are logged without any setting of the logger.
 """
 
 from __future__ import annotations
@@ -88,7 +88,7 @@ _SILENT: ContextVar[bool] = ContextVar("mpmd_trace_without_bar", default=False)
 
 @contextmanager
 def without_bar() -> Iterator[None]:
-    """Nothing is shown inside: for tools with a bar of their own.  Log lines are told all the same."""
+    """Nothing is shown inside: for tools with a bar of their own.  Log lines are written all the same."""
     token = _SILENT.set(True)
     try:
         yield

@@ -32,5 +32,5 @@ def filter_value_and_grad(fn: Callable[..., Any], *, microbatches: int, **option
         loss.__wrapped__ = fn  # type: ignore[attr-defined]  # messages name the arguments of fn
         return value_and_grad(loss, 0, microbatches=microbatches, **options)(arrays, *args, **kwargs)
 
-    value_and_grad(fn, 0, microbatches=microbatches, **options)  # mistakes are told here, not at the first step
+    value_and_grad(fn, 0, microbatches=microbatches, **options)  # report mistakes here, not at the first step
     return called

@@ -13,7 +13,7 @@ def name_of(fn: Callable[..., Any]) -> str:
 
 
 def parameters_of(fn: Callable[..., Any]) -> list[inspect.Parameter] | None:
-    """Return the parameters, None where nobody knows them."""
+    """Return the parameters, None where they are unknown."""
     try:
         return list(inspect.signature(fn).parameters.values())
     except (TypeError, ValueError):

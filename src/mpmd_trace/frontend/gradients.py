@@ -365,7 +365,7 @@ def _warn_of_shared_keys(args: Sequence[Any], kwargs: Any, at: _Positions, fn: C
 
 
 def _warn_of_rows(parts: Any, slices: Sequence[Any], how: str, fn: Callable[..., Any]) -> None:
-    """Warn of results per row that become one for all microbatches because nobody said otherwise."""
+    """Warn of results per row that become one for all microbatches by default."""
     rows = {slice.shape[1] for slice in slices if jnp.ndim(slice) > 1}
     for part in jax.tree.leaves(parts):
         if jnp.ndim(part) > 1 and part.shape[1] > 1 and rows == {part.shape[1]}:

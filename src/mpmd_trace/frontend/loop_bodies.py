@@ -1,7 +1,7 @@
 """Whether a body of `enumerated_for` takes its arguments in our order, `(i, carry, x)`.
 
-The reference's is `(carry, i, x)`. With the wrong one a body such as `lambda c, i, x: c + x` adds the index to `x` and
-nobody notices, so what can be seen is looked at: the names of the parameters first and, where these say nothing, the
+The reference's is `(carry, i, x)`. With the wrong one a body such as `lambda c, i, x: c + x` adds the index to `x`
+silently, so what can be seen is looked at: the names of the parameters first and, where these say nothing, the
 types of what is returned, and what the returned carry is made of.
 """
 

@@ -41,7 +41,7 @@ def name_problems(
         computations: the named computations that are not inside another one, with a place.
         nested: (outer, inner) names of computations with names inside, with the inner's place.
         assignments: each assigned name, with its mesh and stage.
-        where: the place of the assignments, told where a computation is named inside of a library.
+        where: the place of the assignments, reported where a computation is named inside of a library.
     """
     problems = []
     unused = [name for name in assignments if name not in names]

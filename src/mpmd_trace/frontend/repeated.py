@@ -25,7 +25,7 @@ def is_regular(layout: ScanLayout, starts: Sequence[Any], scanned: Sequence[Any]
     """Return whether each number that an iteration is called with grows by the same from iteration to iteration.
 
     The iterations are calls of one function then, on slices and numbers that follow from those of the first ones; and
-    nobody needs what one of them returns but the next one, and stacks of what all return.
+    only the next one needs what one of them returns, and stacks of what all return.
     """
     body, parts = layout.body, opened(layout.body)
     starts = [folding.as_known(v, a) for v, a in zip(starts, tracing.in_avals(body), strict=False)]

@@ -1,4 +1,4 @@
-"""`name_scans`: names for the scans inside of model code that nobody wants to touch.
+"""`name_scans`: names for the scans in model code that should stay as it is.
 
 The function is traced on its own, and its jaxpr is run in its place, with `mpmd_trace.scan` where it scans over layers.
 That happens before it is differentiated, so derivatives follow.

@@ -4,7 +4,7 @@ The model is MLIR's, because the results of passes depend on it: every value kee
 newest first (an op's last operand is newer than its first), blocks are ordered op lists, ops may hold regions.
 
 One thing differs.  The body of a fragment or of a named computation is *frozen* once built: ops refer to it,
-many ops may share it, and nobody can change it.  A pass that needs another body builds a new one
+many ops may share it, and it cannot change.  A pass that needs another body builds a new one
 (`ir/bodies.py`), so that equal changes on many microbatches are made once.
 
 What does not depend on each other is elsewhere: lists of uses (`ir/use_lists.py`), of operands

@@ -57,7 +57,7 @@ def join(
 ) -> str:
     """Join the job, so that the devices of all processes are there; return the address of this process for others.
 
-    Processes whose peer dies go on, and are told by us.
+    Processes whose peer dies go on; `PeerError` informs them.
 
     Args:
         address: of the coordination service; None where JAX knows the launcher.

@@ -17,7 +17,7 @@ def _remember() -> None:
     _is_child = _is_child or xla_bridge.backends_are_initialized()
     state = distributed.global_state
     for one in (state.client, state.service):
-        if one is not None:  # its end would be told to the coordination service, as that of the parent
+        if one is not None:  # its end would be reported to the coordination service, as that of the parent
             ctypes.pythonapi.Py_IncRef(ctypes.py_object(one))
     state.client = state.service = None
 

@@ -52,7 +52,7 @@ def layout_of(x: Any) -> Any:
 
 
 def default_layout(shape: tuple[int, ...], dtype: Any, sharding: jax.sharding.Sharding) -> Layout:
-    """Return the layout that arrays have when nobody asks for another one."""
+    """Return the layout that arrays have by default."""
     plain = Layout(tuple(range(len(shape))))
     device = next(iter(sharding.device_set))
     try:

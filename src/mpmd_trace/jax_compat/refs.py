@@ -17,7 +17,7 @@ def is_ref(x: object) -> bool:
 def array_in(ref: Any) -> jax.Array:
     """Return the array that a Ref has now, without a copy.
 
-    On one device it is as one that nobody has put there: JAX has made it when the Ref was.
+    On one device it is as one that was not put there: JAX has made it when the Ref was.
     """
     buffer: jax.Array = ref._refs._buf
     if not isinstance(buffer.sharding, SingleDeviceSharding):

@@ -1,7 +1,7 @@
 """JAX's coordination service in a process of its own, so that it outlives process 0 of the job when that is killed.
 
-JAX ends every process whose service is gone with SIGABRT: nobody could say whose fault it was, and no `finally` ran.
-This file is also what that process runs; it needs neither JAX nor the rest of the package.
+JAX ends every process whose service is gone with SIGABRT: no message would name the process at fault, and no
+`finally` would run.  This file is also what that process runs; it needs neither JAX nor the rest of the package.
 """
 
 from __future__ import annotations
@@ -64,7 +64,7 @@ class ServiceProcess:
             status = self._process.wait()  # jaxlib ends with SIGSEGV where it cannot listen, or raises
             why = text or f"its process ended with status {status}"
             raise NotStarted(address, why if _can_listen(address) else "")
-        self._process.returncode = 0  # it outlives this process, which nobody need be warned of
+        self._process.returncode = 0  # it outlives this process: no ResourceWarning
         threading.Thread(target=self._reap, name="mpmd-service", daemon=True).start()
 
     def _reap(self) -> None:

@@ -133,7 +133,7 @@ def process_of(device: Any) -> int:
 
 
 def memory_of(device: Any) -> int | None:
-    """Return the bytes of memory that programs may use on a device; None where nobody knows."""
+    """Return the bytes of memory that programs may use on a device; None where that is unknown."""
     if not is_described(device):
         return (device.memory_stats() or {}).get("bytes_limit")
     if device.platform == "gpu":

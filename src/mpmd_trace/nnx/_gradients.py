@@ -73,7 +73,7 @@ def value_and_grad(
         nnx.update(model, rest)
         return ((value, aux), grads) if has_aux else (value, grads)
 
-    gradients.value_and_grad(fn, 0, microbatches=microbatches, **options)  # mistakes are told here
+    gradients.value_and_grad(fn, 0, microbatches=microbatches, **options)  # report mistakes here
     return called
 
 

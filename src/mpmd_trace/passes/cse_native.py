@@ -82,7 +82,7 @@ class _Search:
     """
 
     def __init__(self, block: Block) -> None:
-        #: Ops that go, each with the op that takes its place (None: nobody used it).
+        #: Ops that go, each with the op that takes its place (None: it was unused).
         self.found: dict[Op, Op | None] = {}
         self._instead: dict[Value, Value] = {}
         #: The visible ops by what they have in common, those of outer blocks first, and the keys in the same order.
@@ -212,7 +212,7 @@ def _erases_at_once() -> bool:
     return after.count("stablehlo.if") == 1
 
 
-#: Two ops that differ in an op that nobody uses.
+#: Two ops that differ in an unused op.
 _PROBE = """"builtin.module"() ({
   "func.func"() <{function_type = (tensor<i1>) -> (tensor<i1>, tensor<i1>), sym_name = "f"}> ({
   ^bb0(%p: tensor<i1>):

@@ -6,7 +6,7 @@ from collections.abc import Hashable
 
 
 class LoopNumbers:
-    """The number of the loop of each fragment, told by those that came before it on its mesh.
+    """The number of the loop of each fragment, from those that came before it on its mesh.
 
     A forward that has been there for its microbatch begins another loop, if there were others in between; so does one
     that has not been there for any, unless it follows one of its microbatch, as encoders and then a model do.

@@ -48,14 +48,14 @@ class StepFacts:
     #: Whether ops of CHLO stay what they are, since XLA knows them, and large functions of keys that are called often
     #: stay out of line; the reference writes them out.
     keeps_chlo: bool = True
-    #: The bytes of a device that a step may take, 0 where nobody knows; and those of each mesh that are taken already.
+    #: The bytes of a device that a step may take, 0 where that is unknown; and those of each mesh that are taken.
     device_memory: int = 0
     reserved: tuple[Reserved, ...] = ()
     #: How much of the work of a mesh offloading may cost in addition, 0: any.
     offload_up_to: float = 0.0
     #: The arguments that results replace.
     replaced: tuple[Replaced, ...] = ()
-    #: What a fragment computes and sends inside its mesh, in one unit of time; None where nobody knows.
+    #: What a fragment computes and sends inside its mesh, in one unit of time; None where that is unknown.
     work: Callable[[FragmentOp, Module], Work] | None = None
 
 

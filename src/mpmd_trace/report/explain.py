@@ -405,7 +405,7 @@ _LITTLE = 256
 class CutExplainer:
     """The placement of a module of its own, and what it costs to put something elsewhere.
 
-    most: the edges up to which costs are told; each is a cut of its own.
+    most: the edges up to which costs are shown; each is a cut of its own.
     """
 
     def __init__(self, module: Module, same_mesh: Sequence[SameMesh], most: int | None = None) -> None:

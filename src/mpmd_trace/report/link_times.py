@@ -31,7 +31,7 @@ def fit_link(sizes: Sequence[float], seconds: Sequence[float]) -> Link:
     scale = weighted.max(axis=0)  # the columns differ by many orders of magnitude
     coefficients, _ = nnls(weighted / scale, np.ones(len(times)))
     latency, per_byte = (coefficients / scale).tolist()
-    # What a thousandth of the latency hides cannot be told from noise.
+    # What a thousandth of the latency hides cannot be distinguished from noise.
     matters = per_byte * max(sizes) > 1e-3 * latency
     return Link(latency, 1 / per_byte if matters else None)
 

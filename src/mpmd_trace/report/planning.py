@@ -267,7 +267,7 @@ def _by_letter(
 
 
 def _sending(compiled: Compiled | Estimated, link: Link | None) -> list[float]:
-    """Return the seconds that a device sends in one run of each program, over such links; 0 where nobody knows."""
+    """Return the seconds that a device sends in one run of each program, over such links; 0 where that is unknown."""
     executables = compiled.program.runtime.own_executables
     if link is None or isinstance(compiled, Estimated):
         return [0.0] * len(executables)

@@ -226,7 +226,7 @@ class _Run:
         if wanted and fits and forward <= soon:
             return self._start(now, s, 0)
         if wanted and b > w and forward <= soon:
-            return self._start(now, s, 2)  # makes room
+            return self._start(now, s, 2)  # frees memory
         later = min(backward, forward if wanted and forward > soon else _NEVER)
         if b > w:
             gap, weight = later - now, chain.weight_grad[s]

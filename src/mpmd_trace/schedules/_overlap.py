@@ -11,7 +11,7 @@ from mpmd_trace.schedules._errors import ScheduleError
 from mpmd_trace.schedules._schedule import Schedule
 from mpmd_trace.schedules._simulate import Transfers, simulate
 
-#: How much shorter a schedule with blocks that nobody has asked for has to be: each is a program more to compile.
+#: How much shorter a schedule with blocks that were not asked for has to be: each is one more program to compile.
 GAIN = 0.01
 
 

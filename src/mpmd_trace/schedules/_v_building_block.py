@@ -94,7 +94,7 @@ def play(block: Block, meshes: int, microbatches: int, limit: int) -> list[bytea
     """Return the rows when actions may move up; no mesh ever holds more than `limit` chunks.
 
     In each slot a mesh runs, of the actions whose inputs are there, the one that comes first in
-    the block, provided that all forwards before it still find room in their turn. Weight-gradients
+    the block, provided that all forwards before it still fit in their turn. Weight-gradients
     run when memory is full, and when nothing else can. The block itself keeps to the limit, so
     what comes first of all in the order of the slots can always run: there is no deadlock.
     """
@@ -173,7 +173,7 @@ def _first_that_fits(
     refused: list[tuple[int, ...]],
     mesh: int,
 ) -> int:
-    """Of the actions that could run, the first in the block that takes no later one's room; or -1.
+    """Of the actions that could run, the first in the block that takes no later one's memory; or -1.
 
     A backward takes none. `refused` remembers a vain search, which stays vain until more is done.
     """
@@ -189,7 +189,7 @@ def _first_that_fits(
 
 
 def _fits(start: Sequence[int], done: Sequence[int], code: int, until: int, microbatches: int, limit: int) -> bool:
-    """Return whether every forward in the slots before `until` still has room when `code` runs now.
+    """Return whether every forward in the slots before `until` still fits when `code` runs now.
 
     The block says what has run by each of those slots; what has run already counts where it is
     more. Every W can have run, as its slots come right after those of the I.

@@ -147,7 +147,7 @@ def _check_comparator(comparator: Callable[..., Any], config: Config) -> None:
     try:
         inspect.signature(comparator).bind(None, None)
     except ValueError:
-        return  # nobody knows what it takes
+        return  # its signature is unknown
     except TypeError as error:
         wanted = "pipeline_schedule is a comparator of two fragments, (unit, unit) -> bool"
         message = f"{wanted}; this one cannot be called so: {error}"

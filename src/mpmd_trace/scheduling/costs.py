@@ -56,7 +56,7 @@ class _Sent:
         return size * (1 - 1 / members) if members else size
 
     def _members(self, groups: str) -> int | None:
-        """Return how many devices a group has; None where that cannot be told."""
+        """Return how many devices a group has; None where that is unknown."""
         listed = _MEMBERS.search(groups)
         if listed is not None:
             return int(listed[1])

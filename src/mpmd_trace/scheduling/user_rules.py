@@ -64,7 +64,7 @@ def checked_rules(given: Any, what: str) -> tuple[tuple[Any, ...], list[str]]:
             try:
                 inspect.signature(one).bind(None)
             except ValueError:
-                pass  # nobody knows what it takes
+                pass  # its signature is unknown
             except TypeError as error:
                 wrong.append(f"{what} has a function that cannot be called with the fragments of a program: {error}")
                 continue

@@ -1,6 +1,6 @@
 """How arrays are written that orbax does not take as they are: layers in pieces, and arrays without elements.
 
-In a job of several processes nobody has all pieces of an array, so each is written on its own, as
+In a job of several processes none has all pieces of an array, so each is written on its own, as
 `rows 0:3 of axis 0 of NAME`.  Of what has no elements the type is written: `empty float32[3,0] NAME`.
 """
 
@@ -69,7 +69,7 @@ class Saved:
 
 @dataclasses.dataclass(frozen=True)
 class Parts:
-    """Gives slices of a `Saved` from the entries that were read; those that nobody asks for are missing."""
+    """Gives slices of a `Saved` from the entries that were read; those that were not asked for are missing."""
 
     saved: Saved
     entries: Mapping[str, Any]

@@ -52,7 +52,7 @@ class _Whole:
     """An array of all processes, as orbax's handler of arrays sees it.
 
     Orbax refuses arrays that one process has whole, for they may be another one in each process; those of a mesh are
-    not.  A process that has nothing of the array has one part here, which is nobody's to write.
+    not.  A process that has nothing of the array has one part here, which no process writes.
     """
 
     def __init__(self, array: jax.Array) -> None:

@@ -1,7 +1,7 @@
 """Whether the processes of a plan all terminate, or wait for each other in a cycle.
 
 Processes do their actions one after the other.  A collective waits until each of its members is there, a receive
-until the message was sent, and a send until there is room: without buffers until it is received, with `buffers` of
+until the message was sent, and a send until a buffer is free: without buffers until it is received, with `buffers` of
 them until fewer than that many messages to the same process lie there unreceived.  What each process does next never
 depends on time, so an action that can happen can happen until it does, whatever else happens before: all ways to play
 the plan end in the same place (a marked graph; Commoner, Holt, Even, Pnueli: Marked directed graphs, J. Comput. Syst.
@@ -202,7 +202,7 @@ def _waits(parts: Parts, stuck: Mapping[int, int], buffers: int | None) -> dict[
         for peer in peers:
             start = stuck.get(peer, len(parts.get(peer, ())))
             rest = enumerate(parts.get(peer, ())[start:], start)
-            if isinstance(action, Send) and buffers != 0:  # for any message that makes room
+            if isinstance(action, Send) and buffers != 0:  # for any message that frees a buffer
                 goal = next((i for i, a in rest if isinstance(a, Receive) and a.message.source == process), None)
             else:
                 goal = next((i for i, a in rest if _is(a, *wanted)), None)

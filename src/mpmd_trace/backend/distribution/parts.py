@@ -40,7 +40,7 @@ def part_of(plan: Plan, order: Order, process: int, *, ahead: bool = False) -> P
 
     With `ahead`, receives are posted before what the order has between them and the program that makes their value,
     on another process: while this one waits for the inputs of a program, those of the next are on their way.  That is
-    for transports whose receives match by tag and wait for nobody.
+    for transports whose receives match by tag and wait for no other process.
     """
     part = _part(plan, process, order.of(process))
     return _posted_ahead(plan, part) if ahead else part

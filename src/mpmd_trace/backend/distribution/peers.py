@@ -269,7 +269,7 @@ class Peers:
         for wait, why in broken.items():
             if not self.is_from_elsewhere(why):  # the others need not wait for what would be computed of it
                 self.report(Fault(self.process, f"failed to {wait.what()}: {why}"), ours=True)
-            elif seconds > max(0.5, 2 * self._beat):  # nobody has said whose fault it is
+            elif seconds > max(0.5, 2 * self._beat):  # the fault is still unknown
                 others = [p for w in broken for p in w.processes if p != self.process]
                 text = f"does not send what process {self.process} waits for: {why}"
                 self.report(Fault(others[0] if others else self.process, text))

@@ -85,7 +85,7 @@ class Split:
         try:
             return jax.tree.map(below, prefix, numbers, is_leaf=is_leaf)
         except ValueError:
-            return prefix  # told with the pieces
+            return prefix  # reported with the pieces
 
 
 def split(closed: Closed, given: Given, out_names: Sequence[str], out_tree: Any) -> Split | None:

@@ -1,7 +1,7 @@
 """The interpreter that turns a traced program into one whose stacked layers are in pieces.
 
 It runs the jaxpr once more, under a new trace, with `Pieces` in the place of the values that `Cuts` found.  An op that
-computes for each layer alone is bound once per piece.  One that needs all layers gets them joined, which is told.
+computes for each layer alone is bound once per piece.  One that needs all layers gets them joined, which is reported.
 """
 
 from __future__ import annotations

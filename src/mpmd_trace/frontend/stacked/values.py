@@ -24,7 +24,7 @@ class Zero:
 
 
 class Pieces:
-    """An array whose rows `bounds[k]` to `bounds[k + 1] - 1` are `parts[k]`; `name` is what is told of it."""
+    """An array whose rows `bounds[k]` to `bounds[k + 1] - 1` are `parts[k]`; `name` describes it in messages."""
 
     __slots__ = ("name", "parts", "rows")
 

@@ -54,7 +54,7 @@ class SinkNegligibleOpsIntoCallOp(Pass):
             if not function.is_mpmd or function.is_declaration:
                 continue
             calls = all_calls.get(function.sym_name, [])
-            # A call whose results nobody uses has no say, but must fit the function afterwards.
+            # A call whose results are unused does not count, but must fit the function afterwards.
             deciding = [c for c in calls if c.has_uses]
             if any(enclosing_function(c).is_mpmd for c in deciding):
                 changed = _sink(function, deciding, calls) or changed

@@ -123,7 +123,7 @@ class MarkAliasingAndDonation(FunctionPass):
 
 
 def _last_uses(function: FuncOp) -> tuple[list[tuple[FragmentOp, list[Use]]], set[Value]]:
-    """Per fragment, last one first: its operands that nobody reads later, last one first.  Transferred values."""
+    """Per fragment, last one first: its operands that are not read later, last one first.  Transferred values."""
     last_uses: list[tuple[FragmentOp, list[Use]]] = []
     seen: set[Value] = set()
     transferred: set[Value] = set()

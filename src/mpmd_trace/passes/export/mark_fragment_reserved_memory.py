@@ -142,7 +142,7 @@ class _Count:
 
 
 def _last_read(function: FuncOp, kept: set[Value]) -> dict[Op, list[Value]]:
-    """Per op the values that nobody reads later, without those that are `kept`."""
+    """Per op the values that are not read later, without those that are `kept`."""
     result: dict[Op, list[Value]] = {}
     seen = kept
     for op in reversed(function.body):

@@ -108,7 +108,7 @@ class _Marker:
         self.arg_attrs = function.arg_attrs
         self.res_attrs = function.res_attrs
         self.inputs: dict[FragmentOp, list[DictAttr]] = {}  # of the fragments that were reached
-        #: Whether nothing says a layout: then all values have the default one but those that nobody uses.
+        #: Whether nothing says a layout: then all values have the default one but unused ones.
         self.is_silent = self._says_nothing()
 
     def _says_nothing(self) -> bool:

@@ -19,7 +19,7 @@ class SinkCreateTokenIntoFragments(FunctionPass):
     """No fragment reads or makes a token: each creates the tokens that it needs.
 
     First every token operand of every fragment goes, with its entries in lists, and the body gets a `create_token`
-    for it; then the token results, which nobody uses any more.
+    for it; then the token results, which are unused by then.
 
     Before:
 

@@ -16,7 +16,7 @@ MANUAL = "sdy.manual_computation"
 BARRIER = "stablehlo.optimization_barrier"
 _DIVISIBLE = frozenset({LOOP, *CONDITIONALS, MANUAL, BARRIER})
 
-#: Not removable for MLIR, but every device runs the same program, so one that nobody needs has no effect.
+#: Not removable for MLIR, but every device runs the same program, so an unused one has no effect.
 _WITHOUT_EFFECT = frozenset(
     {
         "sdy.sharding_constraint",

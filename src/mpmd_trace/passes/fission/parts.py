@@ -63,7 +63,7 @@ def divide_op(op: Op, early: set[Value], late: Container[Value], mesh: MeshAttr)
             op.results[index].replace_all_uses_with(result)
     early.update(parts[0].results[:kept])
     for result in op.results:
-        if result.has_uses:  # by what nobody needs
+        if result.has_uses:  # by unused ops
             assert isinstance(result.type, TensorType)
             result.replace_all_uses_with(block.insert_before(op, make_zero(result.type, op.loc)).results[0])
     op.erase()

@@ -1,4 +1,4 @@
-"""Which values of a body are sums over devices that nobody needs to finish yet.
+"""Which values of a body are sums over devices that need not be finished yet.
 
 A product over rows that are sharded over an axis is a sum of one part for each device of the axis.  The *partial form*
 of such a value has a new first dimension, sharded over the axes, with one part for each device; what is linear may be
@@ -175,7 +175,7 @@ class Forms:
     def _of_op(self, op: Op) -> Form | None:
         result = op.results[0].type
         if not isinstance(result, TensorType) or "f" not in result.element or "complex" in result.element:
-            return None  # sums of integers are not worth it, and nobody shards them
+            return None  # sums of integers are not worth it, and are rarely sharded
         if is_zero(op):
             return ZERO
         operands = [self.form.get(value) for value in op.operands]

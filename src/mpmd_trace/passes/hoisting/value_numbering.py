@@ -46,7 +46,7 @@ class Expression:
         return self.op is None and self.value is None
 
     def described(self) -> str:
-        """Return what it is, for people: `reshard(convert(weights[0]))`, as far in as a line has room."""
+        """Return what it is, for people: `reshard(convert(weights[0]))`, as deep as fits a line."""
         text = self._text(0)
         for depth in range(1, _DEEPEST + 1):
             before, text = text, self._text(depth)

@@ -70,7 +70,7 @@ class _Plan:
                 use.set(use.value)
 
     def grow(self, size: int) -> None:
-        """Make room for this many operands, which there is not."""
+        """Grow the storage to this many operands."""
         self.capacity = max(1 << self.capacity.bit_length(), size)
         for number in self.direct:
             use = self.slots[number]

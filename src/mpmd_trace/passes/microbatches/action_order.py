@@ -131,7 +131,7 @@ class ActionOrder(Order):
         chain: list[list[Unit]] = []
         parts = [_PARTS] * len(own)
         for chunk, stage in enumerate(own):
-            # Nobody waits for the backward of a stage without inputs: all of it is weight gradient.
+            # Nothing waits for the backward of a stage without inputs: all of it is weight gradient.
             if not schedule.graph.feeds[stage] and not any(c == chunk and k == "W" for c, k, _ in waiting):
                 parts[chunk] = _PARTS_OF_FIRST
         chunk_of = {stage: chunk for chunk, stage in enumerate(own)}

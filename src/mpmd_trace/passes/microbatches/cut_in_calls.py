@@ -281,7 +281,7 @@ def _cut_before(user: Op, arg: BlockArg, index: Value, cut: _Cut, rows: bool) ->
 
 
 def _erase_dead(value: Value) -> None:
-    """Erase the op that makes the value if nobody uses it, and what only that op uses."""
+    """Erase the op that makes the value if it is unused, and what only that op uses."""
     op = value.defining_op
     while op is not None and trivially_dead(op):
         value = op.operand(0)

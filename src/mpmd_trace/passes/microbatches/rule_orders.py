@@ -104,8 +104,8 @@ def obstacle(
 ) -> str:
     """Return what a schedule wants that the data flow does not allow; arguments as for `contradictions`.
 
-    Of the orders of the schedule that are part of a cycle (the first few of them), one is told for which the data flow
-    needs the least of the schedule to want it the other way round.
+    Of the orders of the schedule that are part of a cycle (the first few of them), one is reported for which the data
+    flow needs the least of the schedule to want it the other way round.
     """
     wanted = _wanted(preds, edges, joins, (), len(ops), schedule)
     weights = {edge: _weight(why) for edge, why in wanted.items()}

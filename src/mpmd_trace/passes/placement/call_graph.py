@@ -27,7 +27,7 @@ class CallGraph:
         #: How often a step runs each function.
         self.runs: dict[FuncOp, int] = {}
         #: How many different values a step has for an argument: those that calls pass, one for one of the program. None
-        #: for integers there (tokens, positions, masks): nobody trains them, and they are given wherever they are used.
+        #: for integers there (tokens, positions, masks): they are not trained, and are given wherever they are used.
         self.passed: dict[Value, int] = {}
         for function in reversed(self.functions):
             calls = self.calls[function]

@@ -2,7 +2,7 @@
 
 A conditional whose clipping needs the norm of all gradients is, on each mesh, one that computes the partial norm, and
 one that uses the whole norm when that has arrived.  Values that leave a conditional for another one of it are zeros
-when the branch that makes them is not taken; nobody reads them then.
+when the branch that makes them is not taken; they are not read then.
 """
 
 from __future__ import annotations

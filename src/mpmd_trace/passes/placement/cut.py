@@ -66,7 +66,7 @@ class FlowNetwork:
         return reaches
 
     def _levels(self, source: int, sink: int) -> list[int]:
-        """Return the distance of each node from the source along arcs with room; -1 where there is no way."""
+        """Return the distance of each node from the source along arcs with capacity left; -1 where there is no path."""
         levels = [-1] * len(self._arcs)
         levels[source] = 0
         frontier = [source]

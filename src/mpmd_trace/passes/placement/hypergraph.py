@@ -105,7 +105,7 @@ class DataflowHypergraph:
     def _plain(self, op: Op) -> int | None:
         """Return the mesh of an op that adds up what is on one mesh, as nearly all of a step with many microbatches do.
 
-        What it reads is there, nobody else reads one of the operands, and this weighs as much as the result: the op is
+        What it reads is there, no other op reads one of the operands, and this weighs as much as the result: the op is
         there in some optimum (`cut.py` would find the same, if less quickly).
         """
         if len(op.results) != 1 or op.regions or BRANCH in op.attrs:

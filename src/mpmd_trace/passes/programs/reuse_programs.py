@@ -18,7 +18,7 @@ from mpmd_trace.passes.import_.building_blocks import INFERRED_BY
 from mpmd_trace.passes.programs.subgraph_match import Division, divided, moving_ops
 
 #: How many ops more it must be for each further launch in a step.  To compile an op takes XLA milliseconds, a launch
-#: some ten microseconds, which nobody waits for when programs are large: a few hundred steps later both cost the same.
+#: some ten microseconds, which are hidden when programs are large: a few hundred steps later both cost the same.
 OPS_OF_A_LAUNCH = 4
 #: Likewise for each further transfer.
 OPS_OF_A_TRANSFER = 2

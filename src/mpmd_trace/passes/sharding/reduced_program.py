@@ -180,7 +180,7 @@ class Reduction:
         return True
 
     def _unused_can_go(self, new_ops: dict[Op, Op]) -> bool:
-        """Return whether what propagation removed, because nobody used it, is unused in the big program."""
+        """Return whether what propagation removed as unused is unused in the big program."""
         for op, target in self.op_of.items():
             gone = target not in new_ops
             if gone and any(self.op_of.get(user) in new_ops for user in op.users):

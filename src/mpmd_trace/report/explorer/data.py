@@ -39,7 +39,7 @@ class Recorder:
     """A pass hook that keeps a view of the module after each pass that changed it.
 
     names: those of the arguments, for people; results: those of the results; error: how far the numbers of a module are
-    off, and where, if that is to be told.
+    off, and where, if that is to be shown.
     """
 
     names: Sequence[str] = ()
