@@ -70,7 +70,9 @@ class CallingConvention:
         if tree != self._in_tree:
             differences = structure_differences(*map(self._adapter.structure, (self._in_tree, tree)))
             lines = [f"  {_argument(path)}: {text}" for path, text in differences]
-            is_number = all(re.match(r"the static value -?[\d.]", text) for _, text in differences)
+            is_number = bool(differences) and all(
+                re.match(r"the static value -?[\d.]", text) for _, text in differences
+            )
             raise MpmdError(
                 f"{self._traced.name} was compiled for other arguments:\n" + "\n".join(shortened(lines)) + "\n"
                 "Compile it again for these (static arguments are left out of the call), or pass what it was "
