@@ -16,6 +16,7 @@ from heapq import heappop, heappush
 
 from mpmd_trace.schedules._actions import Action, Kind
 from mpmd_trace.schedules._costs import Costs
+from mpmd_trace.schedules._justify import justified
 from mpmd_trace.schedules._lower_bounds import Chain
 from mpmd_trace.schedules._memory import MemoryLimit, limits_of
 from mpmd_trace.schedules._result import Measure
@@ -49,6 +50,12 @@ AUTO_EFFORT = 200_000
 
 SLOWEST_FIRST = 0.5
 """How often it is the slowest mesh whose settings are changed."""
+
+MOST_JUSTIFIED = 8
+"""How many of the orders that are tried first are justified at most."""
+
+PASSES = 8
+"""About how many attempts take as long as it takes to justify one."""
 
 MAX_CHANGES = 500
 """How many changes of single settings are tried at most; after so many, few more help."""
@@ -99,27 +106,36 @@ def actions_of(rows: Sequence[bytearray]) -> list[list[Action]]:
     return orders
 
 
-def dispatch(chain: Chain, bound: float, actions: int = ACTIONS_TO_PLACE) -> list[bytearray] | None:
-    """Return the best orders of the meshes, as codes of `KINDS_IN_ROWS`; None if no settings come to an end."""
+def dispatch(
+    chain: Chain, bound: float, actions: int = ACTIONS_TO_PLACE, others: Sequence[Sequence[bytearray]] = ()
+) -> list[bytearray] | None:
+    """Return the best orders of the meshes, as codes of `KINDS_IN_ROWS`; None if no settings come to an end.
+
+    `others` are orders that keep to the limits, which may be the best when they are justified.
+    """
     attempts = max(4, actions // max(1, 3 * chain.meshes * chain.count))
-    best: Dispatched | None = None
+    enough = bound * (1 + 1e-9)
+    tried: list[Dispatched] = []
     for settings in itertools.islice(_settings(chain, bound), attempts):
-        made = _Run(chain, settings).made(bound)
-        if best is None or made.score < best.score:
-            best = made
-        if best.time <= bound * (1 + 1e-9):
-            return best.rows
         attempts -= 1
-    if best is None:
-        return None
-    draw = random.Random(0)
-    for _ in range(min(attempts, MAX_CHANGES)):
-        made = _Run(chain, _changed(best.settings, chain, draw, best.slowest)).made(bound)
-        if made.score <= best.score:
-            best = made
-        if best.time <= bound * (1 + 1e-9):
-            break
-    return best.rows
+        made = _Run(chain, settings).made(bound)
+        if made.time <= enough:
+            return made.rows
+        if made.time < _NEVER and all(made.rows != one.rows for one in tried):
+            tried = sorted([*tried, made], key=lambda one: one.score)[:MOST_JUSTIFIED]
+    if tried:
+        best = tried[0]
+        draw = random.Random(0)
+        for _ in range(min(attempts // 2, MAX_CHANGES)):
+            made = _Run(chain, _changed(best.settings, chain, draw, best.slowest)).made(bound)
+            if made.score <= best.score:
+                best = made
+            if best.time <= enough:
+                return best.rows
+        tried[0] = best
+    share = max(1, attempts // PASSES)
+    finished = [justified(chain, rows) for rows in [*others, *(one.rows for one in tried[:share])]]
+    return min(finished, key=lambda one: round(one[1], 9))[0] if finished else None
 
 
 def _settings(chain: Chain, bound: float) -> Iterator[Settings]:
@@ -282,12 +298,20 @@ def dispatched_schedule(
     weight_fraction: float,
     measure: Measure,
     effort: int,
+    others: Sequence[Schedule] = (),
 ) -> Iterator[Schedule]:
-    """Yield the best schedule that dispatching gives; about `effort` actions are placed to find it."""
+    """Yield the best schedule that dispatching gives; about `effort` actions are placed to find it.
+
+    `others` are schedules of one chunk per mesh, with split backwards, that keep to the limits.
+    """
     placement = Placement.loop(meshes)
     frame = make("zb-auto", [()] * meshes, placement, microbatches)
     chain = Chain(frame, costs, limits, weight_fraction, measure)
-    rows = dispatch(chain, chain.floor(), effort)
+    known = [
+        [bytearray(KINDS_IN_ROWS.index(part.kind) for step in row for part in step.parts) for row in other.orders]
+        for other in others
+    ]
+    rows = dispatch(chain, chain.floor(), effort, known)
     if rows is not None:
         yield make("zb-auto", actions_of(rows), placement, microbatches)
 
@@ -314,5 +338,5 @@ def zb_auto(
         return round(result.span, 9), round(result.makespan, 9)
 
     plain = replace(zb_h1_within(limits, microbatches, weight_fraction), name="zb-auto")
-    dispatched = dispatched_schedule(meshes, microbatches, costs, limits, weight_fraction, "span", effort)
+    dispatched = dispatched_schedule(meshes, microbatches, costs, limits, weight_fraction, "span", effort, [plain])
     return min([*dispatched, plain], key=score)

@@ -119,7 +119,10 @@ def search(
             refused.append(str(error))
     if names is None and 1 in chunks:
         own = limits or [2.0 * meshes] * meshes
-        for schedule in dispatched_schedule(meshes, microbatches, costs, own, weight_fraction, measure, effort):
+        one_each = Placement.loop(meshes)
+        known = sorted((c for c in candidates if c.fits and _splits(c, one_each)), key=lambda c: c.result.time(measure))
+        others = [c.schedule for c in known[:2]]
+        for schedule in dispatched_schedule(meshes, microbatches, costs, own, weight_fraction, measure, effort, others):
             consider(schedule, 1)
     if not candidates:
         reason = f": {refused[0]}" if refused else ""

@@ -1,0 +1,165 @@
+"""Shorter schedules by double justification: everything as late as it can be, then as early as it can be.
+
+What is left between actions then gathers at the start, where the first pass finds gaps for whatever fits into them (in
+project scheduling: Valls, Ballestin, Quintanilla, *Justification and RCPSP: a technique that pays*, 2005).
+"""
+
+from __future__ import annotations
+
+import itertools
+from bisect import bisect_right
+from collections.abc import Sequence
+
+from mpmd_trace.schedules._lower_bounds import Chain
+
+_TINY = 1e-9
+
+#: For each action what it waits for, and how long that takes to arrive.
+Arrows = list[list[tuple[int, float]]]
+
+
+def justified(chain: Chain, rows: Sequence[Sequence[int]], rounds: int = 2) -> tuple[list[bytearray], float]:
+    """Return orders that take no longer than `rows`, as codes of `KINDS_IN_ROWS`, and their time."""
+    project = _Project(chain, rows)
+    best = order = project.order
+    starts, ends = project.played()
+    shortest, times = project.time(ends), (starts, ends)
+    tails = [chain.heads[-1] - head if chain.span else 0.0 for head in chain.heads]
+    for _ in range(rounds):
+        # What takes no time stays behind what it waits for, since sorting keeps the order of equals.
+        backwards = order[::-1]
+        backwards.sort(key=lambda n: -ends[n])
+        _, left = project.placed(backwards, project.after, tails)
+        order = backwards[::-1]
+        order.sort(key=lambda n: -left[n])
+        starts, ends = project.placed(order, project.before, [0.0] * chain.meshes)
+        time = project.time(ends)
+        if time >= shortest - _TINY:
+            break
+        best, shortest, times = order, time, (starts, ends)
+    starts, ends = times
+    return project.rows(sorted(best, key=lambda n: (starts[n], ends[n]))), shortest
+
+
+class _Project:
+    """The actions of a chain with what each waits for: its data, the one before it of its kind, and memory.
+
+    Action m of kind k of mesh s has the number (3 s + k) M + m.  An action waits for memory as in the rows: a forward
+    for as many input and weight gradients as must be over by then.
+    """
+
+    def __init__(self, chain: Chain, rows: Sequence[Sequence[int]]) -> None:
+        self.chain, self.count = chain, chain.count
+        kinds = zip(chain.forward, chain.input_grad, chain.weight_grad, strict=True)
+        self.times = [time for three in kinds for time in three for _ in range(self.count)]
+        self.before: Arrows = [[] for _ in self.times]
+        self.after: Arrows = [[] for _ in self.times]
+        for s in range(chain.meshes):
+            forward, backward, weight = (
+                range((3 * s + k) * self.count, (3 * s + k + 1) * self.count) for k in range(3)
+            )
+            for lane in (forward, backward, weight):
+                for a, b in itertools.pairwise(lane):
+                    self._add(a, b)
+            for m in range(self.count):
+                self._add(forward[m], backward[m])
+                self._add(backward[m], weight[m])
+                if s + 1 < chain.meshes:
+                    self._add(forward[m], forward[m] + 3 * self.count, chain.down[s])
+                    self._add(backward[m] + 3 * self.count, backward[m], chain.up[s])
+            self._add_memory(s, rows[s])
+        self.order = self._order(rows)
+
+    def _add(self, a: int, b: int, wire: float = 0.0) -> None:
+        self.before[b].append((a, wire))
+        self.after[a].append((b, wire))
+
+    def _add_memory(self, s: int, row: Sequence[int]) -> None:
+        limit, part = self.chain.limits[s] + _TINY, self.chain.fraction
+        first = 3 * s * self.count
+        done = [0, 0, 0]
+        for kind in row:
+            if kind == 0:
+                f, i, w = done
+                while w and (f - i) + (i - w + 1) * part + 1 <= limit:
+                    w -= 1
+                while i > w and (f - i + 1) + (i - 1 - w) * part + 1 <= limit:
+                    i -= 1
+                for k, number in ((1, i), (2, w)):
+                    if number:
+                        self._add(first + k * self.count + number - 1, first + f)
+            done[kind] += 1
+
+    def _order(self, rows: Sequence[Sequence[int]]) -> list[int]:
+        """Return all actions, each behind what it waits for, those of a mesh in the order of its row."""
+        numbers = []
+        for s, row in enumerate(rows):
+            lanes = [itertools.count((3 * s + k) * self.count) for k in range(3)]
+            numbers.append([next(lanes[kind]) for kind in row])
+        missing = [len(needs) for needs in self.before]
+        place = [0] * len(rows)
+        order: list[int] = []
+        meshes = list(range(len(rows)))
+        while meshes:
+            s = meshes.pop()
+            while place[s] < len(numbers[s]) and not missing[numbers[s][place[s]]]:
+                number = numbers[s][place[s]]
+                place[s] += 1
+                order.append(number)
+                for user, _ in self.after[number]:
+                    missing[user] -= 1
+                    if not missing[user] and user // (3 * self.count) != s:
+                        meshes.append(user // (3 * self.count))
+        return order
+
+    def played(self) -> tuple[list[float], list[float]]:
+        """Return when each action starts and ends in the order of the rows."""
+        free = [0.0] * self.chain.meshes
+        starts, ends = [0.0] * len(self.times), [0.0] * len(self.times)
+        for n in self.order:
+            s = n // (3 * self.count)
+            starts[n] = max([free[s], *(ends[need] + wire for need, wire in self.before[n])])
+            ends[n] = free[s] = starts[n] + self.times[n]
+        return starts, ends
+
+    def placed(self, order: Sequence[int], needs: Arrows, first: Sequence[float]) -> tuple[list[float], list[float]]:
+        """Return when each action starts and ends if, in this order, each takes the first gap that is long enough.
+
+        A mesh begins no sooner than at its time in `first`.
+        """
+        times, length = self.times, 3 * self.count
+        starts, ends = [0.0] * len(times), [0.0] * len(times)
+        begins: list[list[float]] = [[] for _ in first]
+        stops: list[list[float]] = [[] for _ in first]
+        for n in order:
+            s, time = n // length, times[n]
+            start = first[s]
+            for need, wire in needs[n]:
+                there = ends[need] + wire
+                if there > start:
+                    start = there
+            own, until = begins[s], stops[s]
+            at = len(until)
+            if at and start < until[-1] - _TINY:
+                at = bisect_right(until, start + _TINY)
+                while at < len(own) and start + time > own[at] + _TINY:
+                    start = max(start, until[at])
+                    at += 1
+            own.insert(at, start)
+            until.insert(at, start + time)
+            starts[n], ends[n] = start, start + time
+        return starts, ends
+
+    def time(self, ends: Sequence[float]) -> float:
+        """Return how long a step takes, or a mesh at most where steps overlap."""
+        length = 3 * self.count
+        heads = self.chain.heads if self.chain.span else [0.0] * self.chain.meshes
+        return max(max(ends[s * length : (s + 1) * length]) - head for s, head in enumerate(heads))
+
+    def rows(self, order: Sequence[int]) -> list[bytearray]:
+        """Return the orders of the meshes."""
+        rows = [bytearray() for _ in range(self.chain.meshes)]
+        for n in order:
+            s, kind = divmod(n // self.count, 3)
+            rows[s].append(kind)
+        return rows
