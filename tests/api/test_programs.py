@@ -88,24 +88,6 @@ def test_every_sum_is_where_the_last_one_was() -> None:
     assert len(zeros) == 1 and [len(run.donated) for run in backwards] == [len(backwards[0].donated)] * MICROBATCHES
 
 
-def test_the_first_mesh_begins_before_it_makes_large_zeros() -> None:
-    """The others make theirs while they wait for it."""
-
-    def step(ws: Any, xs: Any) -> Any:
-        return jax.tree.map(lambda w, g: w - 0.1 * g, ws, carried(ws, xs)[1])
-
-    ws = [0.1 * jax.random.normal(k, (512, 512)) for k in jax.random.split(jax.random.key(0), 2)]
-    xs = jax.random.normal(jax.random.key(1), (2, 4, 512))
-    settings = config(pipeline_schedule="1F1B")
-    found = mpmd_trace.jit(step, settings).lower(ws, xs).compile()
-    rows: dict[str, list[str]] = {"m0": [], "m1": []}
-    for run in found.program.plan.runs:
-        rows[run.mesh].append("".join("FB"[count] for _, count in run.origins) or "-")
-    assert rows == {"m0": ["-", "F", "F", "-", "B", "B", "-"], "m1": ["-", "FB", "FB", "-"]}
-    for a, b in zip(found(ws, xs), jax.jit(step)(ws, xs), strict=True):
-        np.testing.assert_allclose(a, b, rtol=1e-4, atol=1e-5)
-
-
 def test_the_option_to_merge_what_is_around_microbatches() -> None:
     """Fewer launches, more programs."""
     merged, apart = (

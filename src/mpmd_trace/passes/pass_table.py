@@ -36,7 +36,6 @@ _FOLDERS = {
         "reuse-programs",
         "merge-paired-programs",
         "overlap-microbatches",
-        "delay-constants",
     ),
     "propagation": ("use-own-meshes", "prefer-rows"),
     "placement": ("find-stages", "split-loops", "open-conditionals", "split-concatenations", "regroup-sums", "place"),

@@ -94,7 +94,6 @@ from mpmd_trace.passes.placement.place import Place
 from mpmd_trace.passes.placement.regroup_sums import RegroupSums
 from mpmd_trace.passes.placement.split_concatenations import SplitConcatenations
 from mpmd_trace.passes.placement.split_loops import SplitLoops
-from mpmd_trace.passes.programs.delay_constants import DelayConstants
 from mpmd_trace.passes.programs.mark_equal_donation import MarkEqualDonation
 from mpmd_trace.passes.programs.merge_backward_with_forward import MergeBackwardWithForward
 from mpmd_trace.passes.programs.merge_followers import MergeFollowers
@@ -447,7 +446,6 @@ def pipeline(
         *_when(uniform, SharePrograms(), ReusePrograms()),
         *_when(uniform and jit and options.mpmd_merge_forward_with_backward is None, MergePairedPrograms()),
         *_overlaps(request),
-        *_when(uniform, DelayConstants()),
         MarkOffloadedInputOutput(),
         MarkInputOutputWithLayouts(),
         DelayInferredFragments(),
