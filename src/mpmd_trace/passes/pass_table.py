@@ -28,7 +28,7 @@ _FOLDERS = {
         "simplify-named-computations",
         "validate-named-ops-in-mpmd-func",
     ),
-    "microbatches": ("accumulate-in-calls", "cut-in-calls", "gather-indices", "repeat-calls"),
+    "microbatches": ("accumulate-in-calls", "cut-in-calls", "repeat-calls"),
     "programs": (
         "merge-parts-of-stages",
         "merge-backward-with-forward",

@@ -80,7 +80,6 @@ from mpmd_trace.passes.mesh_order import is_cpu_mesh
 from mpmd_trace.passes.microbatches.accumulate_in_calls import AccumulateInCalls
 from mpmd_trace.passes.microbatches.cut_in_calls import CutInCalls
 from mpmd_trace.passes.microbatches.follow_schedule import FollowSchedule
-from mpmd_trace.passes.microbatches.gather_indices import GatherIndices
 from mpmd_trace.passes.microbatches.merge_inferred_apart import MergeInferredApart
 from mpmd_trace.passes.microbatches.repeat_calls import RepeatCalls
 from mpmd_trace.passes.microbatches.rule_orders import UserRules
@@ -390,7 +389,7 @@ def pipeline(
         IntroduceDirectTransfers() if cut else IntroduceTransfers(),
         EraseUnusedArgumentsOfAllCalls() if jit else EraseUnusedCalleeBlockArguments(),
         *(_placed(request) if cut else infer_mesh(options, request.same_mesh, jit)),
-        *_when(jit and cut, RepeatCalls(), GatherIndices(stay=not uniform)),
+        *_when(jit and cut, RepeatCalls()),
         *_when(not late, *merge_inferred(False)),
         *_when(request.same_mesh, EnforceInputOutputEquisharding(request.same_mesh)),
         # User fragments become what a schedule orders.

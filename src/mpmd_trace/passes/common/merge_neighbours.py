@@ -23,9 +23,6 @@ from mpmd_trace.passes.common.fragment_groups import Group, Groups
 from mpmd_trace.passes.fragment_info import describe_fragment
 from mpmd_trace.passes.greedy import walk_mutable
 
-#: The attribute (ours) of fragments that are never merged.
-STAYS = "mpmd.stays"
-
 #: closest: the first fragment that uses the producer, if allowed; any: the first allowed one; sideways: the
 #: next fragment on the mesh, whether it uses the producer or not.
 Mode = Literal["closest", "any", "sideways"]
@@ -52,7 +49,7 @@ def merge_neighbours(
     prospects: Prospects | None = None,
     stays: Callable[[FragmentOp], bool] | None = None,
 ) -> bool:
-    """Merge the fragments of `function` with their neighbours, but for those marked with `STAYS`, or that `stays`.
+    """Merge the fragments of `function` with their neighbours, but for those that `stays` is true of.
 
     Says whether anything changed.
     """
@@ -166,7 +163,7 @@ class _Merger:
         op = region.blocks[0].first if len(region.blocks) == 1 else None
         while op is not None:
             if isinstance(op, FragmentOp):
-                if STAYS not in op.attrs and not self.stays(op):
+                if not self.stays(op):
                     result.append(op)
             elif op.regions:
                 break

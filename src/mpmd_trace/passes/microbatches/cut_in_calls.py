@@ -6,15 +6,7 @@ import dataclasses
 from collections.abc import Mapping, Sequence
 
 from mpmd_trace.diagnostics.location import Location
-from mpmd_trace.ir.attributes import (
-    UNIT,
-    Attribute,
-    DenseArrayAttr,
-    DictAttr,
-    MeshAttr,
-    TensorShardingAttr,
-    parse_attribute,
-)
+from mpmd_trace.ir.attributes import Attribute, DenseArrayAttr, DictAttr, MeshAttr, TensorShardingAttr, parse_attribute
 from mpmd_trace.ir.core import Block, BlockArg, Op, Value, make_op
 from mpmd_trace.ir.diagnostics import Diagnostics
 from mpmd_trace.ir.ops import CallOp, FuncOp, Module, UnassignOp
@@ -25,8 +17,6 @@ from mpmd_trace.passes.base import Pass
 from mpmd_trace.passes.common.walks import calls_by_callee
 from mpmd_trace.passes.import_.building_blocks import put_behind
 
-#: Marks the constants that say which part of an array a call is about.
-INDEX = "mpmd.index"
 #: Ops between a slice and a call that the callee can do as well.
 _PASSED = frozenset(
     {"stablehlo.reshape", "stablehlo.convert", "stablehlo.transpose", "stablehlo.bitcast_convert", "stablehlo.reverse"}
@@ -50,9 +40,7 @@ class CutInCalls(Pass):
     microbatch are sharded likewise: propagation would shard the new dimension, and every device would compute all rows.
 
     Scalar constants that differ from call to call (the number of the microbatch that a user folds into a key, for
-    example) are indices as well: merged into the first microbatch's fragments they would tie the others to it.
-
-    `mpmd-gather-indices` makes one fragment a mesh of the indices.
+    example) are put where the indices are, each once.
 
     Before:
 
@@ -73,8 +61,8 @@ class CutInCalls(Pass):
 
         func.func public @main(%arg0: tensor<2x4xf32>) -> (tensor<1x4xf32>, tensor<1x4xf32>)
             attributes {topology = #meshes} {
-          %c = stablehlo.constant {mpmd.index} dense<0> : tensor<i32>
-          %c_0 = stablehlo.constant {mpmd.index} dense<1> : tensor<i32>
+          %c = stablehlo.constant dense<0> : tensor<i32>
+          %c_0 = stablehlo.constant dense<1> : tensor<i32>
           %0 = mpmd.call @f(%arg0, %c) {call_counter = 0 : ui32} : (tensor<2x4xf32>, tensor<i32>) -> tensor<1x4xf32>
           %1 = mpmd.call @f(%arg0, %c_0) {call_counter = 1 : ui32} : (tensor<2x4xf32>, tensor<i32>) -> tensor<1x4xf32>
           return %0, %1 : tensor<1x4xf32>, tensor<1x4xf32>
@@ -128,13 +116,13 @@ class _Constants:
         self.made: dict[Block, dict[Attribute, Op]] = {}
 
     def get(self, constant: Op, call: CallOp) -> Value:
-        """Return the result of such a constant, marked as an index."""
+        """Return the result of such a constant."""
         assert call.block is not None
         made = self.made.setdefault(call.block, {})
         number = constant.props["value"]
         if number not in made:
-            type = constant.results[0].type
-            index = make_op(constant.name, (), [type], props={"value": number}, attrs={INDEX: UNIT}, loc=call.loc)
+            type = constant.result.type
+            index = make_op(constant.name, (), [type], props={"value": number}, loc=call.loc)
             put_behind(next(reversed(made.values()), None), index, call.block)
             made[number] = index
         return made[number].result
@@ -152,7 +140,7 @@ class _Callee:
         calls = self.calls
         if len(calls) < 2 or len({call.block for call in calls}) > 1:
             return False
-        changed = self.mark_numbers()
+        changed = self.share_numbers()
         for i, arg in enumerate(list(self.function.body.args)):
             cut = _found([call.operand(i) for call in calls]) if arg.has_uses else None
             if cut is not None and not _is_sharded(cut):
@@ -162,8 +150,8 @@ class _Callee:
             self.function.refresh_type()
         return changed
 
-    def mark_numbers(self) -> bool:
-        """Make indices of the scalar constants that differ from call to call."""
+    def share_numbers(self) -> bool:
+        """Put scalar constants that differ from call to call where the indices are, each once."""
         changed = False
         for arg in self.function.body.args:
             ops = [call.operand(arg.index).defining_op for call in self.calls] if arg.has_uses else []
@@ -295,8 +283,7 @@ def _constant(number: int, loc: Location) -> Op:
 
 
 def _is_number(op: Op) -> bool:
-    """Return whether this is a scalar constant that is no index yet."""
-    return op.name == "stablehlo.constant" and INDEX not in op.attrs and op.result.type.is_scalar
+    return op.name == "stablehlo.constant" and op.result.type.is_scalar
 
 
 def _found(values: Sequence[Value]) -> _Cut | None:

@@ -14,7 +14,6 @@ from mpmd_trace.ir.diagnostics import Diagnostics
 from mpmd_trace.ir.ops import REPEATS, CallOp, FragmentOp, FuncOp, Module, make_fragment
 from mpmd_trace.ir.types import TensorType
 from mpmd_trace.passes.base import FunctionPass
-from mpmd_trace.passes.microbatches.cut_in_calls import INDEX
 
 _NUMBER = re.compile(r"dense<(-?\d+)> : ")
 
@@ -306,7 +305,7 @@ def _number_of(op: Op) -> int | None:
     if not isinstance(op, FragmentOp) or op.num_operands:
         return None
     constants = op.body.block.ops[:-1]
-    if len(constants) != 1 or INDEX not in constants[0].attrs:
+    if len(constants) != 1 or constants[0].name != "stablehlo.constant":
         return None
     match = _NUMBER.match(constants[0].props["value"].text)
     return None if match is None else int(match[1])

@@ -1,7 +1,7 @@
 module @jit_step attributes {mhlo.num_partitions = 1 : i32, mhlo.num_replicas = 1 : i32} {
   func.func public @main(%arg0: tensor<2x2xf32>, %arg1: tensor<2x2xf32>, %arg2: tensor<2x2xf32>) -> (tensor<2x2xf32> {jax.result_info = "result.first.weight"}, tensor<2x2xf32> {jax.result_info = "result.second.weight"}) attributes {topology = #mpmd.topology<<"m0" : <["data"=2]>>, <"m1" : <["data"=2]>>>} {
-    %c = stablehlo.constant {mpmd.index} dense<0> : tensor<i32>
-    %c_0 = stablehlo.constant {mpmd.index} dense<1> : tensor<i32>
+    %c = stablehlo.constant dense<0> : tensor<i32>
+    %c_0 = stablehlo.constant dense<1> : tensor<i32>
     %cst = stablehlo.constant dense<0.000000e+00> : tensor<2x2xf32>
     %cst_1 = stablehlo.constant dense<0.000000e+00> : tensor<2x2xf32>
     %0:2 = mpmd.call @loss(%arg0, %arg1, %arg2, %cst, %cst_1, %c) {call_counter = 0 : ui32} : (tensor<2x2xf32>, tensor<2x2xf32>, tensor<2x2xf32>, tensor<2x2xf32>, tensor<2x2xf32>, tensor<i32>) -> (tensor<2x2xf32>, tensor<2x2xf32>)

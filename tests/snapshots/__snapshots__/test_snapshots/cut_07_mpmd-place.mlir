@@ -3,8 +3,8 @@ module @jit_step attributes {mhlo.num_partitions = 1 : i32, mhlo.num_replicas = 
     %0 = mpmd.unassign {origin = "placed_in"} %arg0 : (!mpmd.mesh_tensor<"m0", tensor<2x2xf32>>) -> tensor<2x2xf32>
     %1 = mpmd.unassign {origin = "placed_in"} %arg1 : (!mpmd.mesh_tensor<"m1", tensor<2x2xf32>>) -> tensor<2x2xf32>
     %2 = mpmd.unassign {origin = "placed_in"} %arg2 : (!mpmd.mesh_tensor<"m0", tensor<2x2xf32>>) -> tensor<2x2xf32>
-    %c = stablehlo.constant {mpmd.index} dense<0> : tensor<i32>
-    %c_0 = stablehlo.constant {mpmd.index} dense<1> : tensor<i32>
+    %c = stablehlo.constant dense<0> : tensor<i32>
+    %c_0 = stablehlo.constant dense<1> : tensor<i32>
     %cst = stablehlo.constant dense<0.000000e+00> : tensor<2x2xf32>
     %cst_1 = stablehlo.constant dense<0.000000e+00> : tensor<2x2xf32>
     %3:2 = mpmd.call @loss(%0, %1, %2, %cst, %cst_1, %c) {call_counter = 0 : ui32} : (tensor<2x2xf32>, tensor<2x2xf32>, tensor<2x2xf32>, tensor<2x2xf32>, tensor<2x2xf32>, tensor<i32>) -> (tensor<2x2xf32>, tensor<2x2xf32>)
