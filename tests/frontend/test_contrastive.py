@@ -79,6 +79,22 @@ def test_two_towers_in_a_pipeline(assignment: dict[str, str]) -> None:
         assert got[0][name].devices() == set(meshes[mesh].devices.flat), name
 
 
+def test_towers_that_end_in_products_follow_1f1b() -> None:
+    """Their last layers are linear, so that the second loop over microbatches runs them backward alone."""
+    assignment = {"a0": "m0", "a1": "m1", "b0": "m2", "b1": "m3"}
+    meshes = {f"m{i}": Mesh(np.array(jax.devices()[i : i + 1]), ("x",)) for i in range(4)}
+
+    def linear(p: Any, a: jax.Array, b: jax.Array) -> Any:
+        product = jnp.matmul
+        a = mt.named_computation(product, name="a1")(layer("a0")(p["a0"], a), p["a1"])
+        return {"a": a, "b": mt.named_computation(product, name="b1")(layer("b0")(p["b0"], b), p["b1"])}
+
+    step = mt.gradients.contrastive_value_and_grad(linear, clip, microbatches=4)
+    lowered = mt.jit(step, mt.make_config(meshes, assignment, pipeline_schedule="1F1B")).lower(PARAMETERS, A, B)
+    want = jax.value_and_grad(lambda p: clip(p, linear(p, A, B)))(PARAMETERS)
+    same(jax.device_get(lowered.compile()(PARAMETERS, A, B)), jax.device_get(want))
+
+
 def test_narrow_gradients_are_summed_in_the_dtype_that_is_asked_for() -> None:
     narrow = jax.tree.map(lambda x: x.astype(jnp.bfloat16), PARAMETERS)
     got = mt.gradients.contrastive_value_and_grad(embed, clip, microbatches=2, sum_dtype=jnp.float32)(narrow, A, B)
