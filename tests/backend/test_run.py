@@ -352,7 +352,7 @@ def test_timeline() -> None:
     assert times["f"].end <= times[""].start <= times[""].end <= times["g"].start
     assert all(0 <= e.start <= e.end <= timeline.seconds for e in timeline.entries)
     assert set(timeline.busy()) == {"a", "b"}
-    assert [e.label for e in timeline.on_lane("a")] == ["f", "inferred"]
+    assert [e.label for e in timeline.entries if e.lane == "a"] == ["f", "inferred"]
 
 
 def test_errors_while_running_say_where() -> None:

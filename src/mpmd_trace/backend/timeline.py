@@ -39,10 +39,6 @@ class Timeline:
     entries: tuple[TimelineEntry, ...]
     seconds: float
 
-    def on_lane(self, lane: str) -> list[TimelineEntry]:
-        """Return the entries of a mesh or link, by time."""
-        return sorted((e for e in self.entries if e.lane == lane), key=lambda e: e.start)
-
     def busy(self) -> dict[str, float]:
         """For each mesh, the part of the step in which a program of it ran."""
         times = dict.fromkeys(self.plan.meshes, 0.0)

@@ -1,4 +1,4 @@
-"""The prelude of examples of the import passes, and random programs for property tests."""
+"""The prelude of examples of the import passes."""
 
 from __future__ import annotations
 
@@ -29,7 +29,3 @@ def check(before: str, pipeline: str, after: str) -> Module:
 
 def diagnostics(before: str, pipeline: str) -> tuple[bool, list[Diagnostic]]:
     return _diagnostics(before, pipeline, prelude=PRELUDE)
-
-
-T = "tensor<4xf32>"
-TOPOLOGY = '#mpmd.topology<<"p0" : <["d"=4]>>, <"p1" : <["d"=4]>>, <"p2" : <["d"=4]>>>'
