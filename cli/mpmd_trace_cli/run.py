@@ -136,6 +136,7 @@ def run_program(
     title, names = f"{program.name}: one step", list(plan.meshes)
     overview = draw(planned, measured, title=title, names=names, width=WINDOW)
     detailed = draw(planned, measured, title=title, names=names)
+    collectives = compiled.collectives()
     report: dict[str, Any] = {
         "program": program.name,
         "schedule": lowered.schedule.name,
@@ -157,7 +158,7 @@ def run_program(
         "peak_bytes_per_device": {m: a.peak for m, a in compiled.memory_analysis().items()},
         # What plain jax.jit has used before hides what is less.
         "measured_peak_bytes_per_device": {m: most if most > before[m] else None for m, most in after.items()},
-        "collectives": placement_report.collectives_data(compiled.collectives()),
+        "collectives": placement_report.collectives_data(collectives),
         "steps": program.steps,
         "losses": result["losses"],
         "losses_plain": reference["losses"],
@@ -187,7 +188,7 @@ def run_program(
         print_losses(report)
         console().print(_tables(report))
         told = placement_report.as_text(held, why, file, returning=False)
-        say(told + placement_report.collectives_text(compiled.collectives()))
+        say(told + placement_report.collectives_text(collectives))
     _say_what_returns(plan, returning, [leaf.name for leaf in lowered.traced.inputs], report["returning_bytes"])
     written = ", ".join(name for name in files if "/" not in name)
     say(f"wrote {out}/: {written}, passes/ ({len(snapshots.texts)})")
