@@ -37,6 +37,11 @@ def run(fn: Callable[..., Any], *args: Any, names: Any = None, **options: Any) -
     return mt.jit(fn, config, **options).lower(*args).compile()
 
 
+def elsewhere() -> None:
+    there = jax.device_put(ONES, NamedSharding(meshes()["m1"], PartitionSpec()))
+    run(layers, ONES, ONES)(there, ONES)
+
+
 def names_of_a_typo() -> None:
     run(layers, ONES, ONES, names={"layer0": "m0", "lay1": "m1"})
 
@@ -231,6 +236,7 @@ CAUSES: dict[str, Callable[..., None]] = {
     "other-types": other_shape,
     "unhashable-static-argument": unhashable_static,
     "lost-changes": lost_changes,
+    "argument-on-another-mesh": elsewhere,
     "no-layer-selected": equinox_selects_nothing,
     "checkpoint-of-another-model": checkpoint_of_another_model,
     "checkpoint-exists": checkpoint_exists,

@@ -13,6 +13,7 @@ from mpmd_trace.api.lowered import Lowered
 from mpmd_trace.api.program import Program
 from mpmd_trace.api.request import device_memory
 from mpmd_trace.diagnostics.messages import MpmdError
+from mpmd_trace.frontend.trace import Traced
 from mpmd_trace.ir.ops import Module
 from mpmd_trace.ir.text import parse
 from mpmd_trace.passes.compile_options import OUR_OPTIONS
@@ -75,7 +76,7 @@ def plan_program(
         actions = FragmentActions()
         lowered = program.jitted().lower_lazily(*program.args, hooks=[actions])
         check_plannable(lowered)
-        counts = _that_divide(counts, batch_rows(lowered.traced.jaxpr), asked.microbatches)
+        counts = _that_divide(counts, lowered.traced, asked.microbatches)
         _ = lowered.partitioned
         shown.update(task, completed=1)
         one_more = compiling(shown)
@@ -196,11 +197,18 @@ def _numbers(text: str) -> list[int]:
     return attribute
 
 
-def _that_divide(counts: Sequence[int], rows: Sequence[int], text: str) -> list[int]:
-    """Return the numbers of microbatches that the batch can be cut into; says which others there were."""
+def _that_divide(counts: Sequence[int], traced: Traced, text: str) -> list[int]:
+    """Return the numbers of microbatches that the batch can be cut into; says which others there were.
+
+    Rows of a microbatch that its devices do not divide are left out, too, since each device would compute all of them.
+    """
+    rows, split = batch_rows(traced.jaxpr), traced.split_rows
     fit = [n for n in counts if not rows or any(size % n == 0 for size in rows)]
+    fit = [n for n in fit if all(one.rows % (n * one.devices) == 0 for one in split)]
     others = ", ".join(str(n) for n in counts if n not in fit)
     batch = f"the batch has {' or '.join(map(str, rows))} rows"
+    if split:
+        batch += f", split over {' or '.join(str(n) for n in sorted({one.devices for one in split}))} devices"
     if counts and not fit:
         raise CallError(f"--microbatches is '{text}', but {batch}; a number of microbatches divides them")
     if others:

@@ -305,3 +305,37 @@ def test_numbers_of_microbatches_divide_the_batch(command: Command) -> None:
     assert {option["microbatches"] for option in [found["best"], *found["alternatives"]]} == {2, 4}
     result = command(TINY, "--microbatches", "3,5")
     assert result.status == 2 and "--microbatches is '3,5', but the batch has 8 rows" in result.err
+
+
+SPLIT_ROWS = """
+import jax, jax.numpy as jnp, numpy as np, mpmd_trace
+from jax.sharding import Mesh, NamedSharding, PartitionSpec
+
+devices = np.array(jax.devices()[:4]).reshape(2, 2)
+meshes = {f"m{i}": Mesh(row, ("data",)) for i, row in enumerate(devices)}
+
+
+def loss(ws, x):
+    for i, w in enumerate(ws):
+        x = mpmd_trace.named_computation(lambda w, x: jnp.tanh(x @ w), name=f"layer{i}")(w, x)
+    return jnp.mean(x**2)
+
+
+def step(ws, x):
+    return mpmd_trace.value_and_grad(loss, microbatches=2)(ws, x)
+
+
+config = mpmd_trace.make_config(meshes, {"layer0": "m0", "layer1": "m1"}, pipeline_schedule="1F1B")
+rows = NamedSharding(meshes["m0"], PartitionSpec("data"))
+program = mpmd_trace.Program(step, ([jnp.eye(4)] * 2, jnp.ones((8, 4))), config, in_shardings=(None, rows))
+"""
+
+
+def test_rows_of_microbatches_divide_among_the_devices(command: Command, tmp_path: Path) -> None:
+    file = tmp_path / "sharded.py"
+    file.write_text(SPLIT_ROWS)
+    result = command(str(file), "--microbatches", "2,4,8", "--json")
+    assert "not tried: 8 microbatches, since the batch has 8 rows, split over 2 devices" in result.err
+    found = json.loads(result.out)
+    assert {option["microbatches"] for option in [found["best"], *found["alternatives"]]} == {2, 4}
+    assert command(str(file), "--microbatches", "8").status == 2

@@ -30,7 +30,7 @@ from mpmd_trace.frontend.remat import Site
 from mpmd_trace.frontend.rewrite import Rewriter
 from mpmd_trace.frontend.shardings import Meshes
 from mpmd_trace.frontend.stacked.arrays import Signature, Stacks, split
-from mpmd_trace.frontend.uneven_rows import uneven_rows
+from mpmd_trace.frontend.uneven_rows import SplitRows, split_rows, uneven_rows
 from mpmd_trace.ir.assignment import Assignment
 from mpmd_trace.ir.collector import paused_collector
 from mpmd_trace.jax_compat import lowering, tracing
@@ -97,6 +97,8 @@ class Traced:
     results_on: Callable[[str], tuple[_Specs, tuple[str | None, ...]]] | None = None
     #: How arrays of the user are in pieces here; None where all are whole.
     stacks: Stacks | None = None
+    #: The arguments whose rows are sharded and cut into microbatches.
+    split_rows: tuple[SplitRows, ...] = ()
 
     @property
     def signature(self) -> Signature:
@@ -353,7 +355,8 @@ def trace(
     in_specs, out_specs, bad = specs(Meshes(m.shape for m in meshes))
     if bad:
         rewrite(True)  # raises them with all others
-    for text in uneven_rows(closed, given.leaves, arg_shardings.known(in_shardings, given.in_tree, kept)):
+    sharded_rows = split_rows(closed, given.leaves, arg_shardings.known(in_shardings, given.in_tree, kept))
+    for text in uneven_rows(sharded_rows):
         warn(text, place_of(fn))
     returned = returned_arguments(closed)
     in_specs = arg_shardings.staying(in_specs, kept, only_returned(closed), leaves, meshes)
@@ -376,6 +379,7 @@ def trace(
         rewrite=functools.cache(rewrite),
         results_on=results_on,
         stacks=None if pieces is None else pieces.stacks,
+        split_rows=sharded_rows,
     )
     if rewrites:
         _ = traced.rewritten

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterator, Sequence
-from typing import Any
+from typing import Any, NamedTuple
 
 from jax.sharding import NamedSharding
 
@@ -13,23 +13,30 @@ from mpmd_trace.frontend.scope import tag_of
 from mpmd_trace.jax_compat import tracing
 
 
-def uneven_rows(closed: tracing.Closed, leaves: Sequence[Leaf], shardings: Sequence[NamedSharding | None]) -> list[str]:
-    """Find batches cut into microbatches of so many rows that the devices along their first axis do not divide them.
+class SplitRows(NamedTuple):
+    """An argument whose rows are sharded over devices, and are cut into microbatches."""
 
-    XLA then gathers the rows, and each of these devices computes all of them.
+    name: str
+    rows: int
+    microbatches: int
+    devices: int
+    axes: Any
+
+
+def split_rows(
+    closed: tracing.Closed, leaves: Sequence[Leaf], shardings: Sequence[NamedSharding | None]
+) -> tuple[SplitRows, ...]:
+    """Find the arguments whose rows are sharded and cut into microbatches.
 
     Args:
         closed: the traced program.
         leaves: its arguments.
         shardings: of each argument, as far as it is known.
-
-    Returns:
-        What to say: one text for the arrays with the same rows, microbatches and devices.
     """
     jaxpr = tracing.opened(closed)
     sliced = {v for eqn in jaxpr.eqns for v in _sliced(eqn)}
     places = {v: i for i, v in enumerate(jaxpr.invars)}
-    names: dict[tuple[int, int, int, Any], dict[str, None]] = {}
+    result = []
     for eqn in jaxpr.eqns:
         if eqn.primitive.name != "reshape" or eqn.outvars[0] not in sliced or tracing.is_literal(eqn.invars[0]):
             continue
@@ -40,8 +47,21 @@ def uneven_rows(closed: tracing.Closed, leaves: Sequence[Leaf], shardings: Seque
         if place is None or sharding is None or not is_cut:
             continue
         devices = whole[0] // sharding.shard_shape(whole)[0]
-        if cut[1] % devices:
-            names.setdefault((whole[0], cut[0], devices, sharding.spec[0]), {})[leaves[place].name] = None
+        if devices > 1:
+            result.append(SplitRows(leaves[place].name, whole[0], cut[0], devices, sharding.spec[0]))
+    return tuple(result)
+
+
+def uneven_rows(split: Sequence[SplitRows]) -> list[str]:
+    """Return what to say of microbatches whose rows the devices do not divide: one text for those that are alike.
+
+    XLA then gathers the rows, and each of these devices computes all of them.
+    """
+    names: dict[tuple[int, int, int, Any], dict[str, None]] = {}
+    for name, *what in split:
+        rows, count, devices, axes = what
+        if rows // count % devices:
+            names.setdefault((rows, count, devices, axes), {})[name] = None
     return [_text(", ".join(arrays), *what) for what, arrays in names.items()]
 
 
