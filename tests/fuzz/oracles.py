@@ -27,7 +27,7 @@ from oracle import evaluate
 #: What we refuse on purpose although `jax.jit` takes it, and where that is documented.
 REFUSALS = (
     # docs/schedules.md: a schedule has its own stages on each mesh, and asks for some number of microbatches.
-    r"schedule '[\w-]+' (puts \d+ stages on mesh|has the stages)",
+    r"schedule '[\w-]+' (puts \d+ stages on mesh|has the stages|has stages on all)",
     r"pipeline_schedule='auto' finds no schedule for these stages",
     r"\(the program has \d+ meshes, \d+ microbatches, \d+ stages on mesh",
     r"; got \d+ meshes and \d+ microbatches\. Change the number of microbatches, or choose another pipeline_schedule",
