@@ -46,7 +46,7 @@ from mpmd_trace.schedules import ScheduleWarning
 from mpmd_trace.scheduling.auto import AutoSchedule, program_costs, rank_schedules
 from mpmd_trace.scheduling.choose_schedule import PROGRAM_ORDER, ScheduleChoice, choose_schedule, settle
 from mpmd_trace.scheduling.fragments import Fragments, fragments_of
-from mpmd_trace.scheduling.stage_costs import has_several_loops
+from mpmd_trace.scheduling.stage_costs import may_have_several_loops
 from mpmd_trace.scheduling.user_rules import (
     MERGE,
     SCHEDULE,
@@ -252,7 +252,7 @@ class PartitionedProgram(ConfiguredProgram):
         importing = functools.cache(self.imported)
         best = settle(self.schedule, importing, self.config.options, overlaps=self._overlaps)
         auto = self.schedule.auto
-        if not has_several_loops(importing("no")) or auto is None or auto.memory_limit is not None:
+        if not may_have_several_loops(importing("no")) or auto is None or auto.memory_limit is not None:
             return best
         with contextlib.suppress(MpmdError):
             if self._is_followed(self.config, best):

@@ -138,9 +138,14 @@ def stage_costs(module: Module) -> StageCosts | None:
     )
 
 
-def has_several_loops(module: Module) -> bool:
-    """Return whether a module after the import phase has several loops over microbatches on a mesh."""
+def may_have_several_loops(module: Module) -> bool:
+    """Return whether a module after the import phase has several loops over microbatches on a mesh.
+
+    Loops of one microbatch cannot be told from each other, so there may be several of those.
+    """
     units, _, _ = _units(module) or ({}, {}, {})
+    if units and not any(u.counter for u in units.values()):
+        return True
     loops = LoopNumbers()
     return any(loops.of(u.mesh, None if u.transpose else op.props.get("origin"), u.counter) for op, u in units.items())
 
