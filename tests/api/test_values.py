@@ -401,6 +401,8 @@ def test_large_arrays_of_other_programs_are_warned_of_once() -> None:
     with warnings.catch_warnings():
         warnings.simplefilter("error")
         second(first(jnp.ones((1024, 256))))
+        (placed,) = mpmd_trace.place(second.lower(large).compile(), large)
+        assert_same(second(placed), 4 * np.ones((1024, 256), np.float32))
 
 
 def test_tangents_of_integers() -> None:
