@@ -43,20 +43,20 @@ def test_a_good_table() -> None:
 def test_missing_weight_gradient() -> None:
     code, row, column, text = only_problem(table("0F0 0I0 0W0", "1F0 1I0"))
     assert (code, row, column) == ("missing", 1, 1)
-    assert text == "row 1, column 1 (1I0): weight-gradient 1W0 of stage 1, microbatch 0 is missing"
+    assert text == "mesh 1, action 2 (1I0): weight-gradient 1W0 of stage 1, microbatch 0 is missing"
 
 
 def test_missing_forward_and_backward() -> None:
     problems = check(table("0F0 0B0 0F1 0B1", "1F0 1B0 1B1"))
-    assert [str(p) for p in problems] == ["row 1, column 2 (1B1): forward 1F1 of stage 1, microbatch 1 is missing"]
+    assert [str(p) for p in problems] == ["mesh 1, action 3 (1B1): forward 1F1 of stage 1, microbatch 1 is missing"]
     problems = check(table("0F0 0B0 0F1", "1F0 1B0 1F1 1B1"))
-    assert [str(p) for p in problems] == ["row 0: backward of stage 0, microbatch 1 is missing: neither 0B1 nor 0I1"]
+    assert [str(p) for p in problems] == ["mesh 0: backward of stage 0, microbatch 1 is missing: neither 0B1 nor 0I1"]
 
 
 def test_duplicate() -> None:
     code, row, column, text = only_problem(table("0F0 0B0 0F0", "1F0 1B0"))
     assert (code, row, column) == ("duplicate", 0, 2)
-    assert "runs a second time; the first is at column 0" in text and "remove one of them" in text
+    assert "runs a second time; the first is action 1" in text and "remove one of them" in text
 
 
 def test_full_backward_beside_its_halves() -> None:
@@ -68,7 +68,7 @@ def test_full_backward_beside_its_halves() -> None:
 def test_order_within_a_stage() -> None:
     problems = check(table("0F0 0W0 0I0"))
     assert (problems[0].code, problems[0].row, problems[0].column) == ("order", 0, 1)
-    assert "weight-gradient of stage 0, microbatch 0 runs before its input-gradient 0I0, which is at column 2" in str(
+    assert "weight-gradient of stage 0, microbatch 0 runs before its input-gradient 0I0, which is action 3" in str(
         problems[0]
     )
 
@@ -78,7 +78,7 @@ def test_wrong_mesh_and_wrong_numbers() -> None:
     schedule = table("0F0 1B0 0B0", "1F0", placement=placement)
     code, row, column, text = only_problem(schedule)
     assert (code, row, column) == ("placement", 0, 1)
-    assert "stage 1 lives on mesh 1, not on mesh 0" in text and "move the action to row 1" in text
+    assert "stage 1 lives on mesh 1, not on mesh 0" in text and "move the action to mesh 1" in text
     problems = check(table("0F0 0B0 0F3", "1F0 1B0 5F0", placement=placement, microbatches=1))
     assert [(p.code, p.row, p.column) for p in problems] == [("range", 0, 2), ("range", 1, 2)]
     assert "microbatch 3 does not run through stage 0; its microbatches are 0 to 0" in str(problems[0])

@@ -75,8 +75,8 @@ def test_csv(tmp_path: Path) -> None:
         assert check(loaded) == []
     text = "# a comment\n0F0, ,0B0\n1F0,1B0,\n"
     assert load_csv(text).texts() == [["0F0", "0B0"], ["1F0", "1B0"]]
-    with pytest.raises(ScheduleError, match=r"row 1, column 1: cannot read action '1Q0'"):
-        load_csv("0F0,0B0\n1F0,1Q0\n")
+    with pytest.raises(ScheduleError, match=r"^line 3, column 3: cannot read action '1Q0'"):
+        load_csv("# as editors count\n0F0,,0B0\n1F0,,1Q0\n")
     with pytest.raises(ScheduleError, match="cannot read the comment '# only: 0-1'"):
         load_csv("# only: 0-1\n0F0\n1F0\n")
     with pytest.raises(ScheduleError, match="cannot read schedule table"):
@@ -136,7 +136,7 @@ def test_what_is_no_schedule_or_number() -> None:
         get_schedule("1f1b", "4", 4)  # type: ignore[arg-type]
     with pytest.raises(ScheduleError, match="got 3"):
         get_schedule(3, 4, 4)  # type: ignore[arg-type]
-    with pytest.raises(ScheduleError, match="row 0, column 1: 7 is not an action"):
+    with pytest.raises(ScheduleError, match="mesh 0, action 2: 7 is not an action"):
         from_orders([["0F0", 7]])  # type: ignore[list-item]
     with pytest.raises(ScheduleError, match="unknown measure 'steps'"):
         search(meshes=2, microbatches=2, measure="steps")  # type: ignore[arg-type]

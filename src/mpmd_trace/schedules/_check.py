@@ -137,7 +137,7 @@ def _ranges(schedule: Schedule) -> Iterator[Problem]:
             yield Problem("range", message, row, column, str(action))
         elif mesh_of[stage] != row:
             message = f"stage {stage} lives on mesh {mesh_of[stage]}, not on mesh {row}"
-            yield Problem("placement", message, row, column, str(action), f"move the action to row {mesh_of[stage]}")
+            yield Problem("placement", message, row, column, str(action), f"move the action to mesh {mesh_of[stage]}")
         elif action.kind == "O":
             if m >= 0:
                 yield Problem("range", "an optimizer action has no microbatch", row, column, str(action))
@@ -161,7 +161,7 @@ def _unique(schedule: Schedule) -> tuple[_Seen, list[Problem]]:
             message = f"{KIND_NAMES[action.kind]} of stage {action.stage}"
             if action.microbatch >= 0:
                 message += f", microbatch {action.microbatch}"
-            message += f" runs a second time; the first is at column {before[1]}"
+            message += f" runs a second time; the first is action {before[1] + 1}"
             problem = Problem("duplicate", message, row, column, str(action), "remove one of them")
             if problem not in problems[-1:]:
                 problems.append(problem)
@@ -213,7 +213,7 @@ def _within_stage(seen: _Seen) -> list[Problem]:
         if place > at:
             message = (
                 f"{KIND_NAMES[kind]} of stage {stage}, microbatch {m} runs before its "
-                f"{KIND_NAMES[earlier]} {stage}{earlier}{m}, which is at column {place[1]}"
+                f"{KIND_NAMES[earlier]} {stage}{earlier}{m}, which is action {place[1] + 1}"
             )
             problems.append(Problem("order", message, *at, f"{stage}{kind}{m}"))
     return sorted(problems, key=lambda p: (p.row, p.column))

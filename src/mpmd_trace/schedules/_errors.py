@@ -11,7 +11,8 @@ class Problem:
     """One mistake in a schedule, and the action it is about.
 
     `row` is the mesh and `column` the position in the mesh's list, both counted from 0; they are
-    -1 where the mistake has no single place. `code` is one of `range`, `placement`, `duplicate`,
+    -1 where the mistake has no single place. Text names meshes by these numbers, as everywhere, and
+    counts actions from 1. `code` is one of `range`, `placement`, `duplicate`,
     `missing`, `order`, `fused`, `graph`, `deadlock`, `blocking`, `memory`, `text`.
     """
 
@@ -23,9 +24,9 @@ class Problem:
     hint: str = ""
 
     def __str__(self) -> str:
-        column = f", column {self.column}" if self.column >= 0 else ""
+        place = f", action {self.column + 1}" if self.column >= 0 else ""
         action = f" ({self.action})" if self.action else ""
-        where = f"row {self.row}{column}{action}: " if self.row >= 0 else ""
+        where = f"mesh {self.row}{place}{action}: " if self.row >= 0 else ""
         hint = f" ({self.hint})" if self.hint else ""
         return f"{where}{self.message}{hint}"
 

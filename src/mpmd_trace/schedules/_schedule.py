@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import csv
-import io
 import re
 from collections.abc import Collection, Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
@@ -305,12 +304,24 @@ def load_csv(
         name = name or path.stem
     else:
         text = source
-    lines = [line for line in text.splitlines() if not line.lstrip().startswith("#")]
-    rows = [[cell.strip() for cell in row if cell.strip()] for row in csv.reader(io.StringIO("\n".join(lines)))]
+    rows = [
+        [_cell(cell.strip(), line, n) for n, cell in enumerate(next(csv.reader([row]), ()), 1) if cell.strip()]
+        for line, row in enumerate(text.splitlines(), 1)
+        if not row.lstrip().startswith("#")
+    ]
     while rows and not rows[-1]:
         rows.pop()
     schedule = from_orders(rows, name=name or "csv", placement=placement, microbatches=microbatches, graph=graph)
     return _with_comments(schedule, text, graph is None)
+
+
+def _cell(text: str, line: int, column: int) -> Step:
+    """Return the action in a cell of a table, whose lines and columns count from 1, as in editors."""
+    try:
+        return parse_action(text)
+    except ScheduleError as error:
+        (problem,) = error.problems
+        raise ScheduleError.of("text", f"line {line}, column {column}: {problem}") from None
 
 
 def _with_comments(schedule: Schedule, text: str, graph_too: bool) -> Schedule:
