@@ -296,6 +296,12 @@ def test_a_donated_array_given_twice(donate: int | tuple[int, ...]) -> None:
     error = error_of(lambda: jitted(nowhere, nowhere))
     assert f"argument 1 (b) is the same array as argument 0 (a), and {name} is donated" in str(error)
     assert not nowhere.is_deleted()
+    # A whole model that is given twice is one error, not one for each array.
+    many = mpmd_trace.jit(lambda a, b: jax.tree.map(jnp.add, a, b), config({}), donate_argnums=donate)
+    model = [jnp.full(2, float(i)) for i in range(4)]
+    error = error_of(lambda: many(model, list(model)))
+    assert "argument 4 (b[0]) is the same array as argument 0 (a[0]), and" in str(error)
+    assert "donated, and 3 more arrays are given twice; pass a copy" in str(error)
     # Numbers of the host are copied anyway.
     assert jnp.allclose(jitted(batch(), batch())[0], 2 * batch())
 

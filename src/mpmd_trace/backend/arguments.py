@@ -276,6 +276,7 @@ class ArgumentChecker:
         """
         donated = self.plan.donated
         firsts: dict[Any, int] = {}
+        pairs = []
         if len({id(x) for x in args}) == len(args):
             keys = self._shared_buffers(given, args)
         else:
@@ -285,11 +286,10 @@ class ArgumentChecker:
             if first != i and (i in donated or first in donated):
                 gone = i if i in donated else first
                 what = "is the same array as" if given[i] is given[first] else "shares its buffer with"
-                problems.append(
-                    f"{self.name(i)} {what} {self.name(first)}, and "
-                    f"{self.name(gone)} is donated; pass a copy (jnp.copy) or do not donate it"
-                )
-        if problems:
+                pairs.append(f"{self.name(i)} {what} {self.name(first)}, and {self.name(gone)} is donated")
+        if pairs:  # a copy of a whole model has as many as the model has arrays, all alike
+            more = f", and {len(pairs) - 1} more arrays are given twice" if len(pairs) > 1 else ""
+            problems.append(f"{pairs[0]}{more}; pass a copy (jnp.copy) or do not donate it")
             self._seen = [None] * len(self.specs)
 
     def _shared_buffers(self, given: Sequence[Any], args: Sequence[Any]) -> dict[int, int]:
