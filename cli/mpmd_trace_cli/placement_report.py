@@ -46,7 +46,7 @@ def as_text(report: PlacementReport, why: Mapping[int, str], file: str, *, retur
     if report.misplaced:
         lines, said = [], ""
         for one in report.misplaced:
-            used = f"named code uses it on {', '.join(one.used_on)}"
+            used = f"is used on {', '.join(one.used_on)}"
             if one.of:
                 used = f"{one.of}, whose state it is, on {one.used_on[0]}"
             line = f"  {one.name} ({one.bytes:,} bytes) is on {one.mesh}, and {used}"

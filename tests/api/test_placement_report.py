@@ -14,8 +14,15 @@ from jax.sharding import AbstractMesh, Mesh
 
 import mpmd_trace as mt
 from mpmd_trace.api.lowered import placement_warnings
-from mpmd_trace.backend.placement_report import MeshMemory, PlacementReport, ReplacedOnOtherMesh, Traffic
+from mpmd_trace.backend.placement_report import (
+    MeshMemory,
+    MisplacedParam,
+    PlacementReport,
+    ReplacedOnOtherMesh,
+    Traffic,
+)
 from mpmd_trace.passes.compile_options import OUR_OPTIONS
+from mpmd_trace.report.placement_reasons import reasons
 
 NAMES = {"layer0": "first", "layer1": "first", "layer2": "second", "layer3": "second"}
 #: Bytes of a weight (16 x 16 float32), and of the activations of a microbatch (4 x 16).
@@ -146,6 +153,36 @@ def test_a_parameter_away_from_its_use() -> None:
     found = report_of(step, [array(16, 16)] * 4, array(8, 4, 16), config=same)
     assert found.misplaced == (one,) and found.returning == ()
     assert found.bytes == 2 * 8 * 2 * ROWS + 2 * 2 * WEIGHT, "there, and its update back"
+
+
+def test_a_tied_embedding_is_not_misplaced_on_the_mesh_of_its_last_use() -> None:
+    """Code without a name looks up rows of it on the first mesh, and multiplies by it on the second."""
+
+    def tied(params: Any, tokens: Any) -> Any:
+        x = params["table"][tokens]
+        for i, w in enumerate(params["layers"]):
+            x = mt.named_computation(lambda w, x: jnp.tanh(x @ w), name=f"layer{i}")(w, x)
+        return jnp.mean(jax.nn.logsumexp(x @ params["table"].T, axis=-1))
+
+    def step(params: Any, tokens: Any) -> Any:
+        return jax.tree.map(lambda w, g: w - 0.1 * g, params, gradients(tied, params, tokens))
+
+    params = {"table": array(8, 16), "layers": [array(16, 16)] * 4}
+    for mesh in ("first", "second"):
+        where = config(input_mesh_assignment=({"table": mesh, "layers": None}, None), gather="step")
+        apart = where.with_options(**dict.fromkeys(OUR_OPTIONS, False))
+        found = report_of(step, params, array(4, 4, dtype=jnp.int32), config=apart)
+        assert found.roles["params['table']"] == "parameters" and found.causes["parameters"] == (1, WEIGHT)
+        assert found.misplaced == ()
+
+
+def test_reasons_name_uses_without_the_steps_between() -> None:
+    lowered = mt.jit(train, config()).lower([array(16, 16)] * 4, array(8, 4, 16))
+    one = MisplacedParam("weights[0]", 0, 2 * WEIGHT, "second", ("first",))
+    text = reasons(dataclasses.replace(lowered.placement_report(), misplaced=(one,)), lowered)[0]
+    rule, use = text.split("; needed (")
+    assert rule.startswith('it is used on mesh "first"') and use.endswith(") on first")
+    assert "test_placement_report.py:" in use and " -> " not in text
 
 
 def test_a_parameter_that_leaves_on_another_mesh() -> None:

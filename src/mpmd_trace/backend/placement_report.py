@@ -92,7 +92,7 @@ class Traffic:
 
 @dataclasses.dataclass(frozen=True)
 class MisplacedParam:
-    """A parameter that is not on a mesh whose named code uses it; `bytes` are those of the array on its devices.
+    """A parameter that is not on a mesh where a step uses it; `bytes` are those of the array on its devices.
 
     Or the state of a parameter `of` that name, which is on another mesh than that one.
     """
@@ -220,8 +220,9 @@ class _Reader:
         #: The meshes on which forwards read each argument (or a cast of it), and whether one did that without its
         #: update, which reads it as well: that may be part of a forward and backward.
         self.forward: dict[int, dict[str, bool]] = {s: {} for s in plan.arguments}
-        #: The arguments that backwards read without their update, and code without a name for computations with one.
-        self.also_read: set[int] = set()
+        #: The meshes on which backwards read an argument without its update, or code without a name does that for
+        #: computations with one.
+        self.also_read: dict[int, set[str]] = collections.defaultdict(set)
         self.replaced = _replaced(plan, trains=any(_phases(run) >= {"B"} for run in plan.runs))
         self._follow()
         self.roles = self._roles()
@@ -248,9 +249,9 @@ class _Reader:
                         sure = own == {"F"} or self._new(argument) not in made
                         meshes[instruction.mesh] = meshes.get(instruction.mesh, False) or sure
                 if not is_forward and (own or not made.isdisjoint(for_named)):
-                    self.also_read |= {
-                        a for s in instruction.inputs for a in fresh.get(s, ()) if self._new(a) not in made
-                    }
+                    for a in itertools.chain.from_iterable(fresh.get(s, ()) for s in instruction.inputs):
+                        if self._new(a) not in made:
+                            self.also_read[a].add(instruction.mesh)
                 all_fresh = not own and all(fresh.get(s) for s in instruction.inputs)
                 phases = own or frozenset().union(*set(map(self.phases.__getitem__, instruction.inputs)))
                 self.maker.update(dict.fromkeys(instruction.outputs, instruction))
@@ -312,7 +313,7 @@ class _Reader:
                 used, of = ((slots[parameter].mesh,), slots[parameter].name) if is_of else ((), "")
             elif self.roles[slot] != "parameters":
                 continue
-            if used and here not in used:
+            if used and here not in used and here not in self.also_read.get(slot, ()):
                 result.append(MisplacedParam(slots[slot].name, number, self.plan.bytes_of([slot]), here, used, of))
         return sorted(result, key=lambda a: -a.bytes)
 

@@ -4,11 +4,15 @@ from __future__ import annotations
 
 from mpmd_trace.api.partitioned import PartitionedProgram
 from mpmd_trace.backend.placement_report import PlacementReport
+from mpmd_trace.diagnostics.brief import from_here
+from mpmd_trace.diagnostics.messages import shortened
 from mpmd_trace.passes.partition import partition_as
 from mpmd_trace.report.explain import BeforePlacement, explain, rules_of
 
 #: So many values get a reason; those of the others are mostly the same.
 MOST_REASONS = 8
+#: So many uses are named in a reason.
+MOST_USES = 3
 
 
 def reasons(held: PlacementReport, lowered: PartitionedProgram) -> dict[int, str]:
@@ -26,6 +30,6 @@ def reasons(held: PlacementReport, lowered: PartitionedProgram) -> dict[int, str
     result = {}
     for one in held.misplaced[:MOST_REASONS]:
         (where,) = explain(ready.module, f"input {one.number}", **rules_of(request)).placements
-        chains = [f"{' -> '.join(chain.steps)} on {chain.mesh}" for chain in where.needed]
-        result[one.number] = "; ".join([where.rule, *chains])
+        uses = [f"{chain.steps[-1]} on {chain.mesh}" for chain in where.needed]  # `explain` has all the steps
+        result[one.number] = from_here("; ".join([where.rule, *map(str.strip, shortened(uses, MOST_USES))]))
     return result
