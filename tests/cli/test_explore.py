@@ -11,11 +11,16 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
+import jax
+import jax.numpy as jnp
 import pytest
 from commands import Command, runner
 from explorer_walk import CHROMIUM, Walker, browser, walk
+from jax.sharding import AbstractMesh
 
+import mpmd_trace
 from mpmd_trace.report.explorer import pages
+from mpmd_trace.report.timeline import FragmentActions
 from mpmd_trace.schedules import Costs, ScheduleWarning, get_schedule, simulate
 from mpmd_trace_cli.explore import explore
 from mpmd_trace_cli.inspect import dump_program
@@ -267,6 +272,26 @@ def test_what_a_fragment_and_a_run_tell(folder: Path, walker: Walker) -> None:
     whole = walker.page.evaluate(f"{plan_of} simulated(plan, {{}}).makespan; }}")
     assert all(sum(one.values()) == pytest.approx(whole) for one in spent)
     assert not walker.told, walker.told
+
+
+@in_browser
+def test_memory_of_donated_arrays_is_counted_once(walker: Walker) -> None:
+    """What an update donates becomes its result, as in the peak of the plan: a weight and its gradient."""
+
+    def step(w: jax.Array, x: jax.Array) -> jax.Array:
+        update = mpmd_trace.named_computation(lambda w, g: w - 0.1 * g, name="update")
+        return update(w, jax.grad(mpmd_trace.named_computation(lambda w, x: jnp.sum(jnp.tanh(x @ w)), name="f"))(w, x))
+
+    config = mpmd_trace.make_config({"m": AbstractMesh((1,), ("x",))}, {"f": "m", "update": "m"})
+    args = jax.ShapeDtypeStruct((64, 64), jnp.float32), jax.ShapeDtypeStruct((8, 64), jnp.float32)
+    actions = FragmentActions()
+    for donated in ((), (0,)):
+        plan = mpmd_trace.jit(step, config, donate_argnums=donated).lower(*args, hooks=[actions]).estimated.plan
+        shown = pages._plan(plan, actions)
+        found = walker.page.evaluate(
+            "plan => memory(plan, simulate(plan, plan.programs.map(() => 1), 1, 0, 1)).map((one) => one.peak)", shown
+        )
+        assert found == list(plan.live_bytes().values()), plan
 
 
 @in_browser

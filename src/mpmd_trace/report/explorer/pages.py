@@ -144,7 +144,8 @@ def _plan(plan: Plan, actions: FragmentActions) -> dict[str, Any]:
             what = ["T", meshes.index(instruction.source), meshes.index(instruction.target), size, instruction.label]
         else:
             continue
-        rows.append([*what, list(instruction.inputs), list(instruction.outputs)])
+        donated = [[instruction.inputs[k] for k in instruction.donated]] if isinstance(instruction, Run) else []
+        rows.append([*what, list(instruction.inputs), list(instruction.outputs), *donated])
     return {
         "meshes": meshes,
         "instructions": rows,

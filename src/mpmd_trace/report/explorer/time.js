@@ -19,12 +19,12 @@ function simulate(plan, cost, speed, latency, bandwidth) {
   }));
 }
 
-// Of each mesh the bytes that a device holds over time, and the most of it.
+// Of each mesh the bytes that a device holds over time, and the most of it.  What a run donates becomes its results.
 function memory(plan, found) {
   const last = new Map(), born = new Map(plan.arguments.map((s) => [s, 0])), kept = new Set([...plan.results, ...plan.arguments.filter((s) => !plan.donated.includes(s))]);
   plan.instructions.forEach((one, at) => {
     const [inputs, outputs] = slots(one), e = found.times.get(at);
-    for (const s of inputs) last.set(s, Math.max(last.get(s) ?? 0, e.end));
+    for (const s of inputs) last.set(s, Math.max(last.get(s) ?? 0, one[8]?.includes(s) ? e.start : e.end));
     for (const s of outputs) born.set(s, e.start);
   });
   const events = plan.meshes.map(() => []);
@@ -34,7 +34,7 @@ function memory(plan, found) {
     if (!kept.has(slot)) events[mesh].push([Math.max(last.get(slot) ?? start, start), -size]);
   }
   return events.map((changes) => {
-    changes.sort((a, b) => a[0] - b[0] || b[1] - a[1]);
+    changes.sort((a, b) => a[0] - b[0] || a[1] - b[1]); // what ends is gone before what begins
     const held = d3.cumsum(changes, ([, size]) => size);
     return { line: changes.map(([t], k) => [t, held[k]]), peak: d3.max(held) ?? 0 };
   });
