@@ -12,6 +12,7 @@ from mpmd_trace.backend.placement_report import CAUSES, PlacementReport
 from mpmd_trace.diagnostics.messages import shortened
 from mpmd_trace.diagnostics.tables import Table
 from mpmd_trace.diagnostics.tables import as_text as as_tables
+from mpmd_trace.passes.hoisting.hoist_invariants import TOO_LITTLE
 from mpmd_trace.passes.memory.remarks import MEMORY
 from mpmd_trace.report.placement_reasons import MOST_REASONS
 
@@ -99,8 +100,12 @@ def remarks_data(lowered: PartitionedProgram) -> dict[str, Any]:
 
 
 def remarks_text(lowered: PartitionedProgram) -> str:
-    """Return the remarks as lists."""
+    """Return the remarks as lists, without those on values that are too small to be worth a program."""
     heads = {"once_per_step": "the same in all microbatches"}
-    lists = ((heads.get(name, name), texts) for name, texts in remarks_data(lowered).items() if texts)
-    listed = ([f"{name}:", *shortened([f"  {text}" for text in texts]), ""] for name, texts in lists)
-    return "".join(map("\n".join, listed))
+    told = ""
+    for name, texts in remarks_data(lowered).items():
+        lines = shortened([f"  {text}" for text in texts if not text.endswith(TOO_LITTLE)])
+        if small := sum(text.endswith(TOO_LITTLE) for text in texts):
+            lines.append(f"  small values computed in each microbatch: {small} (--json lists them)")
+        told += "\n".join([f"{heads.get(name, name)}:", *lines, ""]) if texts else ""
+    return told

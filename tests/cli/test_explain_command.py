@@ -94,6 +94,22 @@ def test_what_is_done_once_per_step(tmp_path: pathlib.Path, capsys: pytest.Captu
     assert found["meshes"][1]["hoisted"] == 64 and len(found["once_per_step"]) == 4 and not found["memory"]
 
 
+def test_small_values_of_each_microbatch_are_counted_alone(
+    tmp_path: pathlib.Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    source = tmp_path / "small.py"
+    cast = "lambda ws, x: tiny.loss([w.astype(jnp.bfloat16) for w in ws], x.astype(jnp.bfloat16)).astype(jnp.float32)"
+    wide = SHARDED.partition("places =")[0].replace("(tiny.loss)", f"({cast})")
+    args = "[jnp.ones((32, 32))] * 2, jnp.ones((2, 4, 32))"
+    source.write_text(f"{wide}program = mpmd_trace.Program(step, ({args}), base.config)\n")
+    status, out, err = run(capsys, str(source))
+    assert status == 0, err
+    status, listed, _ = run(capsys, str(source), "--json")
+    small = [text for text in json.loads(listed)["once_per_step"] if "less than launching a program" in text]
+    assert small and "less than launching a program" not in out
+    assert f"\n  small values computed in each microbatch: {len(small)} (--json lists them)\n" in out
+
+
 def test_what_takes_less_memory(tmp_path: pathlib.Path, capsys: pytest.CaptureFixture[str]) -> None:
     source = tmp_path / "remat.py"
     changed = "base.config.with_options(remat='auto', device_memory=10**6)"

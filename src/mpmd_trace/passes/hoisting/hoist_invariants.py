@@ -37,6 +37,9 @@ from mpmd_trace.passes.sharding.edges import (
 )
 from mpmd_trace.passes.sharding.reduced_program import is_plain_fragment, reducible
 
+#: How remarks end on what is too small to be computed once.
+TOO_LITTLE = "it saves less than launching a program costs"
+
 
 @dataclasses.dataclass(frozen=True)
 class HoistInvariants(FunctionPass):
@@ -148,7 +151,7 @@ def _tell(choice: HoistChoice, mesh: str, room: float, function: FuncOp, diagnos
     for listed, why in (
         (choice.kept, None),
         (choice.too_large, f"stays with the microbatches: of the limit {max(room, 0):,.0f} bytes are left"),
-        (choice.too_little, "stays with the microbatches: it saves less than launching a program costs"),
+        (choice.too_little, f"stays with the microbatches: {TOO_LITTLE}"),
         (choice.each_time, "stays with the microbatches, as gather asks for"),
     ):
         for one in listed:
