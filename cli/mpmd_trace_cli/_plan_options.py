@@ -16,7 +16,9 @@ class PlanOptions:
         bool,
         typer.Option("--measure", help="Measure the program's executables instead of using XLA's operation counts."),
     ] = False
-    microbatches: Annotated[str, typer.Option(help="Numbers of microbatches to try: 4,8,16.")] = ""
+    microbatches: Annotated[
+        str, typer.Option(help="Numbers of microbatches to try: 4,8,16. Default: that of the program.")
+    ] = ""
     memory_limit: Annotated[float | None, typer.Option(help="Memory limit of a device in MiB.")] = None
     tflops: Annotated[float | None, typer.Option(help="A device's speed in TFLOP/s.")] = None
     gbytes: Annotated[float | None, typer.Option(help="A device's memory bandwidth in GB/s.")] = None

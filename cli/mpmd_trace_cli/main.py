@@ -45,7 +45,8 @@ EXAMPLES: dict[str, tuple[tuple[str, str], ...]] = {
     "show": (("show model.py --stage plan", "the list of programs and transfers of a step"),),
     "compare": (("compare model.py", "needs jaxlib 0.12 or newer"),),
     "plan": (
-        ("plan model.py", "stages, microbatches and schedule"),
+        ("plan model.py", "stages and schedule for the microbatches that there are"),
+        ("plan model.py --microbatches 4,8,16", "for each of these numbers, and which is best"),
         ("plan model.py --measure --memory-limit 8000", "from measured times, with at most 8000 MiB on a device"),
     ),
     "check": (
@@ -291,7 +292,7 @@ def compare(
 def plan(
     file: File, options: PlanOptions, settings: Settings = None, target: Target = None, json: Json = False
 ) -> None:
-    """Find the best stages, number of microbatches and schedule, from the program's own costs."""
+    """Find the best stages and schedule from the program's own costs, for each of the --microbatches."""
     from mpmd_trace_cli.plan import plan_program  # late: needs jax
 
     plan_program(file, options, settings or [], target, as_json=json)

@@ -1,4 +1,4 @@
-"""`mpmd-trace plan`: the best stages, microbatches and schedule for a program, beside the alternatives."""
+"""`mpmd-trace plan`: the best stages and schedule for a program, beside the alternatives."""
 
 from __future__ import annotations
 
@@ -151,6 +151,13 @@ def plan_program(
     data(as_text(plan, options, now, asked.rows, asked.save))
     told = placement_report.as_text(held, why, file) + placement_report.collectives_text(collectives)
     say(told + placement_report.remarks_text(compiled.lowered))
+    now_in = plan.stages.microbatches
+    if (
+        not counts
+        and now_in > 1
+        and (other := _dividing([n for n in (now_in // 2, 2 * now_in) if n > 1], lowered.traced))
+    ):
+        say(f"{now_in} microbatches, as in the program; --microbatches {','.join(map(str, other))} tries other numbers")
     if isinstance(plan.layer_values, str):
         say(f"other stages are not tried: {plan.layer_values}")
     if plan.unit != "ms":
@@ -202,9 +209,7 @@ def _that_divide(counts: Sequence[int], traced: Traced, text: str) -> list[int]:
 
     Rows of a microbatch that its devices do not divide are left out, too, since each device would compute all of them.
     """
-    rows, split = batch_rows(traced.jaxpr), traced.split_rows
-    fit = [n for n in counts if not rows or any(size % n == 0 for size in rows)]
-    fit = [n for n in fit if all(one.rows % (n * one.devices) == 0 for one in split)]
+    fit, rows, split = _dividing(counts, traced), batch_rows(traced.jaxpr), traced.split_rows
     others = ", ".join(str(n) for n in counts if n not in fit)
     batch = f"the batch has {' or '.join(map(str, rows))} rows"
     if split:
@@ -214,6 +219,13 @@ def _that_divide(counts: Sequence[int], traced: Traced, text: str) -> list[int]:
     if others:
         say(f"not tried: {others} microbatches, since {batch}")
     return fit
+
+
+def _dividing(counts: Sequence[int], traced: Traced) -> list[int]:
+    """Return the numbers that the rows of the batch, and those of each device, can be divided by."""
+    rows = batch_rows(traced.jaxpr)
+    fit = [n for n in counts if not rows or any(size % n == 0 for size in rows)]
+    return [n for n in fit if all(one.rows % (n * one.devices) == 0 for one in traced.split_rows)]
 
 
 def _mode(text: str | None) -> Any:

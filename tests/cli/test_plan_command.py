@@ -303,6 +303,9 @@ def test_numbers_of_microbatches_divide_the_batch(command: Command) -> None:
     assert result.status == 0 and "not tried: 3 microbatches, since the batch has 8 rows" in result.err
     found = json.loads(result.out)
     assert {option["microbatches"] for option in [found["best"], *found["alternatives"]]} == {2, 4}
+    assert "tries other numbers" not in result.err
+    result = command(TINY)
+    assert result.status == 0 and "2 microbatches, as in the program; --microbatches 4 tries other" in result.err
     result = command(TINY, "--microbatches", "3,5")
     assert result.status == 2 and "--microbatches is '3,5', but the batch has 8 rows" in result.err
 
