@@ -139,6 +139,9 @@ BY_LAYER = {
     "window": lambda a: lax.reduce_window(a, 0.0, lax.add, (2, 2), (1, 1), "SAME"),
     "convolved": lambda a: convolved(a, jnp.ones((2, 3, 3))),
     "convolved with": lambda a: convolved(jnp.ones((4, 3)), jnp.stack([a, 2 * a])),
+    "convolved by channel": lambda a: lax.conv_general_dilated(
+        a[None], jnp.ones((2, 1, 3)), (1,), "SAME", dimension_numbers=("NWC", "WIO", "NWC"), feature_group_count=3
+    )[0],
     "convolved by layer": lambda a: convolved(a, jnp.stack([a, 2 * a])),
     "gradient of convolved": lambda a: jax.grad(lambda a: jnp.sum(convolved(a, jnp.stack([a, 2 * a])) ** 3))(a),
     "scan": lambda a: lax.scan(lambda c, x: (c + x, c * x), a[0], a)[1],

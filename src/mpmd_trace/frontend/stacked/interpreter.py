@@ -22,7 +22,7 @@ from mpmd_trace.frontend.errors import warn
 from mpmd_trace.frontend.jaxpr_queries import REMAT
 from mpmd_trace.frontend.scope import is_computation, tag_of
 from mpmd_trace.frontend.stacked.analysis import Cut, Cuts, Rows, bodies, rows
-from mpmd_trace.frontend.stacked.links import GROUPS, PAIRWISE, REDUCTIONS, Link, contracted, cut_axis, linked
+from mpmd_trace.frontend.stacked.links import PAIRWISE, REDUCTIONS, Link, contracted, cut_axis, groups_along, linked
 from mpmd_trace.frontend.stacked.values import (
     Form,
     Pieces,
@@ -174,8 +174,7 @@ class _Interpreter:
             return self._on_wholes(eqn, args)
         one, form = fit[0]
         parts = tuple(Fraction(b, atoms[one].aval.shape[form.axis]) for b in form.bounds)
-        counts = [eqn.params.get(name, 1) for name in GROUPS]
-        if any(part * count % 1 for count in counts if count > 1 for part in parts):
+        if any(part * count % 1 for count in groups_along(eqn, link[-1]).values() for part in parts):
             return self._on_wholes(eqn, args)
         wanted = [None if axis is None else rows(Cut(axis, parts), v.aval) for axis, v in zip(link, atoms, strict=True)]
         if any(wanted_axis is None and axis is not None for wanted_axis, axis in zip(wanted, link, strict=True)):

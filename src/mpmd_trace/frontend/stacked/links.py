@@ -162,14 +162,22 @@ def _has_window(params: dict[str, Any], axis: int) -> bool:
 
 
 #: Parameters of a convolution that say how many convolutions it is.
-GROUPS = ("feature_group_count", "batch_group_count")
+_GROUPS = ("feature_group_count", "batch_group_count")
+
+
+def groups_along(eqn: Equation, axis: int | None) -> dict[str, int]:
+    """Return how many groups of a convolution an axis of its result consists of, by parameter; rows are in none."""
+    params = eqn.params
+    if eqn.primitive.name != "conv_general_dilated" or axis != params["dimension_numbers"].out_spec[1]:
+        return {}
+    return {name: params[name] for name in _GROUPS if params[name] > 1}
 
 
 def _convolution_links(params: dict[str, Any]) -> Iterator[Link]:
     """Axes of the rows, of the kernels, and of groups, as which `jax.vmap` writes a batch of convolutions."""
     numbers = params["dimension_numbers"]
     (rows, features), kernels, (results, channels) = numbers.lhs_spec[:2], numbers.rhs_spec[0], numbers.out_spec[:2]
-    feature_groups, row_groups = (params[name] for name in GROUPS)
+    feature_groups, row_groups = (params[name] for name in _GROUPS)
     if row_groups > 1:
         yield rows, kernels, channels
         return

@@ -11,7 +11,7 @@ import jax.numpy as jnp
 from jax import lax
 
 from mpmd_trace.frontend.stacked.analysis import Rows
-from mpmd_trace.frontend.stacked.links import GROUPS
+from mpmd_trace.frontend.stacked.links import groups_along
 from mpmd_trace.jax_compat import tracing
 from mpmd_trace.jax_compat.tracing import Equation
 
@@ -148,9 +148,8 @@ def one_piece(eqn: Equation, args: list[Any], axis: int, start: int, size: int) 
             whole = zip(params["slice_sizes"], eqn.invars[0].aval.shape, args[0].shape, strict=True)
             params["slice_sizes"] = tuple(own if size == length else size for size, length, own in whole)
         case "conv_general_dilated":
-            for groups in GROUPS:
-                if axis == params["dimension_numbers"].out_spec[1]:  # not rows
-                    params[groups] = max(params[groups] * size // eqn.outvars[0].aval.shape[axis], 1)
+            for groups, count in groups_along(eqn, axis).items():
+                params[groups] = count * size // eqn.outvars[0].aval.shape[axis]
         case "slice":
             limits = list(params["limit_indices"])
             limits[axis] = args[0].shape[axis]
