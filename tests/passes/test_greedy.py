@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 from mpmd_trace.ir.core import Op
-from mpmd_trace.ir.ops import make_transfer
+from mpmd_trace.ir.ops import FragmentOp, make_transfer
+from mpmd_trace.ir.text import parse
 from mpmd_trace.passes.greedy import Rewriter, apply_greedily
-from util import run
+from util import PRELUDE, run
 
 TEXT = """
 func.func @main(%p: !A, %q: !A) -> (!B, !B) attributes {topology = #topo} {
@@ -106,3 +107,20 @@ func.func @main(%p: tensor<4xf32>) -> tensor<4xf32> attributes {topology = #topo
     names = [op.name.rpartition(".")[2] for op in module.main.body]
     assert names == ["constant", "constant", "add", "add", "add", "return"]
     assert "2.0" in module.main.body.ops[0].props["value"].text
+
+
+def test_a_body_that_two_fragments_have_is_cleaned_in_both() -> None:
+    fragment = """mpmd.fragment<mesh="alpha", origin=["f"]> (%p) (%x: tensor<4xf32>) {
+        %c = stablehlo.constant dense<1.0> : tensor<4xf32>
+        %d = stablehlo.constant dense<1.0> : tensor<4xf32>
+        %unused = stablehlo.negate %x : tensor<4xf32>
+        %s = stablehlo.add %c, %d : tensor<4xf32>
+        mpmd.return %s : tensor<4xf32>
+      } : (!A) -> !A"""
+    text = "func.func @main(%p: !A) -> (!A, !A) attributes {topology = #topo} {\n"
+    main = parse(f"{PRELUDE}{text} %0 = {fragment}\n %1 = {fragment}\n return %0, %1 : !A, !A\n}}").main
+    first, second = (op for op in main.body if isinstance(op, FragmentOp))
+    second.body = first.body
+    apply_greedily(main, [], unique_constants=True)
+    assert first.body is second.body
+    assert [op.name for op in first.body.block] == ["stablehlo.constant", "stablehlo.add", "mpmd.return"]

@@ -146,6 +146,12 @@ def test_bodies_of_fragments() -> None:
     )
 
 
+def test_a_fragment_that_nothing_uses_goes() -> None:
+    fragment = FRAGMENTS[FRAGMENTS.index("mpmd.fragment") : FRAGMENTS.index("          return")]
+    module = run(FRAGMENTS.replace("          return", f"          %unused = {fragment}          return"), PASS)
+    assert len([op for op in module.main.body if isinstance(op, FragmentOp)]) == 1
+
+
 def test_operands_without_elements() -> None:
     """They are constants also where the result has elements; so nothing depends on the argument."""
     check(

@@ -48,13 +48,18 @@ def test_the_same_as_mlir() -> None:
 
 
 def test_attributes_refer_to_functions_too() -> None:
+    """Those of the op's own and others."""
     text = """
         func.func @main(%a: tensor<4xf32>) -> tensor<4xf32> {
           %0 = stablehlo.custom_call @foo(%a) {called_computations = [@reducer]}
               : (tensor<4xf32>) -> tensor<4xf32>
-          return %0 : tensor<4xf32>
+          %1 = stablehlo.negate %0 {note = @noted} : tensor<4xf32>
+          return %1 : tensor<4xf32>
         }
         func.func private @reducer(%a: tensor<f32>) -> tensor<f32> {
+          return %a : tensor<f32>
+        }
+        func.func private @noted(%a: tensor<f32>) -> tensor<f32> {
           return %a : tensor<f32>
         }
         """

@@ -49,6 +49,20 @@ def test_equal_results_and_equal_operands() -> None:
     assert text == str(parse(PRELUDE + program(after, "%0, %0")))
 
 
+def test_equal_operands_alone() -> None:
+    before = """
+      %0 = mpmd.fragment<mesh="alpha", origin=["f"]> (%p, %p) (%x: tensor<4xf32>, %y: tensor<4xf32>) {
+        %s = stablehlo.add %x, %y : tensor<4xf32>
+        mpmd.return %s : tensor<4xf32>
+      } : (!A, !A) -> !A"""
+    after = """
+      %0 = mpmd.fragment<mesh="alpha", origin=["f"]> (%p) (%x: tensor<4xf32>) {
+        %s = stablehlo.add %x, %x : tensor<4xf32>
+        mpmd.return %s : tensor<4xf32>
+      } : (!A) -> !A"""
+    check(program(before, "%0", "!A"), True, program(after, "%0", "!A"))
+
+
 def test_forwarded_arguments_and_unused_results() -> None:
     before = """
       %0:3 = mpmd.fragment<mesh="alpha", origin=["f"]> (%p, %q) (%x: tensor<4xf32>, %y: tensor<4xf32>) {
