@@ -207,6 +207,14 @@ def host_arrays_again() -> None:
         step(large, large)
 
 
+def arrays_of_another_program() -> None:
+    def double(w: Any) -> Any:
+        return mt.named_computation(lambda w: 2 * w, name="layer")(w)
+
+    first, second = (mt.jit(double, mt.make_config(meshes(), {"layer": mesh})) for mesh in ("m0", "m1"))
+    second(first(np.ones((1024, 1024), np.float32)))
+
+
 def launched_alone(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("MPMD_TRACE_LAUNCHED", "1")
     monkeypatch.setenv("JAX_NUM_PROCESSES", "2")
@@ -247,6 +255,7 @@ CAUSES: dict[str, Callable[..., None]] = {
     "one-microbatch": one_microbatch,
     "uneven-rows": rows_that_do_not_divide,
     "host-arrays-copied-again": host_arrays_again,
+    "arrays-of-another-program": arrays_of_another_program,
     "launch-without-initialize": launched_alone,
 }
 

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import functools
+
 import equinox as eqx
 import jax
 import jax.numpy as jnp
@@ -104,6 +106,7 @@ def test_they_print_in_a_line():
     jitted = mt.jit(step, found)
     lowered = jitted.lower(*ARGS, scale=jnp.float32(2))
     assert repr(jitted) == "<mpmd_trace.jit of step over m0, m1>"
+    assert repr(mt.jit(functools.partial(step, scale=2), found)) == repr(jitted)
     assert repr(lowered) == "<mpmd_trace Lowered: step, 4 arrays in, 4 out; m0, m1; program order>"
     assert repr(lowered.compile()).startswith("<mpmd_trace Compiled: step, 4 arrays in, 4 out; ")
     program = mt.Program(step, (*ARGS, 1.0), found, name="mine", steps=2)

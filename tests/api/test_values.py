@@ -403,6 +403,10 @@ def test_large_arrays_of_other_programs_are_warned_of_once() -> None:
         second(first(jnp.ones((1024, 256))))
         (placed,) = mpmd_trace.place(second.lower(large).compile(), large)
         assert_same(second(placed), 4 * np.ones((1024, 256), np.float32))
+    host = np.ones((1024, 256), np.float32)
+    with pytest.warns(mpmd_trace.MpmdWarning, match="1,048,576 bytes of host arrays come again"):
+        for _ in range(3):  # of which there is a warning of its own
+            second(host)
 
 
 def test_tangents_of_integers() -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 from typing import Any
 
 import jax
@@ -232,18 +233,23 @@ def test_batches_that_cannot_be_filled_up_are_errors(batch, multiple, text):
         mt.pad_rows(batch, multiple)
 
 
+@pytest.mark.parametrize("generator", ["threefry2x32", "rbg"])
 @pytest.mark.parametrize("new", [jax.random.key, jax.random.PRNGKey])
-def test_a_key_that_all_microbatches_share_is_a_warning(new: Any) -> None:
+def test_a_key_that_all_microbatches_share_is_a_warning(
+    new: Any, generator: str, request: pytest.FixtureRequest
+) -> None:
     def loss(weights, x, key):
         return jnp.mean((x + jax.random.normal(key)) @ weights["a"])
 
+    request.addfinalizer(functools.partial(jax.config.update, "jax_default_prng_impl", "threefry2x32"))
+    jax.config.update("jax_default_prng_impl", generator)
     key = new(0)
-    with pytest.warns(mt.MpmdWarning, match="draw the same random numbers from key. key_argnum names"):
+    with pytest.warns(mt.MpmdWarning, match=r"numbers from key(, if this uint32.* key)?\. key_argnum names"):
         mt.value_and_grad(loss, microbatches=2)(WEIGHTS, X, key=key)
     with pytest.warns(mt.MpmdWarning, match="draw the same random numbers from key"):
         mt.value_and_grad(loss, microbatches=2, batch_argnums=1)(WEIGHTS, X, key)
     mt.value_and_grad(loss, microbatches=2, key_argnum=2)(WEIGHTS, X, key)
-    with pytest.raises(mt.MpmdError, match=r"key is a PRNG key, which is not cut into microbatches\. key_argnum=2"):
+    with pytest.raises(mt.MpmdError, match=r"key \w.* a PRNG key, which is not cut into microbatches\. key_argnum=2"):
         mt.value_and_grad(loss, microbatches=2)(WEIGHTS, X, key)
     keys = jax.random.split(key, len(X))  # of each row: with old keys a uint32[rows, 2]
     mt.value_and_grad(lambda w, x, keys: loss(w, x, keys[0]), microbatches=2)(WEIGHTS, X, keys)

@@ -33,6 +33,17 @@ def test_values_lie_where_the_axis_says() -> None:
         assert texts[value][1] - y == pytest.approx(4)
 
 
+def test_close_losses_have_different_numbers_at_the_axis() -> None:
+    [wide, _], texts = drawn([2.302585, 2.302582, 2.30258], [2.302585])
+    for (_, y), value in zip(wide, ("2.302585", "2.302582", "2.30258"), strict=True):
+        assert texts[value][1] - y == pytest.approx(4)
+
+
+def test_title_and_legend_do_not_overlap() -> None:
+    _, texts = drawn([1.0], [1.0])
+    assert texts["a < b"][1] + 14 < texts["curve 0"][1] == texts["curve 1"][1]
+
+
 @pytest.mark.parametrize("bad", [math.nan, math.inf, -math.inf])
 def test_what_is_not_finite_is_a_gap(bad: float) -> None:
     lines, _ = drawn([4.0, 3.0, bad, 2.0, bad, 1.0, 1.0])

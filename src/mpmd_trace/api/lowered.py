@@ -23,7 +23,7 @@ from mpmd_trace.backend.load import LoadedProgram, load
 from mpmd_trace.backend.placement_report import PlacementReport, Traffic, placement_report
 from mpmd_trace.config import Config
 from mpmd_trace.diagnostics.internal import explains_internal_errors
-from mpmd_trace.diagnostics.messages import MpmdError, shortened
+from mpmd_trace.diagnostics.messages import MpmdError, listed, shortened
 from mpmd_trace.diagnostics.progress import LOG, stage, without_bar
 from mpmd_trace.diagnostics.tables import as_html
 from mpmd_trace.frontend.errors import callers_place, problem, raise_problems, recorded_warnings, warn
@@ -200,7 +200,7 @@ def _warn_of_donations(program: LoadedProgram, traced: Traced) -> None:
     if names:
         warn(
             f"no program of {traced.name} reuses the memory of these donated arguments, which is freed after the step: "
-            + ", ".join(shortened(names))
+            + listed(names, 8)
         )
 
 

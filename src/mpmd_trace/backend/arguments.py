@@ -10,7 +10,7 @@ import jax
 import numpy as np
 
 from mpmd_trace.backend.plan import Plan
-from mpmd_trace.diagnostics.messages import Diagnostic, MpmdError, shortened
+from mpmd_trace.diagnostics.messages import Diagnostic, MpmdError, listed
 from mpmd_trace.jax_compat.layouts import full_format, layout_of, put, same_layout
 from mpmd_trace.jax_compat.runtime import ArrayImpl
 
@@ -65,8 +65,10 @@ class ArgumentChecker:
         #: For each argument that was copied to its mesh: the array that it was copied from, the copy when that array
         #: came twice (it stays as long as the array), and how often it came in a row.
         self._kept: dict[int, tuple[weakref.ref[Any], jax.Array | None, int]] = {}
-        #: Called once, when host arrays that come again and again are copied in every call, or those of other programs.
+        #: Called once, when host arrays that come again and again are copied in every call.
         self.warn_of_copies: Callable[[str], None] | None = None
+        #: Called once, when arrays that another program left elsewhere are moved.
+        self.warn_of_moves: Callable[[str], None] | None = None
         #: How the caller can move argument `{index}`.
         self.remedy = "move it with jax.device_put(x, program.input_shardings[{index}])"
 
@@ -106,7 +108,7 @@ class ArgumentChecker:
             self._check_donated_twice(args, result, problems)
         if problems:
             raise (TracedArgument if traced else MpmdError)([Diagnostic("error", p) for p in problems])
-        if moved and self.warn_of_copies is not None:
+        if moved and self.warn_of_moves is not None:
             self._warn_of_moves([i for i in moved if id(args[i].sharding) not in self.ours])
         return result
 
@@ -226,10 +228,10 @@ class ArgumentChecker:
     def _warn_of_moves(self, moved: Sequence[int]) -> None:
         """Warn of arrays that another program left elsewhere (of those of this program, compiling warns)."""
         bytes_ = sum(self.plan.slots[i].bytes for i in moved)
-        if bytes_ < _COSTLY or self.warn_of_copies is None:
+        if bytes_ < _COSTLY or self.warn_of_moves is None:
             return
-        names = ", ".join(shortened([self.name(i) for i in moved], 3))
-        say, self.warn_of_copies = self.warn_of_copies, None
+        names = listed([self.name(i) for i in moved], 3)
+        say, self.warn_of_moves = self.warn_of_moves, None
         say(
             f"{bytes_:,} bytes of arguments are where another program has them, and are moved to the meshes where this "
             f"one takes them: {names}. If they do not change, move them once and pass what that returns: "
@@ -243,7 +245,7 @@ class ArgumentChecker:
         bytes_ = sum(self.plan.slots[i].bytes for i in repeated)
         if bytes_ < _COSTLY or self.warn_of_copies is None:
             return
-        names = ", ".join(shortened([self.name(i) for i in repeated], 3))
+        names = listed([self.name(i) for i in repeated], 3)
         say, self.warn_of_copies = self.warn_of_copies, None
         say(
             f"{bytes_:,} bytes of host arrays come again in every call, and are copied to their meshes each time: "

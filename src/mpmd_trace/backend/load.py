@@ -164,8 +164,8 @@ class LoadedProgram:
         self._checker.remedy = remedy
 
     def warn_of_copies(self, warn: Callable[[str], None]) -> None:
-        """Call `warn` once if host arrays are copied again in every call."""
-        self._checker.warn_of_copies = warn
+        """Call `warn` once if host arrays are copied in every call, and once if arrays of other programs are moved."""
+        self._checker.warn_of_copies = self._checker.warn_of_moves = warn
 
     def accept_misplaced_results(self, ours: dict[int, Any], *, within_mesh: bool) -> None:
         """Take results as arguments from any mesh: our own, and those of the other programs that share `ours`.

@@ -86,3 +86,8 @@ class MpmdWarning(UserWarning):
 def shortened(lines: Sequence[str], most: int = 8) -> list[str]:
     """Return the lines of a list in a message, or the first ones and how many there are besides."""
     return [*lines[:most], *([f"  and {len(lines) - most} more"] if len(lines) > most else [])]
+
+
+def listed(words: Sequence[str], most: int) -> str:
+    """Return words in a sentence, or the first ones and how many there are besides."""
+    return ", ".join(words[:most]) + (f" and {len(words) - most} more" if len(words) > most else "")

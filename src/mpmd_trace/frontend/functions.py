@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
+import functools
 import inspect
 from collections.abc import Callable, Iterable
 from typing import Any
 
 
 def name_of(fn: Callable[..., Any]) -> str:
-    """Return the name of a function, or of the type of a callable object."""
+    """Return the name of a function, under `functools.partial` as in JAX, or of the type of a callable object."""
+    while isinstance(fn, functools.partial):
+        fn = fn.func
     return str(getattr(fn, "__name__", type(fn).__name__))
 
 

@@ -225,8 +225,9 @@ def cut_batch(args: Sequence[Any], positions: Sequence[int], count: int, fn: Cal
         for path, leaf in jax.tree_util.tree_leaves_with_path(args[position]):
             shape = jnp.shape(leaf) if is_array(leaf) else ()
             if (not shape and is_key(leaf)) or (is_key_data(leaf) and len(lengths) > 1):
+                verb = "is" if is_key(leaf) else "has the type of"
                 raise mistake(
-                    f"{name}{jax.tree_util.keystr(path)} is a PRNG key, which is not cut into microbatches. "
+                    f"{name}{jax.tree_util.keystr(path)} {verb} a PRNG key, which is not cut into microbatches. "
                     f"key_argnum={position} gives each microbatch a key of its own; keys for each row, "
                     "jax.random.split(key, rows), are part of the batch, and rows draw the same numbers whatever the "
                     "number of microbatches."
@@ -358,9 +359,10 @@ def _warn_of_shared_keys(args: Sequence[Any], kwargs: Any, at: _Positions, fn: C
     others = {names[i] if i < len(names) else f"argument {i}": x for i, x in enumerate(args) if i not in known}
     for name, value in {**others, **kwargs}.items():
         if (is_key(value) and not value.shape) or is_key_data(value):
+            condition = "" if is_key(value) else f", if this {value.dtype}{list(value.shape)} is a PRNG key"
             warn(
-                f"all microbatches draw the same random numbers from {name}. key_argnum names a positional argument "
-                "of which each microbatch gets a key of its own"
+                f"all microbatches draw the same random numbers from {name}{condition}. key_argnum names a positional "
+                "argument of which each microbatch gets a key of its own"
             )
 
 

@@ -12,7 +12,7 @@ from typing import Any
 
 import jax
 
-from mpmd_trace.diagnostics.messages import MpmdError
+from mpmd_trace.diagnostics.messages import MpmdError, listed
 from mpmd_trace.frontend.arguments import path_name
 from mpmd_trace.frontend.errors import FrontendError, place_of, problem
 from mpmd_trace.frontend.functions import labels, name_of
@@ -46,11 +46,10 @@ def explained(
     fields = [field for name, value in named.items() for field in numbers_in_modules(name, value)]
     if not fields:
         return None
-    more = f" and {len(fields) - 3} more" if len(fields) > 3 else ""
     first = str(error).split("\n", 1)[0]
     message = (
         f"{name_of(fn)} cannot be traced: {type(error).__name__}: {first} Equinox modules in its arguments have fields "
-        f"that are Python numbers ({', '.join(fields[:3])}{more}), and mpmd_trace.jit makes arrays of them, like "
+        f"that are Python numbers ({listed(fields, 3)}), and mpmd_trace.jit makes arrays of them, like "
         "jax.jit. Use mpmd_trace.filter_jit (filter_jit=True in a Program), which leaves them as they are."
     )
     return FrontendError([problem(message, place_of(fn))])

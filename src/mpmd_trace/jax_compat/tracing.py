@@ -107,7 +107,8 @@ def is_key_data(value: Any) -> bool:
     """Return whether an array has the type of what `jax.random.PRNGKey` returns: uint32[2], or another length."""
     if getattr(value, "dtype", None) != np.uint32 or getattr(value, "ndim", 0) != 1:
         return False
-    return bool(value.shape == jax.eval_shape(jax.random.PRNGKey, 0).shape)
+    # A new function: JAX remembers the shape of an old one for the generator that was the default then.
+    return bool(value.shape == jax.eval_shape(lambda: jax.random.PRNGKey(0)).shape)
 
 
 def key_implementation(aval: Aval) -> str:
@@ -338,6 +339,7 @@ def _plain(described: str) -> str:
         re.sub(r"with (\d+) child(ren)?", r"of length \1", text)
         .replace("pytree leaf", "an array")
         .replace("StaticLeaf with ", "the static value ")
+        .replace("StaticLeaf", "a static value")
     )
 
 

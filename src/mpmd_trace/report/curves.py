@@ -9,7 +9,7 @@ from collections.abc import Mapping, Sequence
 from mpmd_trace.schedules._picture import GRID, INK, PALE, Line, Picture, Shape, Text, tick_of, to_svg
 
 WIDTH, HEIGHT = 691.0, 403.0
-LEFT, RIGHT, TOP, BOTTOM = 72.0, 16.0, 48.0, 52.0
+LEFT, RIGHT, TOP, BOTTOM = 72.0, 16.0, 64.0, 52.0
 #: The first line is wide, so that equal curves are both visible.
 STYLES = (("#bed0e1", 8.0), ("#222222", 2.0))
 
@@ -22,6 +22,7 @@ def curves_svg(curves: Mapping[str, Sequence[float]], *, title: str) -> str:
     tick = tick_of((high - low) / 6 or abs(high) / 10 or 0.1)
     first, last = math.floor(low / tick), math.ceil(high / tick)
     last += first == last
+    digits = min(8, max(6, 1 + math.floor(math.log10(max(-first, last)))))
     width, height = WIDTH - LEFT - RIGHT, HEIGHT - TOP - BOTTOM
 
     def x(step: int) -> float:
@@ -30,10 +31,10 @@ def curves_svg(curves: Mapping[str, Sequence[float]], *, title: str) -> str:
     def y(value: float) -> float:
         return TOP + height * (last - value / tick) / (last - first)
 
-    shapes: list[Shape] = [Text(LEFT + width / 2, 24, title, 14, INK, "middle", True)]
+    shapes: list[Shape] = [Text(LEFT + width / 2, 20, title, 14, INK, "middle", True)]
     for n in range(first, last + 1):
         shapes.append(Line(((LEFT, y(n * tick)), (LEFT + width, y(n * tick))), GRID))
-        shapes.append(Text(LEFT - 8, y(n * tick) + 4, f"{n * tick:.6g}", 12, PALE, "end"))
+        shapes.append(Text(LEFT - 8, y(n * tick) + 4, f"{n * tick:.{digits}g}", 12, PALE, "end"))
     every = max(1, round(tick_of(steps / 10)))
     for step in range(every, steps + 1, every) if steps > 1 else [1]:
         shapes.append(Line(((x(step), TOP), (x(step), TOP + height + 4)), GRID))
@@ -49,7 +50,7 @@ def curves_svg(curves: Mapping[str, Sequence[float]], *, title: str) -> str:
                 if len(line) == 1:
                     line = [(line[0][0] + by, line[0][1]) for by in (-wide / 2, wide / 2)]
                 shapes.append(Line(tuple(line), stroke, wide))
-        above = 14.0 + 18 * n
-        shapes.append(Line(((WIDTH - 220, above), (WIDTH - 192, above)), stroke, wide))
-        shapes.append(Text(WIDTH - 184, above + 4, name, 12, INK))
+        left = LEFT + width / 2 * n
+        shapes.append(Line(((left, 38), (left + 28, 38)), stroke, wide))
+        shapes.append(Text(left + 36, 42, name, 12, INK))
     return to_svg(Picture(WIDTH, HEIGHT, tuple(shapes)))

@@ -109,7 +109,7 @@ def to_svg(picture: Picture) -> str:
             points = " ".join(f"{_n(x)},{_n(y)}" for x, y in shape.points)
             out.append(
                 f'<polyline points="{points}" fill="{shape.fill or "none"}" '
-                f'stroke="{shape.stroke}" stroke-width="{_n(shape.width)}"/>'
+                f'stroke="{shape.stroke}" stroke-width="{_n(shape.width)}" stroke-linejoin="round"/>'
             )
     out.append("</svg>")
     return "\n".join(out) + "\n"

@@ -30,7 +30,7 @@ from mpmd_trace.api.filter_jit import is_dynamic
 from mpmd_trace.api.placing import abstract
 from mpmd_trace.backend.stacked import Pieces, PiecesType
 from mpmd_trace.diagnostics.internal import explains_internal_errors
-from mpmd_trace.diagnostics.messages import Diagnostic, MpmdError
+from mpmd_trace.diagnostics.messages import Diagnostic, MpmdError, listed
 from mpmd_trace.frontend.errors import warn
 from mpmd_trace.jax_compat.layouts import elsewhere, put
 from mpmd_trace.jax_compat.tracing import is_key, key_implementation
@@ -94,8 +94,7 @@ def restore(
     dots = functools.partial(in_dots, known={jax.tree_util.keystr(p): dotted(p) for p, _ in flat})
     shown = dots if is_own else str
     problems = missing([*map(shown, used)], map(shown, source), path, named=bool(names))
-    more = f" and {len(unused) - 3} more" if len(unused) > 3 else ""
-    also = f"{path} also has {', '.join(map(shown, unused[:3]))}{more}, which nothing here takes"
+    also = f"{path} also has {listed([*map(shown, unused)], 3)}, which nothing here takes"
     if is_own and unused and not problems:
         problems.append(rf'{also}; restore(..., names={{r"(.*)": r"\1"}}) leaves it there')
     for name, rule in rules.items():
