@@ -169,6 +169,8 @@ def test_another_number_than_that_compiled_for() -> None:
         step.lower(jnp.ones(3), 2).compile()(jnp.ones(3), 3)
     compiled = step.lower(jnp.ones(3), jnp.asarray(2)).compile()
     assert_same(compiled(jnp.ones(3), jnp.asarray(3)), 3 * jnp.sin(jnp.ones(3)))
+    with pytest.raises(MpmdError, match="argument 1: an array, not a static value"):
+        compiled(jnp.ones(3), 3)
 
 
 def test_saving_keys_small_types_and_overwriting(tmp_path: Path) -> None:
