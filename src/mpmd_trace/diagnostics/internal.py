@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import functools
 import importlib.metadata
 import os
@@ -119,7 +120,7 @@ def _hide_in_notebooks(error: BaseException) -> None:
         return
     for frame, _ in traceback.walk_tb(error.__traceback__):
         file = frame.f_code.co_filename
-        if is_ours(file) or _is_jax(file):
+        if is_ours(file) or _is_jax(file) or file == contextlib.__file__:  # a decorator of both
             frame.f_locals["__tracebackhide__"] = True
 
 
