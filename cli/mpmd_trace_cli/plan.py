@@ -215,7 +215,8 @@ def _that_divide(counts: Sequence[int], traced: Traced, text: str) -> list[int]:
     if split:
         batch += f", split over {' or '.join(str(n) for n in sorted({one.devices for one in split}))} devices"
     if counts and not fit:
-        raise CallError(f"--microbatches is '{text}', but {batch}; a number of microbatches divides them")
+        of = "rows of each device" if split else "rows"
+        raise CallError(f"--microbatches is '{text}', but {batch}; choose a number that divides the {of}")
     if others:
         say(f"not tried: {others} microbatches, since {batch}")
     return fit

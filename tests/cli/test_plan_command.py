@@ -339,6 +339,7 @@ def test_rows_of_microbatches_divide_among_the_devices(command: Command, tmp_pat
     file.write_text(SPLIT_ROWS)
     result = command(str(file), "--microbatches", "2,4,8", "--json")
     assert "not tried: 8 microbatches, since the batch has 8 rows, split over 2 devices" in result.err
+    assert "choose a number that divides the rows of each device" in command(str(file), "--microbatches", "8").err
     found = json.loads(result.out)
     assert {option["microbatches"] for option in [found["best"], *found["alternatives"]]} == {2, 4}
     assert command(str(file), "--microbatches", "8").status == 2
