@@ -81,7 +81,7 @@ TRIALS: dict[str, Trial] = {
         lambda: mt.value_and_grad(loss, microbatches=4)(WEIGHTS, X),
         [lambda: mt.value_and_grad(loss, microbatches=3)(WEIGHTS, X), padded],
     ),
-    "is a PRNG key, which is not cut": (
+    "a PRNG key, which is not cut": (
         lambda: drawing(jax.random.key(0)),
         [
             lambda: drawing(jax.random.key(0), key_argnum=2),
