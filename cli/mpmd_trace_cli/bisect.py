@@ -12,7 +12,7 @@ import numpy as np
 from mpmd_trace.api.lowered import Lowered
 from mpmd_trace.diagnostics.messages import MpmdError
 from mpmd_trace.ir.text import parse
-from mpmd_trace_cli.console import data, say
+from mpmd_trace_cli.console import data, rounding_hint, say
 from mpmd_trace_cli.files import check_output, write_text
 from mpmd_trace_cli.program import copied, load_program
 from mpmd_trace_cli.status import CallError
@@ -101,7 +101,8 @@ def tell(report: dict[str, Any]) -> None:
     row = by_number[wrong]
     what = f"{row['result']} differs by {row['error']:.1e} of its norm"
     if wrong == 0:
-        raise MpmdError(f"the program is wrong before the first pass: as traced, {what}")
+        hint = rounding_hint(row["error"], "--tolerance accepts more")
+        raise MpmdError(f"the program is wrong before the first pass: as traced, {what}{hint}")
     if report["reduced"] is not None:
         data(f"// {row['spec']} makes this compute something else:\n{report['reduced']}")
     raise MpmdError(f"{row['spec']} ({wrong}) is the first pass that changes numbers: {what}")

@@ -192,3 +192,10 @@ def _others_told() -> Iterator[None]:
         if job is not None:
             job.peers.failed(error, "in mpmd-trace")
         raise
+
+
+def rounding_hint(error: float, remedy: str) -> str:
+    """Return what to do if a relative difference may be rounding to bfloat16 or float16; nothing for a larger one."""
+    if not error < 0.1:
+        return ""
+    return f". If the program computes in bfloat16 or float16, this may be rounding: {remedy}"

@@ -33,7 +33,7 @@ from mpmd_trace.report.timeline import FragmentActions, bubble, measured_timelin
 from mpmd_trace.schedules import draw, to_html, to_svg
 from mpmd_trace.scheduling.utilization import mfu, model_flops
 from mpmd_trace_cli import placement_report
-from mpmd_trace_cli.console import as_json, compiling, console, data, progress, say
+from mpmd_trace_cli.console import as_json, compiling, console, data, progress, rounding_hint, say
 from mpmd_trace_cli.files import check_output, write_text
 from mpmd_trace_cli.program import check_arguments, copied, failed_while_running, load_program, user_error
 from mpmd_trace_cli.status import CallError
@@ -404,6 +404,7 @@ def compare_steps(program: Any, result: dict[str, Any], reference: dict[str, Any
             problems.append(
                 f"the gradient of {where} differs from plain jax.jit by {worst:.2e} of its norm "
                 f"(tolerance {program.gradient_tolerance:.0e})"
+                + rounding_hint(worst, "gradient_tolerance= of the Program accepts more")
             )
     losses = list(zip(result["losses"], reference["losses"], strict=True))
     if losses:
@@ -414,6 +415,7 @@ def compare_steps(program: Any, result: dict[str, Any], reference: dict[str, Any
             problems.append(
                 f"a loss differs from plain jax.jit by {worst:.2e} (tolerance {program.loss_tolerance:.0e}): in step "
                 f"{at + 1} it is {a:.7g} and should be {b:.7g}"
+                + rounding_hint(worst, "loss_tolerance= of the Program accepts more")
             )
     return problems, errors
 

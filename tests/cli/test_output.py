@@ -103,7 +103,21 @@ def test_a_nan_is_never_equal_to_a_number() -> None:
     assert not run_module.compare_steps(Tolerant(), steps(1.0, math.nan), steps(1.0, math.nan))[0]
     problems, errors = run_module.compare_steps(Tolerant(), steps(math.nan, math.nan), steps(1.0, 2.0))
     assert len(problems) == 2 and errors["gradient_error_at"] == "b"
-    assert "in step 2 it is nan and should be 2" in problems[1]
+    assert problems[1].endswith("in step 2 it is nan and should be 2")
+
+
+def test_a_difference_that_may_be_rounding_says_how_to_accept_it() -> None:
+    class Strict:
+        gradients = None
+        loss_tolerance = 1e-4
+
+    def compared(loss: float) -> list[str]:
+        two = ({"gradients": [], "losses": [each]} for each in (loss, 2.0))
+        return run_module.compare_steps(Strict(), *two)[0]
+
+    assert compared(2.0) == []
+    assert "may be rounding: loss_tolerance= of the Program accepts more" in compared(2.01)[0]
+    assert "rounding" not in compared(3.0)[0]
 
 
 def test_json_has_no_nan() -> None:
