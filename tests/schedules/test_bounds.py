@@ -13,6 +13,7 @@ from mpmd_trace.schedules import Costs, Placement, check, get_schedule, overlapp
 from mpmd_trace.schedules._dispatch import _changed, _Run, _settings, actions_of, dispatch
 from mpmd_trace.schedules._lower_bounds import Chain, memory_floor
 from mpmd_trace.schedules._schedule import make
+from unequal_costs import unequal_costs
 
 TIMES = st.integers(1, 4)
 
@@ -107,12 +108,7 @@ def test_gaps_that_are_left_open_help_with_unequal_stages() -> None:
 def test_a_mesh_starts_with_no_more_forwards_than_those_before_it() -> None:
     draw = random.Random(1)
     meshes = range(16)
-    costs = Costs(
-        forward=[draw.uniform(0.8, 1.2) for _ in meshes],
-        input_grad=[draw.uniform(0.8, 1.2) for _ in meshes],
-        weight_grad=[draw.uniform(0.5, 1.0) for _ in meshes],
-        latency=0.05,
-    )
+    costs = unequal_costs(draw, 16)
     limits = [draw.choice([16, 20, 24, 32]) for _ in meshes]
     result = search(
         costs, limits, meshes=16, microbatches=64, measure="span", weight_fraction=0.5, exact=False, effort=100_000

@@ -12,6 +12,7 @@ from mpmd_trace.schedules._dispatch import KINDS_IN_ROWS, actions_of
 from mpmd_trace.schedules._justify import justified
 from mpmd_trace.schedules._lower_bounds import Chain
 from mpmd_trace.schedules._schedule import make
+from unequal_costs import unequal_costs
 
 quarters = st.integers(0, 8).map(lambda n: n / 4)
 
@@ -42,12 +43,6 @@ def test_justified_schedules_take_no_longer(data: st.DataObject) -> None:
 def test_unequal_stages_are_close_to_the_bound() -> None:
     """What is dispatched, and the library, are 2 % above it or more."""
     draw = random.Random(1)
-    meshes = range(16)
-    costs = Costs(
-        forward=[draw.uniform(0.8, 1.2) for _ in meshes],
-        input_grad=[draw.uniform(0.8, 1.2) for _ in meshes],
-        weight_grad=[draw.uniform(0.5, 1.0) for _ in meshes],
-        latency=0.05,
-    )
+    costs = unequal_costs(draw, 16)
     result = search(costs, 16, meshes=16, microbatches=64, weight_fraction=0.5, exact=False, effort=100_000)
     assert result.best.fits and result.gap < 0.013

@@ -65,10 +65,10 @@ class ArgumentChecker:
         #: For each argument that was copied to its mesh: the array that it was copied from, the copy when that array
         #: came twice (it stays as long as the array), and how often it came in a row.
         self._kept: dict[int, tuple[weakref.ref[Any], jax.Array | None, int]] = {}
-        #: Called once, when host arrays that come again and again are copied in every call.
-        self.warn_of_copies: Callable[[str], None] | None = None
-        #: Called once, when arrays that another program left elsewhere are moved.
-        self.warn_of_moves: Callable[[str], None] | None = None
+        #: Called once when host arrays that come again and again are copied in every call, and once when arrays that
+        #: another program left elsewhere are moved.
+        self.warn: Callable[[str], None] | None = None
+        self._warned: set[str] = set()
         #: How the caller can move argument `{index}`.
         self.remedy = "move it with jax.device_put(x, program.input_shardings[{index}])"
 
@@ -108,8 +108,12 @@ class ArgumentChecker:
             self._check_donated_twice(args, result, problems)
         if problems:
             raise (TracedArgument if traced else MpmdError)([Diagnostic("error", p) for p in problems])
-        if moved and self.warn_of_moves is not None:
-            self._warn_of_moves([i for i in moved if id(args[i].sharding) not in self.ours])
+        if moved:  # of those of this program, compiling warns
+            self._warn_once(
+                [i for i in moved if id(args[i].sharding) not in self.ours],
+                "arguments are where another program has them, and are moved to the meshes where this one takes them",
+                "move",
+            )
         return result
 
     def know(self, results: Sequence[jax.Array]) -> None:
@@ -215,7 +219,7 @@ class ArgumentChecker:
         last = kept.get(index)
         if last is not None and last[0]() is x:
             kept[index] = last[0], placed, last[2] + 1
-            if placed is None and last[2] + 1 == _OFTEN and self.warn_of_copies is not None:
+            if placed is None and last[2] + 1 == _OFTEN:
                 self._warn_of_copies()
             return
 
@@ -225,32 +229,25 @@ class ArgumentChecker:
 
         kept[index] = weakref.ref(x, forget), None, 1
 
-    def _warn_of_moves(self, moved: Sequence[int]) -> None:
-        """Warn of arrays that another program left elsewhere (of those of this program, compiling warns)."""
-        bytes_ = sum(self.plan.slots[i].bytes for i in moved)
-        if bytes_ < _COSTLY or self.warn_of_moves is None:
-            return
-        names = listed([self.name(i) for i in moved], 3)
-        say, self.warn_of_moves = self.warn_of_moves, None
-        say(
-            f"{bytes_:,} bytes of arguments are where another program has them, and are moved to the meshes where this "
-            f"one takes them: {names}. If they do not change, move them once and pass what that returns: "
-            "compiled.place(*args), or mpmd_trace.place(compiled, ...) for the leading arguments"
-        )
-
     def _warn_of_copies(self) -> None:
         kept = self._kept.copy()  # an array that goes meanwhile takes its entry along
         host = [i for i, (ref, copy, _) in kept.items() if copy is None and isinstance(ref(), np.ndarray)]
-        repeated = [i for i in host if kept[i][2] >= _OFTEN - 1]
-        bytes_ = sum(self.plan.slots[i].bytes for i in repeated)
-        if bytes_ < _COSTLY or self.warn_of_copies is None:
+        self._warn_once(
+            [i for i in host if kept[i][2] >= _OFTEN - 1],
+            "host arrays come again in every call, and are copied to their meshes each time",
+            "place",
+        )
+
+    def _warn_once(self, indices: Sequence[int], what: str, remedy: str) -> None:
+        """Warn that `what` happens to these arguments, if they are large and no call has warned of it."""
+        bytes_ = sum(self.plan.slots[i].bytes for i in indices)
+        if bytes_ < _COSTLY or self.warn is None or what in self._warned:
             return
-        names = listed([self.name(i) for i in repeated], 3)
-        say, self.warn_of_copies = self.warn_of_copies, None
-        say(
-            f"{bytes_:,} bytes of host arrays come again in every call, and are copied to their meshes each time: "
-            f"{names}. If they do not change, place them once and pass what that returns: compiled.place(*args), or "
-            "mpmd_trace.place(compiled, ...) for the leading arguments"
+        self._warned.add(what)
+        names = listed([self.name(i) for i in indices], 3)
+        self.warn(
+            f"{bytes_:,} bytes of {what}: {names}. If they do not change, {remedy} them once and pass what that "
+            "returns: compiled.place(*args), or mpmd_trace.place(compiled, ...) for the leading arguments"
         )
 
     def _from_host(self, spec: jax.ShapeDtypeStruct, x: Any, unused: bool) -> Any:

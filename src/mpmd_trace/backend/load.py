@@ -165,7 +165,7 @@ class LoadedProgram:
 
     def warn_of_copies(self, warn: Callable[[str], None]) -> None:
         """Call `warn` once if host arrays are copied in every call, and once if arrays of other programs are moved."""
-        self._checker.warn_of_copies = self._checker.warn_of_moves = warn
+        self._checker.warn = warn
 
     def accept_misplaced_results(self, ours: dict[int, Any], *, within_mesh: bool) -> None:
         """Take results as arguments from any mesh: our own, and those of the other programs that share `ours`.

@@ -121,7 +121,7 @@ class PrettyPrinter:
 
 
 def _names_values(module: Module) -> bool:
-    """Whether MLIR will name a value outside of bodies."""
+    """Return whether MLIR will name a value outside of bodies."""
     regions = [*module.op.regions]
     while regions:
         for block in regions.pop().blocks:
