@@ -226,7 +226,7 @@ ELSEWHERE = [
         "test_what_does_not_fit_goes_through_host_memory_with_the_reason",
     ),
     ("leaves it there", "api/test_foreign_checkpoints.py", "test_the_model_of_a_checkpoint_that_has_the_optimizer_too"),
-    ("move them once and pass", "api/test_values.py", "test_large_arrays_of_other_programs_are_warned_of_once"),
+    ("them once and pass what", "api/test_values.py", "test_large_arrays_of_other_programs_are_warned_of_once"),
     ("write mesh_name=", "passes/common/test_rule_based_merge.py", "test_target_on_another_mesh"),
 ]
 #: Pieces of messages that quote code of the user or of a format, and suggest none.
