@@ -16,6 +16,7 @@ from pipelines import assert_same, topology
 import mpmd_trace
 from mpmd_trace import MpmdError, MpmdWarning, named_computation, schedules
 from mpmd_trace.api.partitioned import way_out
+from mpmd_trace.scheduling import AutoSchedule
 
 
 def layer(name: str) -> Any:
@@ -138,10 +139,11 @@ def test_a_program_that_cannot_be_imported_for_costs_keeps_its_warning(followed:
         assert text == f'pipeline_schedule="{followed}" would be followed exactly'
 
 
-def two_losses(kind: str, schedule: str, microbatches: int) -> tuple[list[str], Any]:
+def two_losses(kind: str, schedule: Any, microbatches: int) -> tuple[list[str], Any]:
     """Texts and a check of a step that trains two networks over the same meshes, one after the other.
 
-    "actor": the critic learns from data alone; "generator": the discriminator sees data and what is generated.
+    "actor": the critic learns from data alone; "generator": the discriminator sees what is generated, then data;
+    "data first": the other way round.
     """
     w = {name: 0.5 * jax.random.normal(jax.random.key(i), (4, 4)) for i, name in enumerate(("a0", "a1", "c0", "c1"))}
     x, noise = jax.random.normal(jax.random.key(5), (2, 8, 4))
@@ -155,8 +157,9 @@ def two_losses(kind: str, schedule: str, microbatches: int) -> tuple[list[str], 
     def step(w: Any, x: jax.Array, noise: jax.Array) -> Any:
         def of_critic(c: Any, batch: Any) -> jax.Array:
             x, noise = batch
+            real = judged(c, x) if kind == "data first" else None
             fake = 0.0 if kind == "actor" else judged(c, jax.lax.stop_gradient(made(w, noise)))
-            return fake - judged(c, x)
+            return fake - (judged(c, x) if real is None else real)
 
         critic = {"c0": w["c0"], "c1": w["c1"]}
         value, grads = mpmd_trace.value_and_grad(of_critic, microbatches=4)(critic, (x, noise))
@@ -175,11 +178,19 @@ def two_losses(kind: str, schedule: str, microbatches: int) -> tuple[list[str], 
     )
 
 
-@pytest.mark.parametrize(("kind", "microbatches"), [("actor", 4), ("actor", 2), ("generator", 4)])
+@pytest.mark.parametrize(("kind", "microbatches"), [("actor", 4), ("actor", 2), ("generator", 4), ("data first", 4)])
 def test_auto_is_followed_by_steps_that_train_two_networks(kind: str, microbatches: int) -> None:
     texts, check = two_losses(kind, "auto", microbatches)
     assert not texts
     check()
+
+
+def test_auto_keeps_to_a_limit_of_memory_where_losses_have_microbatches_of_their_own() -> None:
+    """The only schedule that is followed holds all microbatches."""
+    texts, _ = two_losses("actor", AutoSchedule(memory_limit={"m0": 4}), 2)
+    assert not texts
+    with pytest.raises(MpmdError, match=r"no schedule that the program can follow .* 3 .* GPipe comes closest with 4"):
+        two_losses("actor", AutoSchedule(memory_limit=3), 2)
 
 
 def test_messages_name_gpipe_where_loops_have_stages_and_microbatches_of_their_own() -> None:

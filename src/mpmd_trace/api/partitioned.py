@@ -35,6 +35,7 @@ from mpmd_trace.passes.cpp_engine import partition_with_cpp
 from mpmd_trace.passes.fission.split_divided import UNDIVIDED
 from mpmd_trace.passes.manager import After, Hook
 from mpmd_trace.passes.memory.fit_memory import SLOW_COPIES
+from mpmd_trace.passes.mesh_order import schedulable_meshes
 from mpmd_trace.passes.microbatches.follow_schedule import INEXACT, FollowSchedule
 from mpmd_trace.passes.microbatches.repeat_calls import RepeatCalls
 from mpmd_trace.passes.microbatches.rule_orders import UserRules
@@ -42,11 +43,11 @@ from mpmd_trace.passes.partition import Partitioned, partition_as
 from mpmd_trace.passes.placement.single_mesh_loops import WHOLE
 from mpmd_trace.passes.request import PartitionRequest
 from mpmd_trace.passes.variants import VerifyStagesOfLoops
-from mpmd_trace.schedules import ScheduleWarning
-from mpmd_trace.scheduling.auto import AutoSchedule, program_costs, rank_schedules
+from mpmd_trace.schedules import ScheduleWarning, meshes_over
+from mpmd_trace.scheduling.auto import AutoSchedule, over_limit, program_costs, rank_schedules
 from mpmd_trace.scheduling.choose_schedule import PROGRAM_ORDER, ScheduleChoice, choose_schedule, settle
 from mpmd_trace.scheduling.fragments import Fragments, fragments_of
-from mpmd_trace.scheduling.stage_costs import may_have_several_loops
+from mpmd_trace.scheduling.stage_costs import held_microbatches, may_have_several_loops
 from mpmd_trace.scheduling.user_rules import (
     MERGE,
     SCHEDULE,
@@ -198,10 +199,14 @@ class PartitionedProgram(ConfiguredProgram):
 
     def _is_followed(self, config: Config, schedule: ScheduleChoice) -> bool:
         """Return whether the program allows a schedule.  Raises `MpmdError`."""
+        return self._ordered(config, schedule) is not None
+
+    def _ordered(self, config: Config, schedule: ScheduleChoice) -> Module | None:
+        """Return the program in the order of a schedule, if it allows that one.  Raises `MpmdError`."""
         request = dataclasses.replace(self, config=config, schedule=schedule).request_for(config.options.placement)
         rules = (lambda module: rules_of_program(config, schedule, module)) if has_rules(config, schedule) else None
         tried = self._partition_short(request, user_rules=rules, phases="optimize")
-        return not any(one.message.startswith(INEXACT) for one in tried.diagnostics)
+        return None if any(one.message.startswith(INEXACT) for one in tried.diagnostics) else tried.module
 
     def _check_schedule(self, module: Module) -> None:
         """Warn of a schedule that was asked for and has nothing to order, and tell where meshes wait without one."""
@@ -252,13 +257,28 @@ class PartitionedProgram(ConfiguredProgram):
         importing = functools.cache(self.imported)
         best = settle(self.schedule, importing, self.config.options, overlaps=self._overlaps)
         auto = self.schedule.auto
-        if not may_have_several_loops(importing("no")) or auto is None or auto.memory_limit is not None:
+        if not may_have_several_loops(importing("no")) or auto is None:
             return best
         with contextlib.suppress(MpmdError):
             if self._is_followed(self.config, best):
                 return best
-        tried = followed_schedules(self.config, importing, self._is_followed, [], overlaps=self._overlaps)
-        return next((choice for _, choice in tried), best)
+        topology = importing("no").main.topology
+        limit = None if topology is None else auto.limit_of(schedulable_meshes(topology))
+        peaks: dict[str, float] = {}
+
+        def suits(config: Config, schedule: ScheduleChoice) -> bool:
+            module = self._ordered(config, schedule)
+            if module is None or limit is None:
+                return module is not None
+            held = held_microbatches(module)
+            peaks[schedule.name] = max(held)
+            return not meshes_over(held, limit)
+
+        tried = followed_schedules(self.config, importing, suits, [], overlaps=self._overlaps)
+        choice = next((choice for _, choice in tried), None)
+        if choice is None and limit is not None and peaks:
+            raise MpmdError(over_limit("that the program can follow", limit, peaks))
+        return choice or best
 
     @property
     def _overlaps(self) -> bool:

@@ -318,16 +318,20 @@ def _first(choices: Sequence[Choice]) -> Choice:
 
 def _nothing(costs: StageCosts, memory_limit: MemoryLimit | None, usable: Sequence[Choice]) -> str:
     if usable and memory_limit is not None:
-        lowest = min(usable, key=lambda c: c.peak)
-        each = [memory_limit] if isinstance(memory_limit, int | float) else memory_limit
-        limits = ", ".join(f"{limit:g}" for limit in each)
-        return (
-            f"no schedule for {costs.meshes} meshes and {costs.microbatches} microbatches keeps the "
-            f"activations of {limits} microbatches per mesh; {lowest.schedule.name} comes closest "
-            f"with {lowest.peak:g}. Raise memory_limit or use more stages."
-        )
+        what = f"for {costs.meshes} meshes and {costs.microbatches} microbatches"
+        return over_limit(what, memory_limit, {c.schedule.name: c.peak for c in reversed(usable)})
     stages = ", ".join(f"{s} on mesh {m}" for s, m in enumerate(costs.mesh_of))
     return (
         f"pipeline_schedule='auto' finds no schedule for these stages ({stages}) and {costs.microbatches} "
         "microbatches, of which not all run through all stages. Name a schedule that has these stages."
+    )
+
+
+def over_limit(what: str, memory_limit: MemoryLimit, peaks: Mapping[str, float]) -> str:
+    """Return what to say where no schedule keeps to the limit; `peaks` are those of the ones that were tried."""
+    lowest = min(peaks, key=peaks.__getitem__)
+    each = [memory_limit] if isinstance(memory_limit, int | float) else memory_limit
+    return (
+        f"no schedule {what} keeps the activations of {', '.join(f'{limit:g}' for limit in each)} microbatches per "
+        f"mesh; {lowest} comes closest with {peaks[lowest]:g}. Raise memory_limit or use more stages."
     )

@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import dataclasses
+import itertools
 from collections.abc import Callable, Mapping, Sequence
 from typing import TypeAlias
 
 from mpmd_trace.ir.core import Region
-from mpmd_trace.ir.ops import FragmentOp, Module
+from mpmd_trace.ir.ops import FragmentOp, Module, TransferOp
 from mpmd_trace.ir.work import flops
-from mpmd_trace.passes.fragment_info import is_scheduling_unit, split_type
+from mpmd_trace.passes.fragment_info import is_forward, is_scheduling_unit, split_type
 from mpmd_trace.passes.loop_numbers import LoopNumbers
 from mpmd_trace.passes.mesh_order import schedulable_meshes
 from mpmd_trace.passes.optimize.pipeline_scheduler import scheduling_units
@@ -150,6 +151,44 @@ def may_have_several_loops(module: Module) -> bool:
     return any(loops.of(u.mesh, None if u.transpose else op.props.get("origin"), u.counter) for op, u in units.items())
 
 
+def held_microbatches(module: Module) -> tuple[float, ...]:
+    """Return the activations that each mesh holds at most, in microbatches, in the order that the module has.
+
+    A microbatch is held in a stage from its first forward of which a backward there uses something up to that backward.
+    """
+    topology = module.main.topology
+    assert topology is not None
+    order = {op: place for place, op in enumerate(module.main.body)}
+    lives: dict[str, dict[tuple[int | None, int], list[tuple[int, int]]]] = {
+        m: {} for m in schedulable_meshes(topology)
+    }
+    for op in order:
+        if not isinstance(op, FragmentOp) or op.call_counter is None or not is_forward(op) or op.mesh not in lives:
+            continue
+        kept = [*op.results, *(v for v in op.operands if isinstance(v.defining_op, TransferOp))]
+        users = {
+            user for value in kept for user in value.users if isinstance(user, FragmentOp) and user.mesh == op.mesh
+        }
+        backwards = (order[u] for u in users if u.call_counter == op.call_counter and not is_forward(u) and u.is_user)
+        last = max(backwards, default=None)
+        if last is not None:
+            lives[op.mesh].setdefault((op.stage, op.call_counter), []).append((order[op], last))
+    return tuple(_most_at_once(of_mesh) for of_mesh in lives.values())
+
+
+def _most_at_once(lives: _Lives) -> float:
+    """Return how many microbatches are alive at once, of several stages each a part."""
+    changes: list[tuple[int, int]] = []
+    for own in lives.values():
+        end = -1
+        for first, last in sorted(own):
+            if last > end:
+                changes += [(max(first, end), 1), (last, -1)]
+                end = last
+    stages = len({stage for stage, _ in lives})
+    return max(itertools.accumulate((change for _, change in sorted(changes)), initial=0)) / max(stages, 1)
+
+
 def collective_times(module: Module, link: Link) -> dict[str, tuple[float, ...]]:
     """Return the seconds of the collectives that the program writes out, of each stage by letter; nothing for none."""
     own_units = _units(module)
@@ -189,6 +228,9 @@ def _of_stages(
 
 #: The scheduling units, the number of the stage of each, and the mesh of each such number.
 _Units: TypeAlias = "tuple[dict[FragmentOp, Unit], dict[FragmentOp, int], dict[int, int]]"
+
+#: From when to when something of a microbatch is held, for each stage and microbatch.
+_Lives: TypeAlias = "dict[tuple[int | None, int], list[tuple[int, int]]]"
 
 
 def _units(module: Module) -> _Units | None:

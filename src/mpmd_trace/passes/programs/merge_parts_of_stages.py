@@ -4,11 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Hashable
 
+from mpmd_trace.ir.core import Block
 from mpmd_trace.ir.diagnostics import Diagnostics
 from mpmd_trace.ir.ops import FragmentOp, FuncOp, Module
 from mpmd_trace.passes.base import FunctionPass
+from mpmd_trace.passes.block_order import apply_order, block_dependencies, ranked_order
 from mpmd_trace.passes.common.merge_neighbours import merge_neighbours
-from mpmd_trace.passes.fragment_info import call_counter, has_remat, single_transpose_count, split_type
+from mpmd_trace.passes.fragment_info import call_counter, has_remat, is_forward, single_transpose_count, split_type
+from mpmd_trace.passes.loop_numbers import LoopNumbers
 
 
 class MergePartsOfStages(FunctionPass):
@@ -46,7 +49,35 @@ class MergePartsOfStages(FunctionPass):
 
     def run_on_function(self, function: FuncOp, module: Module, diagnostics: Diagnostics) -> bool:
         units = [unit for op in function.body if isinstance(op, FragmentOp) and (unit := _unit(op)) is not None]
-        return len(set(units)) < len(units) and merge_neighbours(function, _of_one_unit, "sideways")
+        if len(set(units)) == len(units):
+            return False
+        moved = _bring_together(function.body)
+        return merge_neighbours(function, _of_one_unit, "sideways") or moved
+
+
+def _bring_together(block: Block) -> bool:
+    """Make neighbors of the parts of each stage, where no part needs something that needs another part.
+
+    A discriminator judges data, then something is generated on its meshes, then it judges that.
+    """
+    ops = block.ops[:-1]
+    loops = LoopNumbers()
+    parts: dict[Hashable, list[int]] = {}
+    for place, op in enumerate(ops):
+        if isinstance(op, FragmentOp) and (unit := _unit(op)) is not None:
+            forward = op.stage if is_forward(op) else None
+            parts.setdefault((unit, loops.of(op.mesh, forward, call_counter(op))), []).append(place)
+        else:
+            parts[op] = [place]
+    nodes = sorted(parts.values(), key=lambda places: places[-1])
+    node_of = {place: node for node, places in enumerate(nodes) for place in places}
+    uses = block_dependencies(ops)
+    preds = [
+        list(dict.fromkeys(node_of[p] for place in places for p in uses[place] if node_of[p] != node))
+        for node, places in enumerate(nodes)
+    ]
+    order = ranked_order(preds, range(len(nodes)))
+    return len(order) == len(nodes) and apply_order(block, [ops[place] for node in order for place in nodes[node]])
 
 
 def _unit(fragment: FragmentOp) -> Hashable | None:
