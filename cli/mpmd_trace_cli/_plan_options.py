@@ -14,7 +14,10 @@ class PlanOptions:
 
     measure: Annotated[
         bool,
-        typer.Option("--measure", help="Measure the program's executables instead of using XLA's operation counts."),
+        typer.Option(
+            "--measure",
+            help="Measure the times of the program's executables instead of estimating them from operation counts.",
+        ),
     ] = False
     microbatches: Annotated[
         str, typer.Option(help="Numbers of microbatches to try: 4,8,16. Default: that of the program.")
@@ -31,7 +34,11 @@ class PlanOptions:
         float | None, typer.Option(help="Bandwidth between the devices of a mesh in GB/s, for collectives.")
     ] = None
     transfers: Annotated[
-        str | None, typer.Option(help="async (overlapped with computation, the default), exposed, blocking or in-order")
+        str | None,
+        typer.Option(
+            help="async (in the background, the default), exposed (occupy the sender), blocking (rendezvous) "
+            "or in-order (in the background, one at a time per mesh)."
+        ),
     ] = None
     rows: Annotated[int, typer.Option(help="Number of alternatives to print.")] = 12
     save: Annotated[

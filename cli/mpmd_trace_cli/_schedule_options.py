@@ -148,9 +148,15 @@ class ScheduleOptions(LibraryOptions):
 class CostOptions:
     """What actions and transfers cost."""
 
-    forward: Annotated[str, typer.Option("--forward", help="Time of F per mesh, or a list per stage.")] = "1"
-    input_grad: Annotated[str, typer.Option("--input-grad", help="Time of I, likewise.")] = "1"
-    weight_grad: Annotated[str, typer.Option("--weight-grad", help="Time of W, likewise.")] = "1"
+    forward: Annotated[
+        str, typer.Option("--forward", help="Time of F (a forward): one number, or a list with one per mesh or stage.")
+    ] = "1"
+    input_grad: Annotated[
+        str, typer.Option("--input-grad", help="Time of I (gradients of inputs), in the same form.")
+    ] = "1"
+    weight_grad: Annotated[
+        str, typer.Option("--weight-grad", help="Time of W (gradients of weights), in the same form.")
+    ] = "1"
     backward: Annotated[str | None, typer.Option("--backward", help="Time of a full backward; default I + W.")] = None
     fused_cost: Annotated[str | None, typer.Option("--fused-cost", help="Time of a fused F and B; default F + B.")] = (
         None
@@ -162,7 +168,9 @@ class CostOptions:
     size: Annotated[str, typer.Option("--size", help="Size of a stage's output.")] = "0"
     collectives: Annotated[
         str | None,
-        typer.Option("--collectives", help="What F, I and W take besides, per mesh, while devices only send: F,I,W."),
+        typer.Option(
+            "--collectives", help="Additional times F,I,W per mesh in which the devices of a mesh only communicate."
+        ),
     ] = None
 
     def costs(self) -> Costs:

@@ -29,12 +29,12 @@ EXAMPLES: dict[str, tuple[tuple[str, str], ...]] = {
     "run": (
         ("run examples/char_gpt.py", "train, compare with jax.jit, write out/"),
         ("run model.py:big --set steps=20 --trace steps.json", "another program of the file, for ui.perfetto.dev"),
-        ("run examples/char_gpt.py --processes 4", "the same over four processes"),
+        ("run examples/char_gpt.py --processes 4", "the same in four processes"),
     ),
     "compile": (("compile model.py -o model.mpmd", "mpmd_trace.load('model.mpmd') runs it"),),
     "launch": (
         ("launch -n 4 --devices 2 train.py --lr 0.1", "four processes with two CPU devices each; --lr is the script's"),
-        ("launch -n 4 --restarts 2 --log-dir logs train.py", "go on without a process that dies"),
+        ("launch -n 4 --restarts 2 --log-dir logs train.py", "after a failure, restart without the failed process"),
     ),
     "dump": (("dump model.py --out dump", "then: mpmd-trace diff dump 12 20"),),
     "explore": (
@@ -45,8 +45,8 @@ EXAMPLES: dict[str, tuple[tuple[str, str], ...]] = {
     "show": (("show model.py --stage plan", "the list of programs and transfers of a step"),),
     "compare": (("compare model.py", "needs jaxlib 0.12 or newer"),),
     "plan": (
-        ("plan model.py", "stages and schedule for the microbatches that there are"),
-        ("plan model.py --microbatches 4,8,16", "for each of these numbers, and which is best"),
+        ("plan model.py", "for the program's own number of microbatches"),
+        ("plan model.py --microbatches 4,8,16", "also compare these numbers of microbatches"),
         ("plan model.py --measure --memory-limit 8000", "from measured times, with at most 8000 MiB on a device"),
     ),
     "check": (
@@ -54,10 +54,15 @@ EXAMPLES: dict[str, tuple[tuple[str, str], ...]] = {
         ("check model.py -n 4 --process 0", "what process 0 does in a step"),
     ),
     "diff": (("diff dump 12 20", "two snapshots of mpmd-trace dump"),),
-    "reduce": (("reduce bad.mlir --check ./fails.sh -o small.mlir", "fails.sh exits with 0 while it fails"),),
+    "reduce": (
+        (
+            "reduce bad.mlir --check ./fails.sh -o small.mlir",
+            "fails.sh exits with 0 if the module still shows the problem",
+        ),
+    ),
     "explain": (
-        ("explain model.py", "what each mesh holds, and what moves"),
-        ('explain model.py --value "input 2"', "why the third array is where it is"),
+        ("explain model.py", "what each mesh holds, and what is sent"),
+        ('explain model.py --value "input 2"', "why the third argument is on its mesh"),
     ),
     "passes": (("passes mpmd-call-inline", "the options of one pass"),),
 }
@@ -84,10 +89,13 @@ Out = Annotated[str, typer.Option("--out", help="The output folder; replaced if 
 Target = Annotated[
     str | None,
     typer.Option(
-        help="Compile for devices that are not there: tpu:v5e:2x4 (mpmd_trace[tpu-aot]), gpu:h100:8 (docs/gpus.md)."
+        help="Compile for devices that this machine lacks: tpu:v5e:2x4 (docs/tpus.md), gpu:h100:8 (docs/gpus.md)."
     ),
 ]
-Settings = Annotated[list[str] | None, typer.Option("--set", help="Override a field of the program: steps=3.")]
+Settings = Annotated[
+    list[str] | None,
+    typer.Option("--set", help="Override a field of the Program, such as steps=3 or loss_tolerance=1e-2."),
+]
 
 
 def _version(wanted: bool) -> None:
@@ -292,7 +300,7 @@ def compare(
 def plan(
     file: File, options: PlanOptions, settings: Settings = None, target: Target = None, json: Json = False
 ) -> None:
-    """Find the best stages and schedule from the program's own costs, for each of the --microbatches."""
+    """Find the best split into stages and the best schedule, from the costs of the program."""
     from mpmd_trace_cli.plan import plan_program  # late: needs jax
 
     plan_program(file, options, settings or [], target, as_json=json)
@@ -320,7 +328,7 @@ def check(
 def diff(
     folder: Annotated[str, typer.Argument(help="An output folder of dump.")],
     a: Annotated[str, typer.Argument(help="A snapshot: its number or the start of its name.")],
-    b: Annotated[str, typer.Argument(help="Another snapshot, given likewise.")],
+    b: Annotated[str, typer.Argument(help="Another snapshot, in the same form.")],
     things: Annotated[bool, typer.Option("--things", help="Compare fragments and transfers instead of lines.")] = False,
 ) -> None:
     """Show what changed between two snapshots."""
@@ -337,13 +345,20 @@ def opt() -> None:
 def reduce(
     file: Annotated[str, typer.Argument(help="An MLIR file; - is stdin.")],
     check: Annotated[
-        str, typer.Option("--check", help="A command; exit status 0 means that the module still shows the problem.")
+        str,
+        typer.Option(
+            "--check",
+            help="A command that gets the path of the module as its last argument, or in place of {}. It exits with 0 "
+            "if the module still shows the problem.",
+        ),
     ],
     out: Annotated[str, typer.Option("--out", "-o", help="The output file; - is stdout.")] = "-",
-    timeout: Annotated[float, typer.Option(help="Time limit of a check in seconds; slower ones fail.")] = 60.0,
+    timeout: Annotated[
+        float, typer.Option(help="Time limit of the command in seconds; if it takes longer, it counts as failed.")
+    ] = 60.0,
     allow_unregistered_dialect: Annotated[bool, typer.Option(help="Accept ops of unknown dialects.")] = False,
 ) -> None:
-    """Reduce a module while a command, given its path as last argument (or for {}), succeeds."""
+    """Make a module smaller as long as a command succeeds on it."""
     reduce_file(file, check, out, timeout, allow_unregistered_dialect)
 
 
@@ -361,7 +376,7 @@ def explain(
     target: Target = None,
     json: Json = False,
 ) -> None:
-    """Explain why a value is on its mesh; without --value, what each mesh holds and what moves."""
+    """Show what each mesh holds and what is sent; with --value, explain why a value is on its mesh."""
     from mpmd_trace_cli.explain import as_json, explain_placement, explain_value  # late: needs jax
 
     if value is None:
