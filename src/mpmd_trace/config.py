@@ -32,10 +32,10 @@ _OLD_KEYWORDS = ("partitioning_options", *CompileOptions.__dataclass_fields__)
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class MeshOfInput:
-    """In `output_mesh_assignment`: keep these results on the meshes of the arrays of an argument, one by one.
+    """In `output_mesh_assignment`: put each array of a result on the mesh of the corresponding array of an argument.
 
-    Use it for a state that is passed back to the next step, so that no part of it has to move.  Mesh inference chooses
-    the mesh, unless the argument has an assignment.
+    Use it for a state that is passed to the next step, so that no array of it is sent between steps.  The compiler
+    chooses the mesh of each array, unless the argument has an assignment.
     """
 
     #: The position among the dynamic arguments, or the name of a keyword argument.

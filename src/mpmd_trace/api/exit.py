@@ -65,13 +65,13 @@ def leave_at_the_end(peers: Peers, *, launched: bool) -> None:
 
 @explains_internal_errors
 def shutdown() -> None:
-    """Leave the job: wait for the others, which may still fetch what this process offers, and disconnect.
+    """Leave the job: wait until the other processes have received all values from this one, and disconnect.
 
-    The end of a process does this, so scripts need not.  It is for functions in processes that others end, such as
-    actors of Ray.  All processes must call it; afterwards they can still compute on their own devices.
+    This happens automatically at the end of a script.  Call it only in a process that is ended by something else, such
+    as an actor of Ray.  All processes must call it.  Afterwards, they can still compute on their own devices.
 
     Raises:
-        PeerError: if another process has failed, and this one does not know yet.
+        PeerError: if another process has failed, and this process has not raised that error yet.
     """
     _leave(lambda: None)
 

@@ -104,11 +104,11 @@ def filter_jit(
 
     Args:
         fn: any function of pytrees, or a callable module.
-        config: says which name lives on which mesh; see `make_config`.
+        config: the meshes, and which name is assigned to which mesh; see `make_config`.
         in_shardings: a pytree prefix of the arguments, of `NamedSharding` or None (chosen by the compiler).
-        out_shardings: likewise for the result.
+        out_shardings: the same for the result.
         donate: the arrays whose buffers may be reused: "all", "all-except-first" (all but those of the first argument),
-            or "none"; "warn" and "warn-except-first" also warn of those that no program reuses.
+            or "none".  "warn" and "warn-except-first" also warn of donated buffers that are not reused.
         donate_argnums: instead of `donate`, positions of arguments whose buffers may be reused.
         donate_argnames: names of such arguments.
         static_argnums: positions of arguments that are static as a whole; rarely needed.
@@ -118,8 +118,8 @@ def filter_jit(
         engine: see `mpmd_trace.jit`.
 
     Raises:
-        MpmdError: for inconsistent options; when called, for leaves that are neither arrays nor hashable, and
-            as `mpmd_trace.jit`.
+        MpmdError: for inconsistent options.  When called: for leaves that are neither arrays nor hashable, and in the
+            cases of `mpmd_trace.jit`.
     """
 
     def decorated(fn: Callable[..., Any], config: Any) -> Jitted:

@@ -419,21 +419,22 @@ def jit(
 ) -> Jitted | Callable[[Callable[..., Any]], Jitted]:
     """Compile `fn` into a pipeline over the meshes of `config`.
 
-    The result is called like `fn`: it places its arguments, compiles for each new structure, shapes, dtypes,
-    shardings and static values, and returns what `fn` returns.  `.trace(*args)`, `.lower(*args)` and `.compile()`
+    Call the result like `fn`: it moves its arguments to their meshes, and returns what `fn` returns.  It compiles a
+    program for each new combination of structure, shapes, dtypes, shardings and static values.
+    `.trace(*args)`, `.lower(*args)` and `.compile()`
     perform these steps one by one.  Without `fn`, this is a decorator: `@mpmd_trace.jit(config=config)`.
 
     Args:
         fn: a function of pytrees of arrays, written for one device, whose parts have names.
-        config: says which name lives on which mesh; see `make_config`.
+        config: the meshes, and which name is assigned to which mesh; see `make_config`.
         in_shardings: a pytree prefix of the arguments, of `NamedSharding`, `Format` (with a layout in memory) or None
             (chosen by the compiler).  A sharding over a mesh of the topology puts the argument there.
-        out_shardings: likewise for the result.
+        out_shardings: the same for the result.
         donate_argnums: positions of arguments whose buffers may be reused.
         donate_argnames: names of such arguments; positions and names imply each other, as in `jax.jit`.
         static_argnums: positions of arguments that are part of the program; they must be hashable.
-        static_argnames: names of such arguments, likewise.
-        keep_unused: whether to place arguments on a mesh even if the program does not use them.
+        static_argnames: names of such arguments.
+        keep_unused: whether to copy arguments to a mesh even if the program does not use them.
         compiler_options: options of XLA, for the programs of all meshes, or a mapping from names of meshes to
             options, as `jax.jit` takes them.
         engine: "python" (this package's passes) or "cpp" (the partitioner inside jaxlib >= 0.12).

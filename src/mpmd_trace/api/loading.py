@@ -35,8 +35,8 @@ def load(path: str | os.PathLike[str], topology: Mapping[str, Mesh] | None = Non
             the devices with the same ids.
 
     Raises:
-        MpmdError: for a file that is not a saved program or is damaged, that was made with other versions or for other
-            devices, and for a topology of another shape; with all mismatches.
+        MpmdError: if the file is not a saved program or is damaged, if it was made with other versions or for other
+            devices, or if the topology has another shape; the message lists all mismatches.
     """
     what = os.fspath(path)
     try:

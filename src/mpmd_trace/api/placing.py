@@ -25,11 +25,11 @@ _NUMBERS = (bool, int, float, complex)
 
 
 def abstract(compiled: Compiled, argnums: int | Sequence[int] = 0) -> Any:
-    """Return the argument at `argnums` (a tuple for several) with shapes, dtypes and shardings instead of arrays.
+    """Return the argument at `argnums` (a tuple for several), with shapes, dtypes and shardings instead of arrays.
 
-        like = abstract(compiled, (0, 1))  # of a state (model, opt_state), which the step takes as two arguments
+        like = abstract(compiled, (0, 1))  # the first two arguments of the step: (model, opt_state)
 
-    Leaves that are not arrays have the values that the program was compiled with.
+    Leaves that are not arrays have the values for which the program was compiled.
     """
     inputs = compiled.function_types.inputs[0]
     numbers = (argnums,) if isinstance(argnums, int) else tuple(argnums)
@@ -41,11 +41,11 @@ def abstract(compiled: Compiled, argnums: int | Sequence[int] = 0) -> Any:
 
 @explains_internal_errors
 def place(compiled: Compiled, *args: Any) -> tuple[Any, ...]:
-    """Move the leading arguments of the program to the meshes and shardings that it wants.
+    """Move the first arguments of a program to its meshes, with its shardings; return them.
 
         model, opt_state = place(compiled, model, opt_state)
 
-    A Ref is returned as it is, and has its array there.
+    A Ref is returned itself, and its array is moved.
 
     Raises:
         MpmdError: if an argument has another structure, shape or dtype than the program was compiled for, or is gone.
@@ -68,19 +68,19 @@ def place(compiled: Compiled, *args: Any) -> tuple[Any, ...]:
 
 @explains_internal_errors
 def create(fn: Callable[..., Any], compiled: Compiled, *args: Any, argnums: int | Sequence[int] = 0) -> Any:
-    """Compute `fn(*args)`, with each array created on the devices where the program wants it.
+    """Compute `fn(*args)`, and create each array on the devices where the program needs it.
 
-    No device ever holds more than its part: `fn` runs once per mesh and computes only what lives there, in the
-    processes that have devices of it.
+    Use it for models that are too large for one device.  `fn` runs once per mesh, and creates only the arrays of this
+    mesh, so no device ever holds more than its part.
 
         model = create(lambda key: Model(key), compiled, jax.random.key(0))
         model, opt_state = create(init, compiled, key, argnums=(0, 1))
 
     Args:
-        fn: returns the argument at `argnums`, or a tuple of them; arrays in its `args` are its inputs.
+        fn: a function that returns the argument at `argnums`, or a tuple for several.
         compiled: the program.
         *args: the arguments of `fn`.
-        argnums: which arguments of the program to create.
+        argnums: the positions of the arguments of the program to create.
 
     Raises:
         MpmdError: if `fn` returns something else than what the program was compiled for.

@@ -32,14 +32,14 @@ def initialize(
     timeout: float | None = None,
     transfers: Transfers | None = None,
 ) -> int:
-    """Join the other processes of the job, so that `jax.devices()` lists the devices of all; return their number.
+    """Join the other processes of the job, so that `jax.devices()` lists the devices of all processes.
 
-    A thin layer over `jax.distributed.initialize`: call it before anything else of JAX.  Without arguments it detects
-    the launcher that started the process: `mpmd-trace launch`, those that JAX knows (SLURM, Open MPI, Kubernetes,
-    Cloud TPU), or the environment variables `JAX_COORDINATOR_ADDRESS`, `JAX_NUM_PROCESSES` and `JAX_PROCESS_ID`, or
-    those of torchrun, which other launchers set, too: `MASTER_ADDR`, `MASTER_PORT`, `WORLD_SIZE` and `RANK`.
-    Without a launcher it does nothing and returns 1, and the same script runs in one process; it also does nothing if
-    the process has joined before.
+    Call it before you use JAX.  It returns the number of processes.  Without arguments, it detects the launcher that
+    started the process: `mpmd-trace launch`; a launcher that JAX knows (SLURM, Open MPI, Kubernetes, Cloud TPU); the
+    variables `JAX_COORDINATOR_ADDRESS`, `JAX_NUM_PROCESSES` and `JAX_PROCESS_ID`; or the variables of torchrun, which
+    other launchers set, too (`MASTER_ADDR`, `MASTER_PORT`, `WORLD_SIZE` and `RANK`).  Without a launcher, it does
+    nothing and returns 1, so that the same script runs in one process.  If the process has already joined, it does
+    nothing.
 
     Args:
         coordinator_address: `host:port` where process 0 runs the coordination service of JAX.
@@ -48,11 +48,12 @@ def initialize(
         local_device_ids: the devices of this host that belong to this process; see `jax.distributed.initialize`.
         host: the address at which this process listens for others; by default that of the interface that reaches
             the coordinator (the loopback interface if the coordinator is on the same host).
-        timeout: seconds after which a process without a heartbeat, or that does not send what another one waits
-            for, is an error in all of them; 300 by default.
-        transfers: how arrays go between processes: "host" (through host memory, with JAX's transfer servers) or
-            "device_put" (JAX's own, from device to device).  By default from device to device where the platform and
-            the two meshes allow it, and through host memory otherwise, with a message; on CPUs always the latter.
+        timeout: seconds after which a process is treated as failed if it has no heartbeat, or does not send a value
+            that another process waits for; 300 by default.
+        transfers: how arrays are sent between processes: "host" (through host memory, with JAX's transfer servers) or
+            "device_put" (from device to device, with `jax.device_put`).  By default, arrays are sent from device to
+            device if the platform and the two meshes allow it, and otherwise through host memory, with a message.  On
+            CPUs, they are always sent through host memory.
 
     Raises:
         MpmdError: if JAX is in use already, the arguments do not describe a job, or jaxlib cannot move arrays between
@@ -161,15 +162,16 @@ def check_joined() -> None:
 
 @explains_internal_errors
 def fetch(tree: Any) -> Any:
-    """Return the arrays of `tree` as NumPy arrays in every process, wherever they are.
+    """Return the arrays of `tree` as NumPy arrays, in every process.
 
         print(mpmd_trace.fetch(loss))
 
-    All processes must call this with the same arrays.  It is meant for scalars and small arrays: every process gets
-    everything, through the key-value store that JAX's processes share.  What is not a JAX array is returned unchanged.
+    All processes must call this with the same arrays.  It is meant for scalars and small arrays, because they are sent
+    to every process through the key-value store of JAX's coordination service.  Leaves that are not JAX arrays are
+    returned unchanged.
 
     Raises:
-        MpmdError: if processes have other arrays, or large ones.
+        MpmdError: if the processes pass different arrays, or if an array is large.
         PeerError: if another process fails.
     """
     return process_allgather(jobs.current(), tree)

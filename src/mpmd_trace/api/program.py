@@ -22,8 +22,8 @@ from mpmd_trace.frontend.module_fields import numbers_in_modules
 class Program:
     """A step with example arguments and a configuration, for `mpmd-trace run FILE` and the other commands.
 
-    A file defines one at module level, as `program` (or any name, given as `FILE:name`), or a function of
-    that name without arguments that returns one.
+    A file defines a `Program` at module level, under the name `program`; give another name as `FILE:name`.  A function
+    without arguments that returns a `Program` is also accepted.
     """
 
     #: The step: a function of `args`.
@@ -33,8 +33,9 @@ class Program:
     config: Config
     #: The number of steps that `run` runs.
     steps: int = 1
-    #: `(step, args, result) -> args` of the next step; by default every step gets the same arguments.  It is called for
-    #: plain `jax.jit` and again for the pipeline, so its result depends on its arguments alone.
+    #: `(step, args, result) -> args`: from the number of the last step (the first is 0), its arguments and its result,
+    #: return the arguments of the next step.  By default, every step gets the same arguments.  It is called for plain
+    #: `jax.jit` and again for the pipeline, so its result must depend only on its arguments.
     advance: Callable[[int, tuple[Any, ...], Any], tuple[Any, ...]] | None = None
     #: The loss in a result, for the loss curves.
     loss: Callable[[Any], Any] | None = None
@@ -46,9 +47,9 @@ class Program:
     static_argnums: tuple[int, ...] = ()
     in_shardings: Any = None
     out_shardings: Any = None
-    #: Whether arrays alone are inputs, and everything else in `args` and the result is part of the program, as for
-    #: `mpmd_trace.filter_jit`: for steps that take and return models.  None: when there is something in `args` that
-    #: `jax.jit` does not take as it is, such as the activation function or dropout rate of an Equinox model.
+    #: Whether to use `mpmd_trace.filter_jit`, for steps that take and return models: only arrays are inputs, and
+    #: everything else in `args` and the result is static.  By default (None), it is used if `args` contain something
+    #: that `jax.jit` does not accept, such as the activation function or dropout rate of an Equinox model.
     filter_jit: bool | None = None
     #: Options of XLA; see `mpmd_trace.jit`.
     compiler_options: Mapping[str, Any] | None = None

@@ -46,7 +46,7 @@ class Diagnostic:
 
 
 class MpmdError(Exception):
-    """A program that cannot be compiled.  `diagnostics` holds every problem found, errors first."""
+    """A program that cannot be compiled.  `diagnostics` lists all problems, errors first."""
 
     def __init__(self, diagnostics: Sequence[Diagnostic] | str, *, pass_name: str | None = None) -> None:
         if isinstance(diagnostics, str):
@@ -80,7 +80,7 @@ class MpmdError(Exception):
 
 
 class MpmdWarning(UserWarning):
-    """A program does something else than its author is likely to want, or at a price."""
+    """A program that probably does not do what its author wants, or that costs more than necessary."""
 
 
 def shortened(lines: Sequence[str], most: int = 8) -> list[str]:

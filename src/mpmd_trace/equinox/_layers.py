@@ -126,12 +126,12 @@ def name_layers(
     Args:
         model: an Equinox module, or any pytree with callable modules in it.
         where: a function from a model to one layer or a pytree (list, tuple, dict) of layers.
-        name: a name for all of them, one per layer, or a function from the default name.
+        name: one name for all layers, a list of one name per layer, or a function from the default name.
 
     Raises:
-        FrontendError: if `where` selects nothing, something that is not callable or not part of
-            the model, one of several places where the model holds a function, or if the number of names differs
-            from the number of layers.
+        FrontendError: if `where` selects nothing; if it selects something that is not callable or not part of the
+            model, or a function that the model holds in several places; or if the number of names differs from the
+            number of layers.
     """
     model = _apart(model, where)
     layers = _select(model, where)

@@ -70,34 +70,34 @@ def value_and_grad(
 ) -> Callable[..., Any]:
     """Compute `jax.value_and_grad(fn, argnums)` over a batch in microbatches (gradient accumulation).
 
-    Inside `mpmd_trace.jit` each part is a microbatch of the pipeline; elsewhere the parts are the iterations of a
-    `jax.lax.scan`.  Microbatch i has the rows `i * n` to `(i + 1) * n - 1` of every array of the batch.
+    Inside `mpmd_trace.jit`, each part of the batch is a microbatch of the pipeline.  Elsewhere, the parts are the
+    iterations of a `jax.lax.scan`.  Microbatch i has the rows `i * n` to `(i + 1) * n - 1` of every array of the batch.
 
-    The value is that of the whole batch where the loss is linear over rows: a mean or a sum of what each gives, or
-    weighted.  What compares the rows of a batch with each other is another loss in microbatches, and gradients change
-    with their number: balancing of experts, batch normalization, scales of quantized activations, ratios of sums, and
-    contrastive losses, for which there is `contrastive_value_and_grad`.  `mpmd_trace.jit` warns where it can prove it,
-    unless there is a state.
+    The result is that of the whole batch if the loss is linear over rows: a mean, a sum, or a weighted mean of the
+    losses of the rows.  Other losses depend on the number of microbatches: balancing of experts, batch normalization,
+    scales of quantized activations, ratios of sums, and contrastive losses (use `contrastive_value_and_grad` for
+    these).  `mpmd_trace.jit` warns if it can prove that a loss is not linear, unless `state_argnum` is given.
 
     Args:
         fn: a function of positional and keyword arguments that returns a scalar, the loss of its rows.
-            With `reduce="weighted"` it returns `(total, weight)` instead: the sum over its rows, and its part of the
-            divisor of the sum over all rows (for example, the number of tokens that count; never differentiated).
-            With a state it returns `(loss, state)`, with `has_aux` `(loss, aux)`, with both `(loss, (state, aux))`.
+            With `reduce="weighted"` it returns `(total, weight)` instead: the sum of the losses of its rows, and their
+            weight, such as the number of tokens.  The totals of all microbatches are added, and divided by the sum of
+            their weights, which is not differentiated.  With `state_argnum`, `fn` returns `(loss, state)`; with
+            `has_aux`, `(loss, aux)`; with both, `(loss, (state, aux))`.
         argnums: the arguments to differentiate with respect to, as in `jax.value_and_grad`.
-        microbatches: the number of parts; it must divide the length of the first axes of the batch.
-        batch_argnums: the arguments that are split along the first axes of their arrays; by default all positional
-            ones with arrays that are not in `argnums`, `state_argnum` or `key_argnum`.  Other arguments, and
-            those passed by keyword, are the same for all microbatches.
+        microbatches: the number of parts; the number of rows must be a multiple of it.
+        batch_argnums: the arguments that are split into microbatches, along the first axis of each array.  By default,
+            these are all positional arguments with arrays, except those in `argnums`, `state_argnum` and `key_argnum`.
+            Every microbatch gets all other arguments, and all keyword arguments, as they are.
         has_aux: whether `fn` returns auxiliary results besides the loss.
         reduce: "mean" if the loss is a mean over equally many rows, "sum" if it is a sum, or "weighted".
-        aux: how to combine the auxiliary results: a pytree prefix of them of "mean", "sum", "weighted", "stack" (along
-            a new first axis), "concatenate" (results per row) or "last".  The default is `reduce`, with a warning
-            for results that look as if they were per row.  All of them are kept until the last microbatch is done, so
-            they should be small.
-        state_argnum: an argument that each microbatch gets from the previous one, such as the running averages of
-            batch normalization.
-        key_argnum: a PRNG key; microbatch i gets `jax.random.fold_in(key, i)`.
+        aux: how to combine the auxiliary results of all microbatches: "mean", "sum", "weighted", "stack" (along a new
+            first axis), "concatenate" (for results per row) or "last"; or a pytree prefix of these.  The default is
+            `reduce`; a warning says if a result seems to be per row.  Auxiliary results should be small, because all
+            of them are kept until the last microbatch is done.
+        state_argnum: the position of a state, such as the running averages of batch normalization: each microbatch
+            gets the state that the previous one returned.
+        key_argnum: the position of a PRNG key; microbatch i gets `jax.random.fold_in(key, i)`.
         sum_dtype: the dtype in which gradients are summed; by default that of the argument.
 
     Returns:

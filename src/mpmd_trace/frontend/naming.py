@@ -69,7 +69,7 @@ def call(fn: Callable[..., T], call_counter: int | None = None) -> Callable[...,
 
     Args:
         fn: any function of pytrees.
-        call_counter: the number of this call (the microbatch), by which schedules order the calls.
+        call_counter: the number of this call, usually the microbatch; schedules order calls by it.
 
     Raises:
         FrontendError: if `call_counter` is not a number from 0 to 2**32 - 1.
@@ -120,10 +120,10 @@ _FOLDS: dict[str, Callable[[Any, Any], Any]] = {
 
 
 def reduce(*operands: T, kind: str = "none") -> T:
-    """Mark a value as a reduction across meshes: each mesh reduces its own operands first, then one the results.
+    """Mark a value as a reduction across meshes: each mesh reduces its own operands, and one mesh the partial results.
 
-    `reduce(x)` marks an `x` that was computed by additions, maxima and the like.
-    `reduce(a, b, c, kind="add")` also computes the reduction; `kind` is one of `add`, `max`, `min`,
+    `reduce(x)` marks a value that you have computed by additions, maxima and the like.
+    `reduce(a, b, c, kind="add")` computes the reduction, too; `kind` is one of `add`, `max`, `min`,
     `mul`, `or`, `and`. Operands are pytrees of equal structure.
 
     Raises:

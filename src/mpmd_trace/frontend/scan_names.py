@@ -28,10 +28,10 @@ T = TypeVar("T")
 def name_scans(fn: Callable[..., T], name: str) -> Callable[..., T]:
     """Name the `jax.lax.scan` over layers in `fn`, as if it were `mpmd_trace.scan`.
 
-    Use it for models from any library that scan over stacked layers.  A scan over layers scans parameters and
-    multiplies what it carries by them.  Scans that only carry sums (as over microbatches) or that scan no parameters
-    (as over time) are not named, but searched.  If several scans are over layers, the longest ones are named, with a
-    warning.  Outside `mpmd_trace.jit` the result is `fn`.
+    Use it for models from any library that scan over stacked layers.  A scan is over layers if it scans over
+    parameters and multiplies its carry by them.  Scans over microbatches (which carry sums) and over time (which
+    scan over no parameters) are not named, but a scan inside them may be.  If several scans are over layers, the
+    longest ones are named, with a warning.  Outside `mpmd_trace.jit`, the result does the same as `fn`.
 
     Args:
         fn: a function of pytrees; arrays are its inputs, everything else in the arguments is passed unchanged.  For a

@@ -33,9 +33,9 @@ def name_layers(
 
     Args:
         fn: `model.apply`, or any function that applies Linen modules.
-        where: paths of submodules, as in the variables but with dots (`"encoder.layer_*"`, where `*` is for anything in
-            one name); classes; or several of these.
-        name: a name for all of them, or a function from the default name, which is the path with "_".
+        where: paths of submodules (the paths of their variables, with dots), such as `"encoder.layer_*"`, where `*`
+            stands for anything in one name; classes; or a list of these.
+        name: one name for all of them, or a function from the default name, which is the path with "_".
 
     Raises:
         FrontendError: for a `where` of another form, or an invalid name; when called, if it selects nothing.

@@ -17,8 +17,8 @@ def value_and_grad(
 ) -> Callable[..., Any]:
     """Compute `nnx.value_and_grad(fn)` over a batch in microbatches; see `mpmd_trace.value_and_grad`.
 
-    Each microbatch gets the state of the model besides parameters (running averages, random streams) from the previous
-    one, and the model keeps it: dropout differs between microbatches, and `BatchNorm` has seen all of them.
+    The other state of the model (running averages, random streams) goes from each microbatch to the next, and the
+    model keeps the last.  So each microbatch has a dropout mask of its own, and `BatchNorm` averages over all of them.
 
     Args:
         fn: a function whose first argument is a module; returns the loss of its rows.

@@ -90,22 +90,22 @@ def jit(
 ) -> Jitted | Callable[[Callable[..., Any]], Jitted]:
     """Compile a function of NNX objects like `mpmd_trace.jit`, in the manner of `nnx.jit`.
 
-    What `fn` updates in its arguments (parameters, optimizer states, running averages, random streams, attributes) is
-    updated in the caller's objects, which keep their identity: if two arguments share a variable, they share it
-    afterwards.  Each array stays on the mesh of its layer.  Without `fn`, this is a decorator.
+    If `fn` updates its arguments (parameters, optimizer states, running averages, random streams, attributes), the
+    objects of the caller are updated in place.  If two arguments share a variable, they still share it afterwards.
+    Each array stays on the mesh of its layer.  Without `fn`, this is a decorator.
 
     Properties of the compiled program (`compiled.input_shardings`, `function_mesh_assignment`, `mpmd_trace.abstract`)
     have an `nnx.State` in place of each object.
 
     Args:
         fn: a function of modules, optimizers, arrays and pytrees of those.
-        config: says which name lives on which mesh; see `make_config`.
+        config: the meshes, and which name is assigned to which mesh; see `make_config`.
         in_shardings: a pytree prefix of the arguments, of `NamedSharding` or None; one for all arrays of an object.
-        out_shardings: likewise for the result.
+        out_shardings: the same for the result.
         donate_argnums: positions of arguments whose buffers may be reused.  The objects get new arrays.
         donate_argnames: names of such arguments.
         static_argnums: positions of arguments that are part of the program; they must be hashable.
-        static_argnames: names of such arguments, likewise.
+        static_argnames: names of such arguments.
         keep_unused: see `mpmd_trace.jit`.
         compiler_options: see `mpmd_trace.jit`.
         engine: see `mpmd_trace.jit`.

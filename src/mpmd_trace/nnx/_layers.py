@@ -124,14 +124,15 @@ def name_layers(
         name_layers(model, lambda m: [m.embed, *m.blocks])
 
     A named layer is still an instance of its class, with the same attributes and methods; the paths of variables do
-    not change, so optimizers, checkpoints, `nnx.state` and `nnx.split` see no difference.  What a layer updates in
-    place (running averages, random streams, counts) is updated as before.  Naming a layer again replaces its name.
+    not change, so optimizers, checkpoints, `nnx.state` and `nnx.split` see no difference.  Layers update their
+    variables (running averages, random streams, counts) in place as before.  Naming a layer again replaces its name.
 
     Args:
         model: a module.
-        where: paths in Python syntax, with `*` for anything (the path of a list or dict stands for what is
-            in it); classes; or a function from the model to one layer or a pytree of layers.
-        name: a name for all of them, one per layer, or a function from the default name: the path with "_".
+        where: paths in Python syntax, where `*` stands for anything, and the path of a list or dict stands for the
+            layers in it; classes; or a function from the model to one layer or a pytree of layers.
+        name: one name for all layers, a list of one name per layer, or a function from the default name, which is
+            the path with "_".
 
     Raises:
         FrontendError: if `where` selects nothing, or something that cannot be called or is not part of the model, or

@@ -46,16 +46,16 @@ def restore(
     names: Names | None = None,
     cast: bool = False,
 ) -> Any:
-    """Read what was saved at `path`, with each array placed as in `like`.
+    """Read a checkpoint, and put each array where `like` says.
 
     Args:
-        path: a folder that `save` wrote; or what others did: a tree of orbax, a step of its `CheckpointManager` or all
-            steps (the last one counts), a file or folder of safetensors, a file of `eqx.tree_serialise_leaves` or of
-            `flax.serialization.to_bytes`.
-        like: a pytree of the saved structure with arrays or `jax.ShapeDtypeStruct`s, whose shardings count
-            and whose other leaves are kept, numbers excepted; or a compiled program, for its arguments at `argnums`.
-            What was saved as a number may be an array here.
-        argnums: see `abstract`; only for a compiled program.
+        path: a folder that `save` wrote, or a checkpoint of another library: a tree of orbax; a step of its
+            `CheckpointManager`, or the folder of all steps, of which the last is read; a file or folder of safetensors;
+            a file of `eqx.tree_serialise_leaves` or of `flax.serialization.to_bytes`.
+        like: a compiled program, to read its arguments at `argnums`.  Or a pytree of the saved structure, with arrays
+            or `jax.ShapeDtypeStruct`s that have the shardings of the result.  Other leaves are kept as they are, except
+            numbers, which are read.  A saved number may be an array in `like`.
+        argnums: the positions of the arguments of a compiled program to read; several of them give a tuple.
         verify: whether to read all files first and verify the checksums that `save` has written.
         names: what arrays are called there, where it is not the same: for patterns (regular expressions) of names
             here, such as `layers.0.weight`, a name there or `StoredAs`.

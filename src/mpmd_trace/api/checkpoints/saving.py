@@ -21,17 +21,17 @@ from mpmd_trace.diagnostics.messages import MpmdError
 
 @explains_internal_errors
 def save(path: str | os.PathLike[str], tree: Any, *, overwrite: bool = False) -> None:
-    """Write the arrays of `tree`, wherever they are, to the folder `path`.
+    """Write the arrays of `tree` to the folder `path`.
 
-    What is neither an array nor a number is not written.  Returns when everything is on disk; until then there is no
-    such folder, or what was there before: it is written beside the path (`.NAME.new`) and gets there when it is
-    complete.  What a process that was killed has left there is taken away by the next one that saves to the path.
-    In a job of several processes all of them call this, and each writes what is on its devices.
+    Only arrays and numbers are written.  The function returns when everything is on disk.  It first writes to a folder
+    next to `path` (`.NAME.new`) and renames this folder at the end, so that `path` never has a part of a checkpoint.
+    If a process is killed meanwhile, the next call that saves to `path` removes the incomplete folder.  In a job of
+    several processes, all of them call this, and each writes what is on its devices.
 
     Raises:
-        MpmdError: when orbax is missing, there is no array, or one that was deleted, `path` exists and `overwrite` is
-            False, or it cannot be written; the old one stays.
-        PeerError: when another process cannot write its part.
+        MpmdError: if orbax is missing; if there is no array, or one was deleted; if `path` exists and `overwrite` is
+            False; or if `path` cannot be written.  An old checkpoint is kept.
+        PeerError: if another process cannot write its part.
     """
     orbax()
     path = os.path.realpath(path)
