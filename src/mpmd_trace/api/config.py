@@ -73,50 +73,51 @@ def make_config(
     """Build a configuration and check it, as far as possible without a program.
 
     Args:
-        topology: the meshes by name, or one mesh that `stage_axis` splits. An `AbstractMesh` is for compiling only.
+        topology: the meshes by name, or one mesh that `stage_axis` splits.  An `AbstractMesh` is for compiling only.
             Meshes may share devices: a pipeline of several stages then runs on one device (`docs/howto.md`).
-        name_to_mesh_assignment: for each name `"mesh"`, `"mesh/stage"` or `(mesh, stage)`; a mesh
-            may carry a memory kind for tensors, `"mesh#pinned_host"`. The layers of a `scan` may be given by ranges,
-            `"blocks[0:4]"`, or by a list of meshes, for as many equal parts. Or `"auto"`: the names of a program in
-            program order, balanced over the meshes by their work; `lowered.config` has the chosen assignment. Each
-            program is balanced separately, so give programs that share a state the assignment that was chosen for
-            one of them.  With `stage_axis` this is the default.  Or a list of numbers, such as `[2, 3, 3, 2]`: how many
-            layers (names, and layers of a `scan`) each stage has, in program order; one number for each mesh, or for
-            two or more rounds over them, in a V where the schedule asks for it. A mesh with 0 computes nothing.
-        stage_axis: the pipeline axis of a single mesh: for an axis `"pp"`, the meshes of the stages are named `"pp0"`,
+        name_to_mesh_assignment: one of these:
+
+            - a dictionary with `"mesh"`, `"mesh/stage"` or `(mesh, stage)` for each name.  A mesh may have a memory
+              kind for tensors, `"mesh#pinned_host"`.  The layers of a `scan` may be given by ranges, `"blocks[0:4]"`,
+              or by a list of meshes, for as many equal parts.
+            - `"auto"` (the default with `stage_axis`): the names in program order, balanced so that each mesh gets
+              about the same work.  `lowered.config` has the chosen assignment.  Each program is balanced separately,
+              so if two programs share a state, use the assignment of the first for the second.
+            - a list of numbers, such as `[2, 3, 3, 2]`: how many layers (names, and layers of a `scan`) each stage
+              has, in program order.  Give one number for each mesh, or for two or more rounds over the meshes, in a V
+              if the schedule needs it.  A mesh with 0 computes nothing.
+        stage_axis: the pipeline axis of a single mesh.  For an axis `"pp"`, the meshes of the stages are named `"pp0"`,
             `"pp1"` and so on, and have the other axes.
-        name_to_stage_assignment: stages of names, besides those given with the meshes.
-        input_mesh_assignment: a pytree prefix of the dynamic arguments, of mesh names (with memory
-            kind) or None; `()` assigns nothing.
-        output_mesh_assignment: a pytree prefix of the result, likewise; or `MeshOfInput(argument)`, to keep results
-            on the mesh of an argument.
+        name_to_stage_assignment: the stages of names, in addition to those in `name_to_mesh_assignment`.
+        input_mesh_assignment: a pytree prefix of the dynamic arguments, of names of meshes (with memory kind) or None;
+            `()` assigns nothing.
+        output_mesh_assignment: the same for the result; or `MeshOfInput(argument)`, to put results on the meshes of an
+            argument.
         partitioning_options: options of the compiler, by name; the arguments below may be among them.
-        pipeline_schedule: a schedule, the name of one, "auto", or a comparator of two fragments; by default
+        pipeline_schedule: a schedule, the name of a schedule, "auto", or a comparator of two fragments.  By default,
             microbatches run one after the other, in program order (`docs/schedules.md`).
         fragment_merge_rules: which fragments to merge: rules, their text, or functions that build rules from the
             program's fragments; see `mpmd_trace.rules`.
-        fragment_schedule_rules: which fragments to run in a given order, on top of the schedule; likewise.
-        placement: where to place unnamed code: `"cut"`, where the fewest bytes move between meshes in a step
-            (`docs/placement.md`), with transfers wherever they are needed; or `"reference"`, as in the C++ partitioner,
-            which `engine="cpp"` always uses.
-        hoist_invariants: whether to compute what is the same for all microbatches (casts of weights, gathers of sharded
-            ones, tables) once per step, where that is worth the memory (`docs/hoisting.md`).
+        fragment_schedule_rules: which fragments to run in a given order, in addition to the schedule; in the same form.
+        placement: where to place unnamed code: `"cut"`, so that a step sends the fewest bytes between meshes
+            (`docs/placement.md`), or `"reference"`, as in the C++ partitioner; `engine="cpp"` always does the latter.
+        hoist_invariants: whether values that are the same for all microbatches (casts of weights, gathers of sharded
+            weights, tables) are computed once per step, if that is worth the memory (`docs/hoisting.md`).
         gather: how long to keep copies of parameters that are gathered from their shards: for the `"step"`; for a
-            `"phase"`, as long as consecutive fragments of a mesh read them, as on meshes with several stages; for a
-            `"microbatch"`; or `"auto"`, the cheapest of these that fits into `device_memory`.
-        gradient_reduction: how often to complete sums over the devices of a mesh that microbatches accumulate, such as
-            gradients of a sharded batch: once per `"step"`, or for each `"microbatch"`, which takes less memory if
-            weights are sharded, too, and may overlap the next microbatch.
+            `"phase"`, as long as consecutive fragments of a mesh read them (this differs from a step if a mesh has
+            several stages); for a `"microbatch"`; or `"auto"`, the cheapest of these that fits into `device_memory`.
+        gradient_reduction: how often to sum over the devices of a mesh what microbatches accumulate, such as gradients
+            of a sharded batch: once per `"step"`, or for each `"microbatch"`.  The latter takes less memory if weights
+            are sharded, too, and may overlap the next microbatch.
         device_memory: the bytes of memory of a device that a step may use; by default what the devices report.
-        optimizer_sharding: the axis of a mesh, or several, over which to shard the optimizer state as well (what is
-            passed from step to step besides the parameters): ZeRO-1. Each device updates its part of the parameters,
-            and they are gathered once per step (`docs/memory.md`).
-        remat: `"auto"` recomputes activations of the stages if a step would not fit into the memory of a device
-            otherwise, at the least cost.
-        offload: `"auto"` keeps activations in host memory instead, where that is cheaper.
-        overlap: `"pairs"` makes one program of a forward and a backward of different microbatches that meet on a mesh,
-            so that XLA hides the collectives of one behind the products of the other; `"auto"` does so where it makes
-            a step shorter (`docs/programs_of_a_step.md`).
+        optimizer_sharding: the axis of a mesh, or several, over which to shard the optimizer state (ZeRO-1).  Each
+            device updates its part of the parameters, and they are gathered once per step (`docs/memory.md`).
+        remat: `"auto"` recomputes activations if a step would not fit into the memory of a device otherwise, at the
+            least cost.
+        offload: `"auto"` keeps activations in host memory instead, if that is cheaper.
+        overlap: `"pairs"` makes one program of a forward and a backward of different microbatches that are neighbors on
+            a mesh, so that XLA hides the collectives of one behind the products of the other; `"auto"` does so if it
+            makes a step shorter (`docs/programs_of_a_step.md`).
 
     Raises:
         FrontendError: with all mistakes.

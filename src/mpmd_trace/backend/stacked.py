@@ -20,16 +20,16 @@ Rows = tuple[int, tuple[int, ...]]
 
 
 class Pieces:
-    """An array of stacked layers whose pieces are on several meshes, where it cannot be one `jax.Array`.
+    """An array of stacked layers whose pieces are on several meshes, and that cannot be one `jax.Array`.
 
-    That is so where the pieces have different numbers of layers, or one mesh has several of them.  It is a leaf of
-    pytrees and is passed back to the next step as it is; `np.asarray`, `jnp.asarray` and `jax.device_get` make the
-    whole array of it, and so does `mpmd_trace.fetch`, wherever the pieces are.
+    This is the case if the pieces have different numbers of layers, or if a mesh has several pieces.  It is a leaf of
+    pytrees; pass it to the next step as it is.  To get the whole array, use `np.asarray`, `jnp.asarray`,
+    `jax.device_get`, or, in several processes, `mpmd_trace.fetch`.
 
     Args:
-        bounds: where it is cut, such as `(0, 3, 8)`.
+        bounds: the layers at which the array is cut, such as `(0, 3, 8)`.
         parts: the pieces.
-        axis: that of the layers.
+        axis: the axis of the layers.
     """
 
     def __init__(self, bounds: Sequence[int], parts: Sequence[jax.Array], axis: int = 0) -> None:

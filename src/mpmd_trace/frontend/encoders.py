@@ -81,20 +81,20 @@ def encoded_value_and_grad(
 ) -> Callable[..., Any]:
     """Compute value and gradients of the mean of `loss(params, encoded, *batch)` over microbatches.
 
-    `encoded` has for each encoder what it returned for the rows of the microbatch. Inside `mpmd_trace.jit`, each
-    encoder runs its own number of microbatches, each loop in the order of the schedule, on meshes of its own if its
-    names are assigned to them; what they return is then cut again for the microbatches of the loss. After these each
-    encoder runs again, each microbatch forward and backward, so that it keeps no activations meanwhile. A random
-    function must give the same both times: pass keys as rows. Names of encoders are assigned to meshes without stage
-    numbers, also where those of the model have some.
+    `encoded` is a dictionary with the result of each encoder for the rows of the microbatch. Inside `mpmd_trace.jit`,
+    each encoder first runs in its own number of microbatches, forward only. The results are then cut into the
+    microbatches of the loss, which run forward and backward. At last, each encoder runs again, each microbatch forward
+    and backward; so no activations of encoders are kept meanwhile. Each of these loops follows the schedule. If an
+    encoder is random, it must give the same result both times: pass keys as rows. Encoders may have meshes of their
+    own. Assign their names to meshes without stage numbers, even if the names of the model have some.
 
     Args:
         loss: a function of the parameters, of a dictionary of encoded rows, and of rows of the batch; returns a scalar,
             the mean over the rows.
-        encoders: for each name a function of the parameters and some of its rows, which returns a pytree of arrays with
-            as many rows, and its number of microbatches.
-        microbatches: the number of microbatches of the loss; it must divide the length of the first axes, as those of
-            the encoders must.
+        encoders: for each name, a pair of a function and its number of microbatches. The function takes the parameters
+            and some of its rows, and returns a pytree of arrays with as many rows.
+        microbatches: the number of microbatches of the loss. Numbers of rows must be multiples of it, and of the
+            numbers of microbatches of the encoders.
         sum_dtype: the dtype in which gradients of the loss are summed; by default that of the parameter.
 
     Returns:
@@ -161,18 +161,19 @@ def contrastive_value_and_grad(
 ) -> Callable[..., Any]:
     """Compute value and gradients of `loss(params, embed(params, *batch))`, with `embed` in microbatches.
 
-    For losses that compare the rows of a batch with each other, such as those of CLIP and SimCLR, for which
-    `value_and_grad(microbatches=)` computes another one.  Inside `mpmd_trace.jit` the rows are embedded in microbatches
-    of the pipeline; then comes the loss over all rows, once; then they are embedded again, each microbatch forward and
-    backward.  A random function must give the same both times: pass keys as rows of the batch.
+    Use it for losses that compare the rows of a batch with each other, such as those of CLIP and SimCLR;
+    `value_and_grad(microbatches=)` would compare only the rows of a microbatch.  Inside `mpmd_trace.jit`, `embed` first
+    runs in microbatches, forward only.  Then `loss` runs once, over all rows.  Then `embed` runs again, each microbatch
+    forward and backward.  If `embed` is random, it must give the same result both times: pass keys as rows of the
+    batch.
 
     Args:
-        embed: a function of the parameters and some rows of the batch; returns a pytree of arrays with as many rows,
-            such as the embeddings of two towers; labels and masks may be among them.
-        loss: a function of the parameters (for a temperature, say) and of what `embed` returns for the whole batch;
-            returns a scalar, with `has_aux` `(scalar, aux)`.
-        microbatches: the number of parts; it must divide the length of the first axes of the batch.
-        has_aux: whether `loss` returns auxiliary results besides.
+        embed: a function of the parameters and some rows of the batch.  It returns a pytree of arrays with as many
+            rows, such as the embeddings of two towers; labels and masks may be among them.
+        loss: a function of the parameters (for example, a temperature) and of the results of `embed` for the whole
+            batch.  It returns a scalar, or `(scalar, aux)` with `has_aux`.
+        microbatches: the number of parts; the number of rows must be a multiple of it.
+        has_aux: whether `loss` returns auxiliary results, too.
         sum_dtype: the dtype in which gradients are summed; by default that of the parameter.
 
     Returns:

@@ -35,14 +35,14 @@ def _check_unroll(unroll: object, count: int, what: str) -> None:
 def fori_loop(n: int, body: Callable[[Any, Carry], Carry], init: Carry, *, unroll: bool | int | None = None) -> Carry:
     """Compute `carry = body(i, carry)` for `i` from 0 to `n - 1`, starting with `init`; return the last carry.
 
-    `i` is an `int32` scalar. Each iteration becomes a call with `call_counter = i`; so do the
-    iterations of its derivatives, with the counter of the iteration they differentiate.
+    `i` is an `int32` scalar. Each iteration is a microbatch: a call with `call_counter = i`. If the loop is
+    differentiated, each iteration of the derivative has the counter of the iteration that it differentiates.
 
     Args:
         n: the number of iterations, a Python int, at least 0.
         body: a function of the index and the carry; its result has the types of the carry.
         init: a pytree of arrays.
-        unroll: None, True or `n`; all have the same meaning.
+        unroll: accepted as in `jax.lax.fori_loop`, without effect: None, True or `n`.
 
     Raises:
         FrontendError: for a traced or negative `n`, or an `unroll` other than those.
@@ -66,16 +66,16 @@ def enumerated_for(
 ) -> Any:
     """Compute `carry = body(i, carry, inputs[i])` for every slice of `inputs`; return the last carry.
 
-    `body` may instead return `(carry, outputs)`, unless `carry` is itself a pair of that form: what
-    counts is whether the result has the structure of `carry`. The outputs of all iterations are then
-    stacked along a new first axis, and the result is `(carry, stacked)`.
+    `body` may also return `(carry, outputs)`. The outputs of all iterations are then stacked along a new
+    first axis, and the result is `(carry, stacked)`. A result that has the structure of `carry` is always
+    taken as the carry, even if it is a pair.
 
     Args:
         body: a function of the index (an `int32` scalar), the carry and one slice of the inputs.
         carry: the first carry, a pytree of arrays.
-        inputs: a pytree of arrays whose first axes have the same length; or a list of microbatches, which
-            are pytrees of one structure and type. Several stacked arrays are given as a tuple.
-        unroll: None, True or the number of slices; all have the same meaning.
+        inputs: a pytree of arrays whose first axes have the same length, such as a tuple of arrays; or a
+            list of microbatches, which are pytrees of the same structure and types.
+        unroll: accepted as in `jax.lax.scan`, without effect: None, True or the number of slices.
 
     Raises:
         FrontendError: if the first axes differ or there is no array, if the microbatches of a list differ,

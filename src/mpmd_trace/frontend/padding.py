@@ -17,12 +17,12 @@ def pad_rows(batch: Any, multiple: int) -> tuple[Any, jax.Array]:
         gradient = mpmd_trace.value_and_grad(loss, microbatches=8, reduce="weighted")
         value, grads = gradient(params, batch, weights)
 
-    where the loss returns `jnp.sum(weights * losses), jnp.sum(weights)`.  The last row is repeated, so that padding has
-    no values that do not occur in the data.
+    In this example, `loss` returns `(jnp.sum(weights * losses), jnp.sum(weights))`.  The padding repeats the last row,
+    so that it has no values that do not occur in the data.
 
     Args:
         batch: a pytree of arrays whose first axes have the same length, at least 1.
-        multiple: the number of microbatches; or more, to have one program for batches of several lengths.
+        multiple: the number of microbatches, or a multiple of it, so that batches of several lengths share one program.
 
     Raises:
         FrontendError: if the first axes differ, or there are no rows.

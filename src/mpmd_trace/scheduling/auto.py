@@ -45,12 +45,12 @@ _EFFORT = 100_000
 
 @dataclasses.dataclass(frozen=True)
 class AutoSchedule:
-    """Asks for the fastest schedule, as `pipeline_schedule=AutoSchedule(memory_limit=4)`.
+    """Asks for the fastest schedule: `pipeline_schedule=AutoSchedule(memory_limit=4)`.
 
-    `memory_limit`: microbatches whose activations a mesh can hold at once, or those of some meshes by name; any number
-    when None.  `links`: what
-    transfers take, nothing by default; then `flops_per_second`, the speed of a device, must be given, too, to
-    compare with them.  `collectives`: what it takes a device to send to others of its mesh; nothing by default.
+    `memory_limit`: the number of microbatches whose activations a mesh can hold at once, or a dictionary of such
+    numbers by mesh; None is no limit.  `links`: the times of transfers, zero by default.  With `links`, also give
+    `flops_per_second`, the speed of a device.  `collectives`: the time of sending between devices of the same mesh;
+    zero by default.
     """
 
     memory_limit: float | Mapping[str, float] | None = None

@@ -50,10 +50,10 @@ def _is_number(value: object) -> bool:
 
 @dataclasses.dataclass(frozen=True)
 class Links:
-    """How meshes are connected: `single[source, target]` where a link is known by itself, else `default`.
+    """How meshes are connected: by `single[source, target]` if it is given, otherwise by `default`.
 
-    `transfers`: "async" ones are hidden behind work where it does not wait for them; "exposed" ones occupy the
-    mesh that sends, "blocking" ones both; of "in-order" ones, hidden like the first, a mesh has one at a time.
+    `transfers`: "async" transfers run in the background; "exposed" transfers occupy the mesh that sends; "blocking"
+    transfers occupy both meshes; "in-order" transfers run in the background, one at a time on each mesh.
     """
 
     default: Link = Link()

@@ -36,22 +36,22 @@ def save_safetensors(
     metadata: Mapping[str, str] | None = None,
     overwrite: bool = False,
 ) -> None:
-    """Write the arrays of `tree`, wherever they are, as safetensors to the folder `path`.
+    """Write the arrays of `tree` as safetensors to the folder `path`.
 
-    It gets the files and the index that Hugging Face's libraries read; others in the folder, such as `config.json`,
-    stay.  In a job of several processes all of them call this, and each writes what it has.
+    The files and their index can be read by Hugging Face's libraries.  Other files in the folder, such as
+    `config.json`, are kept.  In a job of several processes, all of them call this, and each writes its tensors.
 
     Args:
         path: the folder.
-        tree: a pytree of arrays; what is neither an array nor a number is not written.
-        names: what arrays are called there; see `restore`, which reads it with the same.
-        max_file_bytes: how many bytes of tensors a file has at most, if it has several.
-        metadata: what the headers say of the files; `{"format": "pt"}` by default.
-        overwrite: whether files of a model may be there already.
+        tree: a pytree of arrays and numbers; other leaves are not written.
+        names: the names of the arrays in the files; `restore` reads the files with the same `names`.
+        max_file_bytes: the most bytes of tensors in a file; a single larger tensor gets a file of its own.
+        metadata: the metadata in the header of each file; `{"format": "pt"}` by default.
+        overwrite: whether to replace files of a model that exist.
 
     Raises:
-        MpmdError: when files of a model exist, names do not fit, a tensor of a file is on several processes, or
-            files cannot be written.
+        MpmdError: if files of a model exist and `overwrite` is False, if names do not fit, if a tensor is on several
+            processes, or if files cannot be written.
     """
     path = os.path.realpath(path)
     check_not_deleted(tree)
