@@ -164,6 +164,20 @@ def model_under_plain_jit() -> None:
     run(lambda model, x: x, eqx.nn.MLP(4, 4, 4, 1, key=jax.random.key(0)), ONES)
 
 
+def state_of_the_unnamed_model() -> None:
+    import equinox as eqx
+
+    from mpmd_trace.equinox import name_layers
+
+    model = {"layer": [eqx.nn.Linear(4, 4, key=jax.random.key(0))]}
+
+    def step(named: Any, state: Any) -> Any:
+        return jax.tree.map(jnp.add, named, state)
+
+    config = mt.make_config(meshes(), CONFIG)
+    mt.filter_jit(step, config)(name_layers(model, lambda m: m["layer"]), model)
+
+
 def checkpoint_of_another_model(tmp_path: Path) -> None:
     mt.save(tmp_path / "model", [ONES])
     mt.restore(tmp_path / "model", [np.ones((2, 2), np.float32)])
@@ -240,6 +254,7 @@ CAUSES: dict[str, Callable[..., None]] = {
     "order-of-the-body": swapped_arguments,
     "carry-of-another-structure": carry_of_another_type,
     "argument-that-is-not-an-array": model_under_plain_jit,
+    "state-of-the-unnamed-model": state_of_the_unnamed_model,
     "donated-array": donated_twice,
     "other-types": other_shape,
     "unhashable-static-argument": unhashable_static,

@@ -190,7 +190,7 @@ def test_what_is_gone_is_named(tmp_path: Path) -> None:
         same(mt.fetch(second), jax.jit(step)(expected(compiled(cut))[0], X)[0])
         assert first["layers"]["w"].is_deleted()
         for use in (mt.fetch, lambda x, to=donating: mt.place(to, x), lambda x: mt.save(tmp_path / "saved", x)):
-            with pytest.raises(mt.MpmdError, match=r"\['layers'\]\['w'\] was donated to an earlier call, or deleted"):
+            with pytest.raises(mt.MpmdError, match=r"7 arrays were donated .*: \S*\['count'\], "):
                 use(first)
-        with pytest.raises(mt.MpmdError, match="was donated to an earlier call, or deleted"):
+        with pytest.raises(mt.MpmdError, match="donated to an earlier call, or deleted"):
             donating(first, X)

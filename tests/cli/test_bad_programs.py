@@ -28,7 +28,7 @@ MISTAKES = {
     "no_devices": ("make_config(", "the mesh 'b' has no devices: its shape is {'x': 0}", "Make it of devices in"),
     "undivided": ("x.reshape(", "cannot reshape array of shape (8, 4)", ""),
     "wrong_mesh": ("mpmd_trace.Program(", "is on devices 2, 3, and the program wants it on mesh 'a'", "move it with"),
-    "donated_again": ("advance=lambda i, args, result: args)", "was donated to an earlier call", "use what that call"),
+    "donated_again": ("advance=lambda i, args, result: args)", "were donated to an earlier call", "Use what that call"),
     "no_array": ("def step(", "argument parameters.activation is not an array but a custom_jvp: relu.", "static"),
     "unknown_option": ("make_config(", "no partitioning option 'mpmd_infer_transfer'", "did you mean"),
     "unknown_schedule": ("make_config(", "unknown schedule '1F2B'", "did you mean 1f1b"),

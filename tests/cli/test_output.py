@@ -103,7 +103,7 @@ def test_a_nan_is_never_equal_to_a_number() -> None:
     assert not run_module.compare_steps(Tolerant(), steps(1.0, math.nan), steps(1.0, math.nan))[0]
     problems, errors = run_module.compare_steps(Tolerant(), steps(math.nan, math.nan), steps(1.0, 2.0))
     assert len(problems) == 2 and errors["gradient_error_at"] == "b"
-    assert problems[1].endswith("in step 2 it is nan and should be 2")
+    assert "first in step 2: the loss is nan and should be 2, a difference of inf" in problems[1]
 
 
 def test_a_difference_that_may_be_rounding_says_how_to_accept_it() -> None:
@@ -111,13 +111,16 @@ def test_a_difference_that_may_be_rounding_says_how_to_accept_it() -> None:
         gradients = None
         loss_tolerance = 1e-4
 
-    def compared(loss: float) -> list[str]:
-        two = ({"gradients": [], "losses": [each]} for each in (loss, 2.0))
+    def compared(*losses: float) -> list[str]:
+        two = ({"gradients": [], "losses": each} for each in (losses, [2.0] * len(losses)))
         return run_module.compare_steps(Strict(), *two)[0]
 
     assert compared(2.0) == []
     assert "may be rounding: loss_tolerance= of the Program accepts more" in compared(2.01)[0]
     assert "rounding" not in compared(3.0)[0]
+    [first] = compared(2.0, 2.01, 4.0, 2.02)
+    assert "first in step 2: the loss is 2.01 and should be 2, a difference of 5.00e-03" in first
+    assert "later losses differ by up to 1.00e+00" in first
 
 
 def test_json_has_no_nan() -> None:

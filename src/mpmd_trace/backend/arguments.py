@@ -10,7 +10,7 @@ import jax
 import numpy as np
 
 from mpmd_trace.backend.plan import Plan
-from mpmd_trace.diagnostics.messages import Diagnostic, MpmdError, listed
+from mpmd_trace.diagnostics.messages import Diagnostic, MpmdError, listed, used_after_donation
 from mpmd_trace.jax_compat.layouts import full_format, layout_of, put, same_layout
 from mpmd_trace.jax_compat.runtime import ArrayImpl
 
@@ -82,6 +82,7 @@ class ArgumentChecker:
         problems: list[str] = []
         only_sharding, traced = True, False
         moved: list[int] = []
+        gone: list[str] = []
         cls = self.array_class
         for i, (x, (aval, sharding, layout)) in enumerate(zip(args, self._fit, strict=True)):
             if (
@@ -98,10 +99,15 @@ class ArgumentChecker:
                     self._fit[i] = x.aval, x.sharding, None if self._has_one_layout(i) else layout_of(x)
                 elif x.__class__ is cls and id(x.sharding) in _PLACED:
                     moved.append(i)
+            except _Gone:
+                gone.append(self.name(i))
             except _Misfit as misfit:
                 problems.append(f"{self.name(i)} {misfit}")
                 only_sharding &= isinstance(misfit, _OtherSharding)
                 traced |= isinstance(misfit, _Traced)
+        if gone:
+            problems.append(used_after_donation(gone))
+            only_sharding = False
         if problems and only_sharding:
             raise WrongSharding([Diagnostic("error", p) for p in problems])
         if not problems and self.donated:
@@ -160,10 +166,7 @@ class ArgumentChecker:
             if (copy := self._copy_of(index, x)) is not None:
                 return copy
             if x.is_deleted():
-                raise _Misfit(
-                    "was donated to an earlier call, or deleted, and its buffer is gone; use what that call "
-                    "returned instead, or do not donate it"
-                )
+                raise _Gone
             if index in self.unused:
                 return x
             assert spec.sharding is not None
@@ -341,6 +344,10 @@ def _shown(x: Any) -> str:
 
 class _Misfit(Exception):
     """Why an argument does not fit, without its name."""
+
+
+class _Gone(Exception):
+    """Its buffer was donated or deleted."""
 
 
 class _Traced(_Misfit):

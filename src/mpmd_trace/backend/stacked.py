@@ -10,7 +10,7 @@ import jax
 import numpy as np
 from jax.sharding import Mesh, NamedSharding, PartitionSpec
 
-from mpmd_trace.diagnostics.messages import MpmdError, shortened
+from mpmd_trace.diagnostics.messages import MpmdError, used_after_donation
 from mpmd_trace.jax_compat.layouts import put
 from mpmd_trace.jax_compat.runtime import assembled, shards_of
 from mpmd_trace.jax_compat.tracing import is_key
@@ -110,14 +110,7 @@ def check_not_deleted(tree: Any) -> None:
         if isinstance(x, jax.Array | Pieces) and not isinstance(x, jax.core.Tracer) and x.is_deleted()
     ]
     if gone:
-        raise MpmdError(
-            "\n".join(
-                shortened(
-                    [f"{name} was donated to an earlier call, or deleted, and its buffer is gone" for name in gone]
-                )
-            )
-            + "\nUse what that call returned instead, or do not donate it."
-        )
+        raise MpmdError(used_after_donation(gone))
 
 
 class PiecesType(jax.ShapeDtypeStruct):  # type: ignore[misc]
@@ -219,10 +212,7 @@ class StackedArrays:
         if isinstance(x, jax.core.Tracer) or np.shape(x)[axis : axis + 1] != bounds[-1:]:
             return [x] * len(specs)  # the program says what is wrong with it
         if isinstance(x, jax.Array | Pieces) and x.is_deleted():
-            raise MpmdError(
-                f"{self._names[self.places[i].start]} was donated to an earlier call, or deleted, and its buffers are "
-                "gone; use what that call returned instead, or do not donate it"
-            )
+            raise MpmdError(used_after_donation([self._names[self.places[i].start]]))
         if isinstance(x, Pieces) and (x.axis, x.bounds) == form:
             return list(x.parts)
         if isinstance(x, jax.Array) and self._is_ours(i, x):

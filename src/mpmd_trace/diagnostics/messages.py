@@ -88,6 +88,19 @@ def shortened(lines: Sequence[str], most: int = 8) -> list[str]:
     return [*lines[:most], *([f"  and {len(lines) - most} more"] if len(lines) > most else [])]
 
 
+def used_after_donation(names: Sequence[str]) -> str:
+    """Return what to say of arrays with these names that are used although their buffers are gone."""
+    if len(names) == 1:
+        return (
+            f"{names[0]} was donated to an earlier call, or deleted, and its buffer is gone; use what that call "
+            "returned instead, or do not donate it"
+        )
+    return (
+        f"{len(names)} arrays were donated to an earlier call, or deleted, and their buffers are gone: "
+        f"{listed(names, 3)}. Use what that call returned instead, or do not donate them"
+    )
+
+
 def listed(words: Sequence[str], most: int) -> str:
     """Return words in a sentence, or the first ones and how many there are besides."""
     return ", ".join(words[:most]) + (f" and {len(words) - most} more" if len(words) > most else "")

@@ -24,7 +24,7 @@ from mpmd_trace.frontend.large_constants import LargeConstants
 from mpmd_trace.frontend.layers import assigned_parts
 from mpmd_trace.frontend.leaks import leak
 from mpmd_trace.frontend.memory_kinds import HOST, divide_results, returned_arguments
-from mpmd_trace.frontend.names import name_problems, without_names
+from mpmd_trace.frontend.names import name_problems, unlike_names, without_names
 from mpmd_trace.frontend.nonlinear_losses import nonlinear_losses
 from mpmd_trace.frontend.remat import Site
 from mpmd_trace.frontend.rewrite import Rewriter
@@ -303,7 +303,7 @@ def trace(
     except jax.errors.UnexpectedTracerError as error:
         raise leak(fn, error) from error
     except Exception as error:
-        told = mutation.explained(error, fn) or module_fields.explained(error, fn, args, kwargs)
+        told = mutation.explained(error, fn) or unlike_names(error) or module_fields.explained(error, fn, args, kwargs)
         if told is None:
             _say_in_users_words(error, fn, given.leaves)
             raise
