@@ -61,11 +61,11 @@ def as_text(report: PlacementReport, why: Mapping[int, str], file: str, *, retur
         )
     if report.returning and returning:
         lines = [
-            f"  {one.name} ({one.bytes:,} bytes) comes in on {one.mesh} and leaves on {one.leaves}"
+            f"  {one.name} ({one.bytes:,} bytes) is taken on {one.mesh} and returned on {one.leaves}"
             for one in report.returning
         ]
         text += (
-            "arrays that move back in every step of a loop:\n"
+            "arrays that a step returns on another mesh, so the next step moves them back:\n"
             + "\n".join(shortened(lines))
             + "\n  output_mesh_assignment with mpmd_trace.MeshOfInput keeps them in place (docs/steps.md)\n"
         )
@@ -101,7 +101,7 @@ def remarks_data(lowered: PartitionedProgram) -> dict[str, Any]:
 
 def remarks_text(lowered: PartitionedProgram) -> str:
     """Return the remarks as lists, without those on values that are too small to be worth a program."""
-    heads = {"once_per_step": "the same in all microbatches"}
+    heads = {"once_per_step": "values that are the same in all microbatches"}
     told = ""
     for name, texts in remarks_data(lowered).items():
         lines = shortened([f"  {text}" for text in texts if not text.endswith(TOO_LITTLE)])

@@ -245,11 +245,12 @@ def _say_what_returns(plan: Any, returning: Sequence[tuple[int, int]], names: Se
         return
     first = len(plan.arguments) - len(names)
     lines = [
-        f"  {names[a - first]} is wanted on {plan.slots[a].mesh} and leaves on {plan.slots[r].mesh}"
+        f"  {names[a - first]} is taken on {plan.slots[a].mesh} and returned on {plan.slots[r].mesh}"
         for a, r in returning
     ]
     say(
-        f"arrays that every step moves back to where the next one wants them: {len(returning)}, {size:,} bytes\n"
+        "arrays that a step returns on another mesh, so the next step moves them back: "
+        f"{len(returning)} ({size:,} bytes)\n"
         + "\n".join(shortened(lines))
         + "\n  output_mesh_assignment with mpmd_trace.MeshOfInput keeps them in place (docs/steps.md)"
     )

@@ -208,8 +208,8 @@ def remarks(found: mpmd_trace.stages.Compiled) -> list[str]:
 def test_it_is_told_what_is_done_once_and_what_not() -> None:
     bytes = 4 * WIDTH * WIDTH
     assert remarks(compiled(FSDP)) == [
-        f"on mesh 'm0' reshard(ps[0]['{name}']) ({bytes:,} bytes, saving {(2 * MICROBATCHES - 1) * 4608:,} of memory "
-        "traffic, with a gather) is computed once per step"
+        f"on mesh 'm0' reshard(ps[0]['{name}']) ({bytes:,} bytes, saving {(2 * MICROBATCHES - 1) * 4608:,} bytes of "
+        "memory traffic, with a gather) is computed once per step"
         for name in ("up", "down")
     ] + ["on mesh 'm0' 3 sums over devices are finished once per step"]
     limited = remarks(compiled(FSDP, device_memory=1000))

@@ -47,7 +47,7 @@ def test_models_are_seen_by_what_is_in_them(command: Command, tmp_path: Path) ->
 def test_what_returns_is_told_by_name(command: Command, tmp_path: Path) -> None:
     result = command("run", f"{MODEL}:moved", "--out", str(tmp_path / "out"))
     assert result.status == 0, result.err
-    assert "model.layers[0].weight is wanted on m0 and leaves on m1" in result.err
+    assert "model.layers[0].weight is taken on m0 and returned on m1" in result.err
 
 
 @pytest.mark.parametrize(

@@ -284,11 +284,11 @@ def test_state_that_moves_back(command: Command, tmp_path: Path) -> None:
     assert found.status == 0, found.err
     size = json.loads(found.out)["returning_bytes"]
     assert size and size % 64 == 0, "a float32[4,4], on each device of the mesh"
-    assert f"moves back to where the next one wants them: 1, {size} bytes\n" in found.err
-    assert "  w is wanted on m0 and leaves on m1\n" in found.err
+    assert f"so the next step moves them back: 1 ({size} bytes)\n" in found.err
+    assert "  w is taken on m0 and returned on m1\n" in found.err
     assert "mpmd_trace.MeshOfInput" in found.err
     found = command("run", f"{file}:stays", "--out", str(tmp_path / "b"), "--json")
-    assert json.loads(found.out)["returning_bytes"] == 0 and "moves back" not in found.err
+    assert json.loads(found.out)["returning_bytes"] == 0 and "moves them back" not in found.err
     assert "it shares a mesh with a result" in command("explain", f"{file}:stays", "--value", "input 0").out
 
 

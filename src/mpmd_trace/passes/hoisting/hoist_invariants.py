@@ -156,7 +156,7 @@ def _tell(choice: HoistChoice, mesh: str, room: float, function: FuncOp, diagnos
     ):
         for one in listed:
             verdict = why or _how_often(one)
-            size = f"{one.bytes:,.0f} bytes, saving {one.saved:,.0f} of memory traffic"
+            size = f"{one.bytes:,.0f} bytes, saving {one.saved:,.0f} bytes of memory traffic"
             gather = ", with a gather" if one.gathers else ""
             text = f"on mesh '{mesh}' {one.expression.described()} ({size}{gather}) {verdict}"
             diagnostics.remark(function.loc, text)
