@@ -13,6 +13,7 @@ from pipelines import assert_same, topology
 
 import mpmd_trace
 from mpmd_trace import MpmdError
+from mpmd_trace.api import options
 from mpmd_trace.report.timeline import FragmentActions
 from mpmd_trace.scheduling import AutoSchedule, Link
 
@@ -109,6 +110,22 @@ def test_auto_schedules_count_on_pairs_only_where_they_are_made() -> None:
         config = mpmd_trace.make_config(meshes, {"f0": "m0", "f1": "m1"}, pipeline_schedule=auto, overlap=overlap)
         chosen[overlap] = mpmd_trace.jit(step, config).lower(*arguments(2, 8)).schedule.name
     assert chosen[None] == chosen["auto"] != chosen["pairs"]
+
+
+def test_pairs_come_with_options_of_xla(monkeypatch: pytest.MonkeyPatch) -> None:
+    """With those that this XLA has, and the user's in their place."""
+    known = {"xla_embed_ir_in_executable": False}
+    monkeypatch.setitem(options._HIDING, "cpu", {**known, "xla_of_another_version": True})
+    configs = {
+        overlap: mpmd_trace.make_config(topology(), {"f0": "m0", "f1": "m1"}, pipeline_schedule="1F1B", overlap=overlap)
+        for overlap in (None, "pairs")
+    }
+    assert options.options_of_overlap(configs[None]) == {}
+    assert options.options_of_overlap(configs["pairs"]) == {"m0": known, "m1": known}
+    own = {"m1": {"xla_embed_ir_in_executable": "never"}}
+    lowered = mpmd_trace.jit(step_of(4), configs["pairs"], compiler_options=own).lower(*arguments(2, 4))
+    with pytest.raises(MpmdError, match=r"(?s)^(?!.*mesh m0)(?!.*another_version).*executable='never'.*mesh m1"):
+        lowered.compile()
 
 
 def test_errors() -> None:

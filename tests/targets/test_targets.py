@@ -17,6 +17,7 @@ import pytest
 from jax.sharding import Mesh, NamedSharding, PartitionSpec
 
 import mpmd_trace as mt
+from mpmd_trace.api.options import _HIDING, options_of_overlap
 from mpmd_trace.api.targets import for_target
 from mpmd_trace.jax_compat.layouts import padded_bytes
 
@@ -189,9 +190,16 @@ def test_programs_are_compiled_for_gpus() -> None:
 
 
 @needs_libtpu
+def test_xla_takes_the_options_of_pairs() -> None:
+    moved = for_target(program(jax.devices()[:4], overlap="pairs"), "tpu:v6e:2x4")
+    assert options_of_overlap(moved.config) == dict.fromkeys(("m0", "m1"), _HIDING["tpu"])
+
+
+@needs_libtpu
 @pytest.mark.nightly
-def test_a_pair_hides_its_collectives() -> None:
-    done = ran(str(ROOT / "benchmarks" / "overlap.py"), "--target", "tpu:v5e:2x4", "--check")
+@pytest.mark.parametrize("target", ["v5e:2x4", "v6e:2x4", "v5p:2x2x2"])
+def test_a_pair_hides_its_collectives(target: str) -> None:
+    done = ran(str(ROOT / "benchmarks" / "overlap.py"), "--target", f"tpu:{target}", "--check")
     assert done.returncode == 0, done.stdout + done.stderr
 
 

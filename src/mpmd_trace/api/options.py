@@ -5,18 +5,21 @@ from __future__ import annotations
 import dataclasses
 import functools
 import inspect
+import itertools
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, Literal, TypedDict, TypeVar, cast
 
+import jax
 from jax.sharding import Mesh
 
-from mpmd_trace.backend.executables import CompilerOptions
+from mpmd_trace.backend.executables import CompilerOptions, accepted
 from mpmd_trace.config import Config
 from mpmd_trace.frontend.arguments import listed_positions
 from mpmd_trace.frontend.errors import mistake, raise_problems
 from mpmd_trace.frontend.functions import parameters_of, positional_names
 from mpmd_trace.frontend.names import nearest
 from mpmd_trace.frontend.tags import listed, static_names
+from mpmd_trace.jax_compat.targets import process_of
 
 #: What `filter_jit` may donate, as `equinox.filter_jit` has it.
 Donate = Literal["all", "all-except-first", "warn", "warn-except-first", "none"]
@@ -152,19 +155,24 @@ def statics(
     return (tuple(dict.fromkeys([*numbers, *more_numbers])), tuple(dict.fromkeys([*names, *more_names])))
 
 
-#: Options with which XLA hides collectives where it does not by itself.
-_HIDING = {"tpu": {"xla_tpu_enable_async_all_to_all": True}}
+#: Options with which XLA hides collectives where it does not by itself: otherwise an all-to-all waits, and the products
+#: of one half of a pair are not spread over the collectives of the other.
+_HIDING: dict[str, dict[str, bool | int | str]] = {
+    "tpu": {"xla_tpu_enable_async_all_to_all": True, "xla_tpu_use_aggressive_scheduling": True}
+}
 
 
 def options_of_overlap(config: Config) -> CompilerOptions:
-    """XLA's options for each mesh with which it overlaps what `overlap` makes one program."""
+    """Return the options for each mesh with which its XLA overlaps what `overlap` makes one program, if it has them."""
     if config.options.overlap is None or config.is_abstract:
         return {}
-    return {
-        name: _HIDING.get(mesh.devices.flat[0].platform, {})
-        for name, mesh in config.topology.items()
-        if isinstance(mesh, Mesh)
-    }
+    devices = {name: mesh.devices.flat for name, mesh in config.topology.items() if isinstance(mesh, Mesh)}
+    taken: dict[str, Mapping[str, Any]] = {}
+    for device in itertools.chain.from_iterable(devices.values()):
+        # All processes have the same version of XLA, which each asks for a device of its own.
+        if device.platform not in taken and process_of(device) == jax.process_index():
+            taken[device.platform] = accepted(device, _HIDING.get(device.platform, {}))
+    return {name: taken.get(those[0].platform, {}) for name, those in devices.items()}
 
 
 def compiler_options(given: Mapping[str, Any] | None, config: Config, where: str | None) -> CompilerOptions:

@@ -12,7 +12,7 @@ from types import MappingProxyType
 from typing import Any, cast
 
 import jax
-from jax.sharding import Mesh, NamedSharding, PartitionSpec
+from jax.sharding import Mesh, NamedSharding, PartitionSpec, Sharding, SingleDeviceSharding
 
 from mpmd_trace.backend.placement import Placement
 from mpmd_trace.backend.plan import Place, Plan, ProgramSpec
@@ -299,29 +299,42 @@ def _kind(text: str, spec: ProgramSpec, mesh: Mesh, donations: Mapping[int, int 
 
 
 def _check_options(placement: Placement, options: CompilerOptions) -> None:
-    """Raise `MpmdError` with every option that XLA does not take: compiling something small with it tells."""
+    """Raise `MpmdError` with every option that XLA does not take."""
+    refused: dict[str, list[str]] = {}
+    for name, chosen in options.items():
+        mesh = placement.meshes.get(name)
+        if mesh is None:
+            continue
+        for option, reason in _refusals(NamedSharding(mesh, PartitionSpec()), chosen).items():
+            text = f"XLA refuses the compiler option {option}={chosen[option]!r}: {reason}"
+            refused.setdefault(text, []).append(name)
+    if refused:
+        raise MpmdError([Diagnostic("error", f"{text} (for mesh {', '.join(on)})") for text, on in refused.items()])
+
+
+def accepted(device: jax.Device, options: Mapping[str, Any]) -> dict[str, Any]:
+    """Return those options that the version of XLA for a device takes."""
+    refused = _refusals(SingleDeviceSharding(device), options)
+    return {name: value for name, value in options.items() if name not in refused}
+
+
+def _refusals(where: Sharding, options: Mapping[str, Any]) -> dict[str, str]:
+    """Return why XLA does not take options, by their names: compiling something small with them tells."""
     type = "tensor<f32>"
     text = f"module {{ func.func @main(%x: {type}) -> {type} {{ return %x : {type} }} }}"
-    refused: dict[str, list[str]] = {}
 
-    def why_not(mesh: Mesh, tried: dict[str, Any]) -> str | None:
-        scalar = jax.ShapeDtypeStruct((), "float32", sharding=NamedSharding(mesh, PartitionSpec()))
+    def why_not(tried: dict[str, Any]) -> str | None:
+        scalar = jax.ShapeDtypeStruct((), "float32", sharding=where)
         try:
             compat.compile_lowered(compat.lower_function(text, [scalar], [scalar], name="options"), tried)
         except jax.errors.JaxRuntimeError as error:
             return str(error).removeprefix("INVALID_ARGUMENT: ")
         return None
 
-    for name, chosen in options.items():
-        mesh = placement.meshes.get(name)
-        if mesh is None or not chosen or why_not(mesh, dict(chosen)) is None:
-            continue
-        for option, value in chosen.items():
-            reason = why_not(mesh, {option: value})
-            if reason is not None:
-                refused.setdefault(f"XLA refuses the compiler option {option}={value!r}: {reason}", []).append(name)
-    if refused:
-        raise MpmdError([Diagnostic("error", f"{text} (for mesh {', '.join(on)})") for text, on in refused.items()])
+    if not options or why_not(dict(options)) is None:
+        return {}
+    reasons = {name: why_not({name: value}) for name, value in options.items()}
+    return {name: reason for name, reason in reasons.items() if reason is not None}
 
 
 _EFFECT_HINT = (
