@@ -42,8 +42,10 @@ def block_dependencies(ops: Sequence[Op]) -> list[list[int]]:
     for op in ops:
         # Producers first, then their numbers: a fragment has many operands, but they come from few ops.
         producers = {use.value.op: None for use in op._operands if isinstance(use.value, OpResult)}
-        if op.regions:
-            producers.update({value.op: None for value in free_values(op) if isinstance(value, OpResult)})
+        for region in op.regions:
+            if not region.frozen:
+                producers.update({value.op: None for value in free_values(op) if isinstance(value, OpResult)})
+                break
         result.append([index[one] for one in producers if one in index and one is not op])
     return result
 

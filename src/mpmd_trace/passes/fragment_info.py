@@ -138,13 +138,20 @@ def is_scheduling_unit(fragment: FragmentOp) -> bool:
 
 def stages_consistent(a: FragmentOp, b: FragmentOp) -> bool:
     """Return whether the two may be one fragment: a stage is missing or both are equal."""
-    return a.stage is None or b.stage is None or a.stage == b.stage
+    own, other = a.props.get("stage_id"), b.props.get("stage_id")
+    return own is other or a.stage is None or b.stage is None or a.stage == b.stage
 
 
-def origin_union(first: FragmentOp, second: FragmentOp) -> tuple[UserOriginAttr, ...]:
+def origin_union(first: FragmentOp, second: FragmentOp) -> ArrayAttr:
     """Return the origins of the first, then those of the second that the first does not have."""
-    own = first.origin
-    return own + tuple(origin for origin in second.origin if origin not in own)
+    return _union(first.props.get("origin"), second.props.get("origin"))
+
+
+@functools.lru_cache(maxsize=1 << 10)
+def _union(first: Attribute | None, second: Attribute | None) -> ArrayAttr:
+    """Remembered, for many fragments have the same origins."""
+    own, more = (origins.elements if isinstance(origins, ArrayAttr) else () for origins in (first, second))
+    return ArrayAttr.get((*own, *(origin for origin in more if origin not in own)))
 
 
 def is_executed_immediately_after(first: FragmentOp, second: FragmentOp) -> bool:

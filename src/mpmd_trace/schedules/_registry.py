@@ -164,8 +164,9 @@ def get_schedule(
     graph: StageGraph | None = None,
     stages_per_chunk: int = 1,
     guard: bool = True,
+    check: bool = True,
 ) -> Schedule:
-    """Return the schedule of that name, checked.
+    """Return the schedule of that name, checked unless `check` is off.
 
     Options that a schedule does not use must be left out, except `costs`, `memory_limit` and
     `weight_fraction`, which only zb-auto reads. `graph` is another data flow between the stages;
@@ -203,7 +204,8 @@ def get_schedule(
         schedule = contiguous_stages(schedule, stages_per_chunk)
     if graph is not None:
         schedule = schedule.with_graph(graph)
-    validate(schedule)
+    if check:
+        validate(schedule)
     if guard:
         _warn_of_degenerate(entry, schedule, costs)
     return schedule

@@ -16,7 +16,7 @@ from collections import OrderedDict, deque
 from collections.abc import Iterator, Mapping
 
 from mpmd_trace.diagnostics.location import fused
-from mpmd_trace.ir.attributes import ArrayAttr, Attribute, IntegerAttr
+from mpmd_trace.ir.attributes import Attribute, IntegerAttr
 from mpmd_trace.ir.bodies import BodyBuilder
 from mpmd_trace.ir.core import Op, Use, Value, make_op
 from mpmd_trace.ir.functions import function_around
@@ -407,7 +407,7 @@ def _merged_label(producer: FragmentOp, consumer: FragmentOp) -> FragmentOp:
     props.pop("in_shardings", None)
     props.pop("out_shardings", None)
     if consumer.origin:
-        props["origin"] = ArrayAttr.get(origin_union(producer, consumer))
+        props["origin"] = origin_union(producer, consumer)
     if producer.stage is None and consumer.stage is not None:
         props["stage_id"] = consumer.props["stage_id"]
     label = make_op("mpmd.fragment", props=props, regions=[_EMPTY], loc=fused(producer.loc, consumer.loc))

@@ -18,14 +18,15 @@ from mpmd_trace.diagnostics.location import fused
 from mpmd_trace.diagnostics.messages import MpmdError, Note
 from mpmd_trace.ir.attributes import ArrayAttr, Attribute, IntegerAttr
 from mpmd_trace.ir.bodies import BodyBuilder, remembered
-from mpmd_trace.ir.core import BlockArg, Op, Region, Value
+from mpmd_trace.ir.core import BlockArg, Op, Region, Value, make_op
 from mpmd_trace.ir.diagnostics import error_at
-from mpmd_trace.ir.ops import FragmentOp, make_fragment
+from mpmd_trace.ir.ops import FragmentOp
 from mpmd_trace.passes.control_dependencies import CONTROL_START
 from mpmd_trace.passes.fragment_info import call_counter, describe_fragment, origin_union, stages_consistent
 from mpmd_trace.passes.greedy import Rewriter
 
 _log = logging.getLogger(__name__)
+_UNSCOPED = Rewriter()
 
 
 def data_operands(fragment: FragmentOp) -> list[Value]:
@@ -41,7 +42,7 @@ def merge_fragments(producer: FragmentOp, consumer: FragmentOp, rewriter: Rewrit
     Raises `MpmdError` when meshes or stages differ.
     """
     check_mergeable(producer, consumer)
-    rewriter = rewriter or Rewriter()
+    rewriter = rewriter or _UNSCOPED
     controls: list[Value] = []
     if _is_single_use(producer, consumer):
         at = next(u.index for u in consumer.operand_uses if u.value is producer.results[0])
@@ -53,24 +54,23 @@ def merge_fragments(producer: FragmentOp, consumer: FragmentOp, rewriter: Rewrit
     else:
         operands, own, given = _wire(producer, consumer)
         controls = _control_operands(producer, consumer) + _control_operands(consumer, producer)
-        kept = [r.index for r in producer.results if any(u is not consumer for u in r.users)]
+        kept = [r.index for r in producer.results if _is_used_besides(r, consumer)]
     count = len(producer.results)
     returned = (*kept, *range(count, count + len(consumer.results)))
     body = merged_body([producer.body, consumer.body], [own, given], returned)
-    attrs: dict[str, Attribute] = {}
-    if controls:
-        attrs[CONTROL_START] = IntegerAttr.get(len(operands), "i64")
-    results = [producer.results[i].type for i in kept] + [r.type for r in consumer.results]
-    merged = make_fragment(
-        producer.mesh,
+    merged = make_op(
+        "mpmd.fragment",
         operands + controls,
-        results,
-        body,
-        origin=origin_union(producer, consumer),
-        stage=consumer.stage if producer.stage is None else producer.stage,
-        attrs=attrs,
+        [producer.results[i].type for i in kept] + [r.type for r in consumer.results],
+        props={"mesh_name": producer.props["mesh_name"], "origin": origin_union(producer, consumer)},
+        attrs={CONTROL_START: IntegerAttr.get(len(operands), "i64")} if controls else None,
+        regions=[body],
         loc=fused(producer.loc, consumer.loc),
     )
+    assert isinstance(merged, FragmentOp)
+    stage = producer.props.get("stage_id") or consumer.props.get("stage_id")
+    if stage is not None:
+        merged.props["stage_id"] = stage
     rewriter.insert_before(consumer, merged)
     for new, old in enumerate(kept):
         rewriter.replace_all_uses(producer.results[old], merged.results[new])
@@ -121,11 +121,12 @@ def check_mergeable(producer: FragmentOp, consumer: FragmentOp, counts: tuple[in
             consumer,
             "their stages differ; give the computations the same stage in the assignment, or keep them apart",
         )
-    if counts is None:
-        counts = len(producer.body.block.args), len(consumer.body.block.args)
-    for fragment, count in zip((producer, consumer), counts, strict=True):
+    for i, fragment in enumerate((producer, consumer)):
         start = fragment.attrs.get(CONTROL_START)
-        if start is not None and not (isinstance(start, IntegerAttr) and start.value == count):
+        if start is None:
+            continue
+        count = len(fragment.body.block.args) if counts is None else counts[i]
+        if not (isinstance(start, IntegerAttr) and start.value == count):
             raise _refused(producer, consumer, f"{CONTROL_START} is {start.text}, but the body has {count} arguments")
 
 
@@ -136,21 +137,30 @@ def _refused(producer: FragmentOp, consumer: FragmentOp, why: str) -> MpmdError:
 
 def _is_single_use(producer: FragmentOp, consumer: FragmentOp) -> bool:
     """Return whether the producer has one argument and one result, and the consumer is the only use of that."""
-    if CONTROL_START in producer.attrs or CONTROL_START in consumer.attrs:
-        return False
     if len(producer.results) != 1 or len(producer.body.block.args) != 1:
+        return False
+    if CONTROL_START in producer.attrs or CONTROL_START in consumer.attrs:
         return False
     result = producer.results[0]
     return result.has_one_use and result.users[0] is consumer
 
 
+def _is_used_besides(value: Value, consumer: Op) -> bool:
+    use = value._first
+    while use is not None:
+        if use.owner is not consumer:
+            return True
+        use = use.next
+    return False
+
+
 def _wire(producer: FragmentOp, consumer: FragmentOp) -> tuple[list[Value], tuple[int, ...], tuple[int, ...]]:
     """Return the operands of the merged fragment and what the arguments of both bodies stand for."""
     position: dict[Value, int] = {}
-    own = tuple(position.setdefault(v, len(position)) for v in data_operands(producer))
+    own = tuple([position.setdefault(v, len(position)) for v in data_operands(producer)])
+    made = dict.fromkeys(producer.results)
     given = tuple(
-        -1 - v.index if v.defining_op is producer else position.setdefault(v, len(position))
-        for v in data_operands(consumer)
+        [-1 - v.index if v in made else position.setdefault(v, len(position)) for v in data_operands(consumer)]
     )
     return list(position), own, given
 

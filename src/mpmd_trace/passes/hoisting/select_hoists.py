@@ -245,13 +245,14 @@ class Selection:
 
     def _judge(self, one: Expression, readers: set[FragmentOp]) -> HoistedExpr | None:
         size, once = self._worth.bytes(one), self._worth.work(one)
-        if math.isinf(size) or not are_of_several(readers):
+        if math.isinf(size):
             return None
         stored = self._stored.get(one, set())
         is_layout = one.op is not None and one.op.name in LAYOUT
-        if stored and once > 0:
-            pass  # it is kept anyway, and by each microbatch
-        elif is_layout or once < max(size, 0.0 if self._worth.gathers(one) else self._least):
+        is_stored = bool(stored) and once > 0  # it is kept anyway, and by each microbatch
+        if not is_stored and (is_layout or once < max(size, 0.0 if self._worth.gathers(one) else self._least)):
+            return None
+        if not are_of_several(readers):
             return None
         saved = once * (len(readers | stored) - 1)
         return HoistedExpr(one, size, saved, self._worth.gathers(one), tuple(readers))

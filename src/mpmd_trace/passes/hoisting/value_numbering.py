@@ -99,23 +99,13 @@ def are_of_several(fragments: Iterable[FragmentOp]) -> bool:
     It does not where there is one that all work on: a forward that was merged with the backward of another microbatch,
     and a backward that was merged with another forward, read both what belongs to the microbatch that they share.
     """
-    return bool(_of_several((None, fragment) for fragment in fragments))
-
-
-def _of_several(read: Iterable[tuple[T, FragmentOp]]) -> set[T]:
-    """Return what is read by fragments as those of `are_of_several`."""
-    common: dict[T, frozenset[int]] = {}
-    last: FragmentOp | None = None
-    own = nothing = frozenset[int]()
-    for one, fragment in read:
-        if fragment is not last:
-            last, own = fragment, counters(fragment)
-        before = common.get(one)
-        if before is None:
-            common[one] = own
-        elif before is not own and before:
-            common[one] = before & own or nothing
-    return {one for one, shared in common.items() if not shared}
+    common: frozenset[int] | None = None
+    for fragment in fragments:
+        own = counters(fragment)
+        common = own if common is None else common & own
+        if not common:
+            return True
+    return False
 
 
 class ValueNumbering:
@@ -124,7 +114,9 @@ class ValueNumbering:
     def __init__(self, function: FuncOp) -> None:
         self._table: dict[Hashable, Expression] = {}
         self._shardings = ValueShardings(function)
-        self.fragments = [op for op in function.body if isinstance(op, FragmentOp) and counters(op)]
+        #: The fragments of microbatches, with these.
+        self._counters = {op: own for op in function.body if isinstance(op, FragmentOp) and (own := counters(op))}
+        self.fragments = list(self._counters)
         self._shared = self._read_by_several()
         self._of_value: dict[Value, Expression] = {}
         self._memo: dict[Hashable, KnownExpressions] = {}
@@ -141,25 +133,40 @@ class ValueNumbering:
 
     def _read_by_several(self) -> set[Value]:
         """Return the values that fragments of several microbatches read."""
-        return _of_several((value, fragment) for fragment in self.fragments for value in fragment.operands)
+        return self._of_several((fragment, [use.value for use in fragment._operands]) for fragment in self.fragments)
 
     def _shared_slices(self) -> frozenset[Expression]:
         """The slices that several microbatches read; of others, such as those of the batch, everything differs."""
-        known = self.known
-        return frozenset(_of_several((one, fragment) for fragment in self.fragments for one in known[fragment].slices))
+        read = ((fragment, known.slices) for fragment, known in self.known.items() if known.slices)
+        return frozenset(self._of_several(read))
+
+    def _of_several(self, read: Iterable[tuple[FragmentOp, Iterable[T]]]) -> set[T]:
+        """Return what is read by fragments as those of `are_of_several`."""
+        common: dict[T, frozenset[int]] = {}
+        nothing = frozenset[int]()
+        for fragment, those in read:
+            own = self._counters[fragment]
+            for one in those:
+                before = common.get(one)
+                if before is None:
+                    common[one] = own
+                elif before is not own and before:
+                    common[one] = before & own or nothing
+        return {one for one, shared in common.items() if not shared}
 
     # Expressions of a fragment.
 
     def _learn(self, fragment: FragmentOp) -> KnownExpressions:
-        values = fragment.operands[: len(fragment.body.block.args)]
+        body, shardings = fragment.regions[0], fragment.props.get("in_shardings")
         of_value, shared = self._of_value, self._shared
+        values = [use.value for use in fragment._operands[: len(body.block.args)]]
         # Other values are all the same: nothing is known of them.
         alike = tuple([value if value in shared or value in of_value else None for value in values])
-        like = (fragment.body, alike, fragment.in_shardings, fragment.attrs.get(UNSET))
+        like = (body, alike, shardings, fragment.attrs.get(UNSET))
         known = self._known_like.get(like)
         if known is None:
             given = tuple([self._operand(fragment, i, value) for i, value in enumerate(values)])
-            key = (fragment.body, given, fragment.in_shardings)
+            key = (body, given, shardings)
             if key not in self._memo:
                 self._memo[key] = self._in_body(fragment, given)
             known = self._known_like[like] = self._memo[key]

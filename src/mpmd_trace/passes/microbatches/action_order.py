@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 Make: TypeAlias = "Callable[[int, int, int | None], Schedule]"
 
 
-@dataclasses.dataclass(frozen=True, slots=True)
+@dataclasses.dataclass(eq=False, slots=True)
 class RepeatedUnit(Unit):
     """A unit of one of several loops, or of what a mesh does several times for one microbatch, forward and backward.
 
@@ -53,6 +53,7 @@ class ActionOrder(Order):
                 meshes,
                 microbatches,
                 chunks=(chunks or 1) if schedule.by_stage else None,
+                check=False,
             )
 
         return cls(schedule.name, make, schedule)

@@ -24,7 +24,7 @@ class ScheduleError(Exception):
     """A schedule cannot order two fragments; the message says why."""
 
 
-@dataclasses.dataclass(frozen=True, slots=True)
+@dataclasses.dataclass(eq=False, slots=True)  # not frozen: they are made by the thousand
 class Unit:
     """What a schedule sees of a fragment.  `index` is its place in the block."""
 

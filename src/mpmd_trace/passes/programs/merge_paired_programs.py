@@ -105,17 +105,17 @@ def _pairs(fragments: Iterable[FragmentOp]) -> Iterator[Pair]:
 def _may_be_one(first: FragmentOp, second: FragmentOp) -> bool:
     if not (is_backward(second) and is_forward(first)):
         return False
-    if not (_ATTRIBUTES.issuperset(first.attrs) and _ATTRIBUTES.issuperset(second.attrs)):
-        return False
     if call_counter(first) != call_counter(second) or not stages_consistent(first, second):
         return False
-    if any(isinstance(user, TransferOp) for result in first.results for user in result.users):
+    if not (_ATTRIBUTES.issuperset(first.attrs) and _ATTRIBUTES.issuperset(second.attrs)):
+        return False
+    if any([isinstance(user, TransferOp) for user in first.users]):
         return False
     given = set(first.operands)
     needed = [value for value in second.operands if value not in given]
-    if not any(value.defining_op is first for value in needed):
+    if not any([value.defining_op is first for value in needed]):
         return False
-    if any(_on_host(value) for value in (*first.results, *needed)):
+    if any([_on_host(value) for value in (*first.results, *needed)]):
         return False
     awaited = {_maker(value) for value in needed if isinstance(value.defining_op, TransferOp)}
     return not awaited or awaited <= _awaited_by(first)
