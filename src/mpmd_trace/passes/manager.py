@@ -13,9 +13,10 @@ from mpmd_trace.diagnostics.messages import MpmdError, MpmdWarning
 from mpmd_trace.ir.collector import paused_collector
 from mpmd_trace.ir.core import Region
 from mpmd_trace.ir.diagnostics import Diagnostics, PassFailed
-from mpmd_trace.ir.ops import Module
+from mpmd_trace.ir.ops import FuncOp, Module
 from mpmd_trace.ir.printer import print_region
 from mpmd_trace.ir.verifier import verify
+from mpmd_trace.passes import settled
 from mpmd_trace.passes.base import Pass, said_by
 from mpmd_trace.passes.registry import build
 from mpmd_trace.passes.run_caches import caches_of_a_run
@@ -72,12 +73,16 @@ class PassManager:
         """Run all passes; returns their records."""
         module.own_bodies()
         bodies: dict[Region, str] = {}
+        views: dict[FuncOp, settled.Settled | None] = {}
         for one in self.passes:
+            if not one.keeps_settled:
+                views.clear()
             if self.verify:
                 bodies = printed_bodies(module, bodies)
             started = time.process_time()
             try:
-                changed = said_by(one, one.run(module, self.diagnostics))
+                with settled.shared(views if one.keeps_settled and not self.hooks else None):
+                    changed = said_by(one, one.run(module, self.diagnostics))
             except PassFailed:
                 self.diagnostics.fail()
                 changed = True

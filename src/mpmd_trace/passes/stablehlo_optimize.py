@@ -14,6 +14,7 @@ from mpmd_trace.ir.diagnostics import Diagnostics
 from mpmd_trace.ir.freezing import freeze
 from mpmd_trace.ir.ops import FuncOp, Module
 from mpmd_trace.ir.semantics import trivially_dead
+from mpmd_trace.passes import settled
 from mpmd_trace.passes.base import FunctionPass, option
 from mpmd_trace.passes.constants import with_unique_constants
 from mpmd_trace.passes.greedy import Choices, Pattern, apply_greedily
@@ -49,6 +50,7 @@ class StablehloOptimize(FunctionPass):
     name = "stablehlo-target-independent-optimization"
     summary = "simplify and fold StableHLO ops"
     distributed_only = False
+    keeps_settled = True
 
     fold_op_element_limit: int = option(
         65536, "largest constant, in elements, that folding may make the program grow by"
@@ -72,20 +74,24 @@ class StablehloOptimize(FunctionPass):
 
     def run_on_function(self, function: FuncOp, module: Module, diagnostics: Diagnostics) -> bool:
         patterns = Choices(self.patterns)
-        changed = self._bodies(function.regions[0], patterns)
-        return _simplify(function.regions[0], patterns) or changed
+        view = settled.take(function)
+        if view is None:
+            changed = replace_bodies(function.regions[0], functools.partial(self._simplified, patterns))
+            return _simplify(function.regions[0], patterns) or changed
+        changed = view.replace_bodies(functools.partial(self._simplified, patterns))
+        view.replace_bodies(with_unique_constants)
+        changed = view.replace_bodies(without_dead_ops) or changed
+        settled.keep(function, view)
+        return changed
 
-    def _bodies(self, region: Region, patterns: Choices) -> bool:
-        """Simplify the frozen bodies in the region, each distinct one once."""
-        key = ("stablehlo-optimize", self.fold_op_element_limit, self.optimize_float)
-
-        def simplified(body: Region) -> Region:
+    def _simplified(self, patterns: Choices, body: Region) -> Region:
+        def simplified() -> Region:
             copy = body.clone()
-            changed = self._bodies(copy, patterns)
+            changed = replace_bodies(copy, functools.partial(self._simplified, patterns))
             changed = _simplify(copy, patterns) or changed
             return freeze(copy) if changed else body
 
-        return replace_bodies(region, lambda body: remembered(body, key, functools.partial(simplified, body)))
+        return remembered(body, ("stablehlo-optimize", self.fold_op_element_limit, self.optimize_float), simplified)
 
 
 def _simplify(region: Region, patterns: Choices) -> bool:

@@ -30,7 +30,7 @@ def _simplify(keep_attributes: bool, op: Op, rewriter: Rewriter) -> bool:
     body = op.regions[0]
     if len(op._operands) != len(body.block.args):  # control operands are no arguments
         return False
-    facts = remembered(body, "region simplification", lambda: _facts(body)) if body.frozen else _facts(body)
+    facts = facts_of(body) if body.frozen else _facts(body)
     merged = _repeated_operands(op)
     if not merged and facts.stays and op.results:
         for result in op.results:
@@ -94,6 +94,11 @@ class _Facts(NamedTuple):
     def stays(self) -> bool:
         """Return whether nothing is simplified where operands differ and all results are used."""
         return not self.repeats and not self.forwarded
+
+
+def facts_of(body: Region) -> _Facts:
+    """Return what is known of a frozen body alone."""
+    return remembered(body, "region simplification", lambda: _facts(body))
 
 
 def _facts(body: Region) -> _Facts:
