@@ -217,8 +217,11 @@ class CopyScalars(CopyConstants):
     name = "mpmd-copy-scalars"
     summary = "mpmd-copy-constants for scalars, into inferred fragments alone"
 
-    def copies(self, constant: Op, fragment: FragmentOp) -> bool:
-        return not fragment.is_user and isinstance(constant.result, OpResult) and constant.result.type.is_scalar
+    def takes(self, fragment: FragmentOp) -> bool:
+        return not fragment.is_user
+
+    def copies(self, constant: Op) -> bool:
+        return isinstance(constant.result, OpResult) and constant.result.type.is_scalar
 
 
 @dataclasses.dataclass(frozen=True)

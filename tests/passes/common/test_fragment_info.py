@@ -48,7 +48,7 @@ def test_scheduling_units() -> None:
 def test_origin_union_and_order() -> None:
     """Origins of the second that the first lacks; repetitions inside one list stay."""
     first, second = fragments(('"f", "f"', ""), ('"g"(1), "f", "g"(1)', ""))
-    assert [o.short for o in origin_union(first, second)] == ['"f"', '"f"', '"g"(1)', '"g"(1)']
+    assert [o.short for o in origin_union(first, second).elements] == ['"f"', '"f"', '"g"(1)', '"g"(1)']
     assert is_executed_immediately_after(first, second)
     assert not is_executed_immediately_after(second, first)
 

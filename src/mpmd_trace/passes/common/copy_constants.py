@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Hashable
+from collections.abc import Hashable, Mapping, Sequence
 
 from mpmd_trace.ir.bodies import remembered, remembers
 from mpmd_trace.ir.core import Op, Region, Value
@@ -11,6 +11,7 @@ from mpmd_trace.ir.diagnostics import Diagnostics
 from mpmd_trace.ir.freezing import freeze
 from mpmd_trace.ir.ops import FragmentOp, FuncOp, Module, TransferOp
 from mpmd_trace.ir.semantics import is_constant_like
+from mpmd_trace.passes import settled
 from mpmd_trace.passes.base import FunctionPass
 
 
@@ -54,16 +55,25 @@ class CopyConstants(FunctionPass):
 
     name = "mpmd-copy-constants"
     summary = "copy constants into the fragments that use them"
+    keeps_settled = True
 
-    def copies(self, constant: Op, fragment: FragmentOp) -> bool:
-        """Return whether the fragment gets a copy of the constant."""
+    def takes(self, fragment: FragmentOp) -> bool:
+        """Return whether the fragment may get copies of constants."""
+        return True
+
+    def copies(self, constant: Op) -> bool:
+        """Return whether fragments get copies of the constant."""
         return True
 
     def run_on_function(self, function: FuncOp, module: Module, diagnostics: Diagnostics) -> bool:
-        known = _constants(function)
-        if not known:
+        view = settled.take(function)
+        known = _constants(_by_body(function) if view is None else view.bodies)
+        users = {use.owner for value in known for use in value.uses}
+        readers = {op for op in users if isinstance(op, FragmentOp) and self.takes(op)}
+        if not readers:
+            if view is not None:
+                settled.keep(function, view)
             return False
-        readers = {use.owner for value in known for use in value.uses}
         changed = False
         for fragment in reversed(function.body):
             if isinstance(fragment, FragmentOp) and fragment in readers:
@@ -71,7 +81,7 @@ class CopyConstants(FunctionPass):
                 constants = [
                     (i, op)
                     for i, value in enumerate(fragment.operands[:count])
-                    if (op := known.get(value)) is not None and self.copies(op, fragment)
+                    if (op := known.get(value)) is not None and self.copies(op)
                 ]
                 if constants:
                     fragment.body = _with_constants(fragment.body, constants)
@@ -79,14 +89,27 @@ class CopyConstants(FunctionPass):
         return changed
 
 
-def _constants(function: FuncOp) -> dict[Value, Op]:
-    """Return the constants that fragments return, by the results, and by the transfers of these."""
-    known: dict[Value, Op] = {}
+def _by_body(function: FuncOp) -> dict[Region, list[Op]]:
+    bodies: dict[Region, list[Op]] = {}
     for op in function.body:
         if isinstance(op, FragmentOp):
-            known.update((op.results[i], constant) for i, constant in _returned_constants(op.body))
-        elif isinstance(op, TransferOp) and (sent := known.get(op.operand(0))) is not None:
-            known[op.results[0]] = sent
+            bodies.setdefault(op.body, []).append(op)
+    return bodies
+
+
+def _constants(bodies: Mapping[Region, Sequence[Op]]) -> dict[Value, Op]:
+    """Return the constants that fragments return, by the results, and by the transfers of these."""
+    known: dict[Value, Op] = {}
+    for body, fragments in bodies.items():
+        constants = _returned_constants(body)
+        for op in fragments if constants else ():
+            known.update((op.results[i], constant) for i, constant in constants)
+    pending = list(known)
+    for value in pending:
+        for user in value.users:
+            if isinstance(user, TransferOp):
+                known[user.results[0]] = known[value]
+                pending.append(user.results[0])
     return known
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+from collections.abc import Hashable
 
 from mpmd_trace.ir.diagnostics import Diagnostics
 from mpmd_trace.ir.ops import FragmentOp, FuncOp, Module
@@ -89,6 +90,9 @@ class Inferred:
     def __init__(self) -> None:
         #: The numbers of inferred fragments on each mesh.
         self.on_mesh: dict[str, int] = {}
+
+    def kind(self, fragment: FragmentOp) -> Hashable:
+        return fragment.is_user, fragment.props["mesh_name"]
 
     def note(self, fragment: FragmentOp, change: int) -> None:
         if not fragment.is_user:

@@ -12,7 +12,8 @@ import functools
 import heapq
 import itertools
 import math
-from collections.abc import Callable, Iterator
+from collections import Counter
+from collections.abc import Callable, Hashable, Iterator
 from typing import Literal, Protocol
 
 from mpmd_trace.ir.core import Op
@@ -33,8 +34,12 @@ Allowed = Callable[[FragmentOp, FragmentOp, bool], bool]
 class Prospects(Protocol):
     """What a pass can say about a fragment alone, so that most are passed over without a look at their users."""
 
+    def kind(self, fragment: FragmentOp) -> Hashable:
+        """Return what fragments have in common that are the same to `note` and `possible`."""
+        raise NotImplementedError
+
     def note(self, fragment: FragmentOp, change: int) -> None:
-        """A fragment like this one is there (`change` is 1), or no longer (-1)."""
+        """There are `change` more fragments like this one."""
         raise NotImplementedError
 
     def possible(self, producer: FragmentOp) -> bool:
@@ -121,19 +126,28 @@ class _Merger:
     def run(self) -> bool:
         fragments = self.fragments()
         prospects = self.prospects
+        kinds: list[Hashable] = [None] * len(fragments)
         if prospects is not None:
-            for fragment in fragments:
-                prospects.note(fragment, 1)
+            kinds = list(map(prospects.kind, fragments))
+            examples = dict(zip(kinds, fragments, strict=True))
+            for kind, count in Counter(kinds).items():
+                prospects.note(examples[kind], count)
+        #: What `possible` says of kinds, for as long as nothing is noted.
+        possible: dict[Hashable, bool] = {}
         changed = False
-        for fragment in reversed(fragments):
+        for fragment, kind in zip(reversed(fragments), reversed(kinds), strict=True):
+            if prospects is not None and kind not in possible:
+                possible[kind] = prospects.possible(fragment)
             if not fragment.has_uses and is_pure(fragment):
                 if prospects is not None:
                     prospects.note(fragment, -1)
+                    possible.clear()
                 fragment.erase()
                 changed = True
-            elif prospects is not None and (not prospects.possible(fragment) or self.has_no_partner(fragment)):
+            elif prospects is not None and (not possible[kind] or self.has_no_partner(fragment)):
                 self.passed.setdefault(fragment.mesh, []).append(fragment)
             else:
+                possible.clear()
                 self.add_passed(fragment.mesh)
                 self.visited = self.order.get(fragment, 0)
                 current: Group | None = self.add(fragment)

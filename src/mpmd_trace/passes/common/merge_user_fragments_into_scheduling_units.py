@@ -64,8 +64,7 @@ class _Alike:
             self.unclear += change
         else:
             count = self.counts[kind] = self.counts.get(kind, 0) + change
-            if max(count, count - change) > 1:
-                self.more += change
+            self.more += max(count, 1) - max(count - change, 1)
 
     def possible(self, producer: FragmentOp) -> bool:
         if not self.more and not self.unclear:
