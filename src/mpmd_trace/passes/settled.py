@@ -27,7 +27,7 @@ class Settled:
     @property
     def is_settled(self) -> bool:
         """Return whether that is still so, with the bodies there are."""
-        return all([facts_of(body).stays for body in self.bodies])
+        return all(facts_of(body).stays for body in self.bodies)
 
     def replace_bodies(self, derive: Callable[[Region], Region]) -> bool:
         """Replace each body by what is derived from it; say whether any changed."""
@@ -46,7 +46,7 @@ class Settled:
 
     def all_are(self, derive: Callable[[Region], Region]) -> bool:
         """Return whether each body is what is derived from it."""
-        return all([derive(body) is body for body in self.bodies])
+        return all(derive(body) is body for body in self.bodies)
 
 
 class _State(threading.local):

@@ -16,7 +16,7 @@ from collections.abc import Sequence
 
 from mpmd_trace.diagnostics.location import fused
 from mpmd_trace.diagnostics.messages import MpmdError, Note
-from mpmd_trace.ir.attributes import ArrayAttr, Attribute, IntegerAttr
+from mpmd_trace.ir.attributes import ArrayAttr, IntegerAttr
 from mpmd_trace.ir.bodies import BodyBuilder, remembered
 from mpmd_trace.ir.core import BlockArg, Op, Region, Value, make_op
 from mpmd_trace.ir.diagnostics import error_at

@@ -65,14 +65,12 @@ def merge_in_place(first: FragmentOp, second: FragmentOp, order: dict[Op, int]) 
     `order` are the places of the ops of the block; that of the result is added.
     """
     start, end = order[first], order[second]
-    if all([order.get(user, -1) >= end for user in first.users]):
+    if all(order.get(user, -1) >= end for user in first.users):
         merged = merge_fragments(first, second)
         order[merged] = end
     elif all(
-        [
-            definer is None or definer is first or order[definer] < start
-            for definer in [value.defining_op for value in second.operands]
-        ]
+        definer is None or definer is first or order[definer] < start
+        for definer in [value.defining_op for value in second.operands]
     ):
         place = first.next_op
         merged = merge_fragments(first, second)

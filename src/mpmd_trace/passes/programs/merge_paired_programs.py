@@ -109,13 +109,13 @@ def _may_be_one(first: FragmentOp, second: FragmentOp) -> bool:
         return False
     if not (_ATTRIBUTES.issuperset(first.attrs) and _ATTRIBUTES.issuperset(second.attrs)):
         return False
-    if any([isinstance(user, TransferOp) for user in first.users]):
+    if any(isinstance(user, TransferOp) for user in first.users):
         return False
     given = set(first.operands)
     needed = [value for value in second.operands if value not in given]
-    if not any([value.defining_op is first for value in needed]):
+    if not any(value.defining_op is first for value in needed):
         return False
-    if any([_on_host(value) for value in (*first.results, *needed)]):
+    if any(_on_host(value) for value in (*first.results, *needed)):
         return False
     awaited = {_maker(value) for value in needed if isinstance(value.defining_op, TransferOp)}
     return not awaited or awaited <= _awaited_by(first)
