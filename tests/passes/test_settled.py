@@ -1,0 +1,112 @@
+"""Passes find the same whether or not they know that a function is settled."""
+
+from __future__ import annotations
+
+import dataclasses
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from mpmd_trace.ir.diagnostics import Diagnostics
+from mpmd_trace.ir.ops import FragmentOp, FuncOp, Module
+from mpmd_trace.passes import settled
+from mpmd_trace.passes.base import FunctionPass
+from util import run
+
+PASSES = (
+    "mpmd-convert-sdy-constants",
+    "stablehlo-target-independent-optimization",
+    "mpmd-simplify-program",
+    "mpmd-cse",
+    "mpmd-canonicalize",
+    "mpmd-fragment-dedup",
+    "mpmd-copy-scalars",
+    "mpmd-copy-constants",
+    "mpmd-fragment-dce",
+)
+#: Bodies of one or two arguments: their ops and what they return.
+BODIES = [
+    ("%v = stablehlo.negate %x : !t", ["%v"]),
+    ("%v = stablehlo.add %x, %y : !t", ["%v"]),
+    ("%v = stablehlo.add %x, %y : !t\n%w = stablehlo.negate %v : !t", ["%v", "%w"]),
+    ("%v = stablehlo.negate %x : !t\n%w = stablehlo.negate %x : !t", ["%v", "%w"]),
+    ("%v = stablehlo.negate %x : !t", ["%v", "%x"]),
+    ("%v = stablehlo.negate %x : !t\n%w = stablehlo.sine %x : !t", ["%v"]),
+    ("%c = sdy.constant dense<0.0> : !t\n%v = stablehlo.add %x, %c : !t", ["%v"]),
+    ("%c = stablehlo.constant dense<2.0> : !t\n%v = stablehlo.multiply %x, %c : !t", ["%v", "%c"]),
+]
+
+
+@st.composite
+def programs(draw: st.DrawFn) -> str:
+    lines, values = [], {"a": ["%p"], "b": ["%q"]}
+    for i in range(draw(st.integers(1, 8))):
+        mesh = draw(st.sampled_from("ab"))
+        if draw(st.integers(0, 4)) == 0:
+            other = "b" if mesh == "a" else "a"
+            lines.append(f"%{i} = mpmd.transfer {draw(st.sampled_from(values[mesh]))} : (!{mesh}) -> !{other}")
+            values[other].append(f"%{i}")
+            continue
+        ops, returned = draw(st.sampled_from(BODIES))
+        operands = [draw(st.sampled_from(values[mesh])) for _ in range(2 if "%y" in ops else 1)]
+        args = ", ".join(f"{name}: !t" for name in ("%x", "%y")[: len(operands)])
+        names = ", ".join(["!t"] * len(returned))
+        types = ", ".join([f"!{mesh}"] * len(returned))
+        lines.append(
+            f'%{i}:{len(returned)} = mpmd.fragment<mesh="{mesh}", origin=["f"]> ({", ".join(operands)}) ({args}) {{\n'
+            f"{ops}\nmpmd.return {', '.join(returned)} : {names}\n"
+            f"}} : ({', '.join([f'!{mesh}'] * len(operands))}) -> ({types})"
+        )
+        values[mesh] += [f"%{i}#{k}" for k in range(len(returned))]
+    returned = draw(st.lists(st.sampled_from([(v, m) for m in "ab" for v in values[m]]), min_size=1, max_size=6))
+    types = ", ".join(f"!{mesh}" for _, mesh in returned)
+    body = "\n".join(lines)
+    return (
+        f"func.func public @main(%p: !a, %q: !b) -> ({types}) attributes {{topology = #topology}} {{\n{body}\n"
+        f"return {', '.join(v for v, _ in returned)} : {types}\n}}"
+    )
+
+
+PRELUDE = """
+!t = tensor<4xf32>
+!a = !mpmd.mesh_tensor<"a", tensor<4xf32>>
+!b = !mpmd.mesh_tensor<"b", tensor<4xf32>>
+#topology = #mpmd.topology<<"a" : <["x"=1]>>, <"b" : <["x"=1]>>>
+"""
+
+
+@settings(deadline=None, max_examples=60)
+@given(programs(), st.lists(st.sampled_from(PASSES), min_size=2, max_size=8))
+def test_passes_give_the_same_without_the_knowledge(program: str, passes: list[str]) -> None:
+    pipeline = ",".join(passes)
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(settled, "_look", lambda function: None)
+        wanted = str(run(program, pipeline, PRELUDE))
+    assert str(run(program, pipeline, PRELUDE)) == wanted
+
+
+@dataclasses.dataclass(frozen=True)
+class ReadTheSame(FunctionPass):
+    """Lets the second fragment read what the first one reads."""
+
+    name = "read-the-same"
+    summary = "for this test"
+
+    def run_on_function(self, function: FuncOp, module: Module, diagnostics: Diagnostics) -> bool:
+        first, second = (op for op in function.body if isinstance(op, FragmentOp))
+        second.set_operand(0, first.operand(0))
+        return True
+
+
+def test_what_a_pass_changes_is_looked_at_again() -> None:
+    fragment = (
+        'mpmd.fragment<mesh="a", origin=["f"]> (%p) (%x: !t) {\n'
+        "%v = stablehlo.negate %x : !t\nmpmd.return %v : !t\n} : (!a) -> !a"
+    )
+    program = (
+        "func.func public @main(%p: !a, %q: !a) -> (!a, !a) attributes {topology = #topology} {\n"
+        f"%0 = {fragment}\n%1 = {fragment.replace('(%p)', '(%q)')}\nreturn %0, %1 : !a, !a\n}}"
+    )
+    module = run(program, ["mpmd-cse", ReadTheSame(), "mpmd-cse"], PRELUDE)
+    assert len([op for op in module.main.body if isinstance(op, FragmentOp)]) == 1
