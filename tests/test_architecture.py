@@ -13,6 +13,7 @@ import pytest
 import mpmd_trace
 import mpmd_trace_cli
 import mpmd_trace_devtools
+from util import statements
 
 ROOT = Path(mpmd_trace.__file__).parent
 PACKAGE = "mpmd_trace"
@@ -60,8 +61,8 @@ def _imports(name: str, file: Path) -> tuple[tuple[str, int], ...]:
 
 
 @functools.cache
-def _nodes(file: Path) -> tuple[ast.AST, ...]:
-    return tuple(ast.walk(ast.parse(file.read_text(encoding="utf-8"))))
+def _nodes(file: Path) -> tuple[ast.stmt, ...]:
+    return tuple(statements(ast.parse(file.read_text(encoding="utf-8"))))
 
 
 def _found_imports(name: str, file: Path) -> Iterator[tuple[str, int]]:
@@ -187,7 +188,7 @@ def _unexplained(file: Path) -> Iterator[int]:
         if not isinstance(function, ast.FunctionDef | ast.AsyncFunctionDef):
             continue
         explained = 0  # the line below the last import with a reason
-        for node in ast.walk(function):
+        for node in statements(function):
             if isinstance(node, ast.Import | ast.ImportFrom):
                 here = "#" in lines[node.lineno - 1] or lines[node.lineno - 2].lstrip().startswith("#")
                 if here or node.lineno == explained:

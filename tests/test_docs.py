@@ -37,7 +37,7 @@ def test_readme_program_equals_plain_jit(tmp_path: Path) -> None:
         "    np.testing.assert_allclose(np.asarray(a), np.asarray(b), rtol=2e-5, atol=1e-6)\n"
         "print({d.id for w in new_weights for d in w.devices()})\n"
     )
-    assert run_alone(code + check, tmp_path, XLA_FLAGS="").strip() == "{0, 1, 2, 3}"
+    assert run(code + check, tmp_path).strip() == "{0, 1, 2, 3}"  # alone in test_packaging.py
 
 
 def test_stacked_layers_in_the_docs(tmp_path: Path) -> None:

@@ -14,6 +14,8 @@ from pathlib import Path
 
 import pytest
 
+from util import statements
+
 ROOT = Path(__file__).parents[1]
 PROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
 #: The files that may import what an extra brings.
@@ -39,7 +41,7 @@ def test_extras_bring_what_is_imported() -> None:
     found: dict[str, set[str]] = {}
     for folder in ("src", "cli", "devtools"):
         for file in sorted((ROOT / folder).rglob("*.py")):
-            for node in ast.walk(ast.parse(file.read_text())):
+            for node in statements(ast.parse(file.read_text())):
                 modules = [a.name for a in node.names] if isinstance(node, ast.Import) else []
                 if isinstance(node, ast.ImportFrom) and node.module:
                     modules = [node.module]

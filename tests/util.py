@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import ast
 import difflib
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 
 import pytest
 
@@ -56,3 +57,14 @@ def distinct_bodies(module: Module) -> int:
     """The number of different frozen bodies that the module's fragments and named computations share."""
     ops = module.walk()
     return len({id(op.body) for op in ops if isinstance(op, FragmentOp | NamedComputationOp)})
+
+
+def statements(tree: ast.AST) -> Iterator[ast.stmt]:
+    """Each statement below a node, without looking into expressions, which take several times as long."""
+    left = [tree]
+    while left:
+        for node in ast.iter_child_nodes(left.pop()):
+            if isinstance(node, ast.stmt):
+                yield node
+            if isinstance(node, ast.stmt | ast.ExceptHandler | ast.match_case):
+                left.append(node)

@@ -43,7 +43,7 @@ def test_one_that_comes_while_others_end_does_not_abort_them(tmp_path: Path) -> 
         pytest.param("exit", 1, True, marks=pytest.mark.nightly),
         pytest.param("leave", 1, True, marks=pytest.mark.nightly),
         pytest.param("save", 1, True, marks=pytest.mark.nightly),
-        ("tensors", 1, False),
+        pytest.param("tensors", 1, False, marks=pytest.mark.nightly),
         pytest.param("exit", 0, False, marks=pytest.mark.nightly),
         pytest.param("raise", 1, True, marks=pytest.mark.nightly),
         pytest.param("kill", 1, True, marks=pytest.mark.nightly),

@@ -16,7 +16,7 @@ from injections import inject
     # On a mesh over processes faults are for `make faults`, where time does not press.
     ("kind", "victim", "options"),
     [
-        ("kill", 0, ()),
+        pytest.param("kill", 0, (), marks=pytest.mark.nightly),  # as in what goes on from a checkpoint, below
         pytest.param("stop", 1, (), marks=pytest.mark.nightly),
         pytest.param("withhold", 1, (), marks=pytest.mark.nightly),
         pytest.param("cut", 1, (), marks=pytest.mark.nightly),

@@ -14,6 +14,8 @@ from pathlib import Path
 
 import pytest
 
+from doc_programs import run
+
 HERE = Path(__file__).parent
 #: Nothing here may hang: whatever takes longer, also on a busy machine, has failed.
 SECONDS, PATIENCE = 1200, 600
@@ -86,10 +88,7 @@ def test_the_program_of_the_docs(tmp_path: Path) -> None:
     values = (tmp_path / "logs" / "0.log").read_text().split()
     assert len(values) == 3
     assert (tmp_path / "logs" / "1.log").read_text().split() == values
-    alone = subprocess.run(
-        [sys.executable, str(script)], capture_output=True, text=True, env={**os.environ, **TWO}, timeout=SECONDS
-    )
-    assert alone.stdout.split() == values, alone.stderr
+    assert run(script.read_text(), tmp_path).split() == values
 
 
 def test_a_script_runs_once_where_there_are_no_restarts(tmp_path: Path) -> None:
