@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from typing import Any
 
 import jax
@@ -56,32 +57,68 @@ def wanted(params: Any, inputs: Any, x: Any) -> Any:
     return jax.tree.map(lambda w, g: w - 0.1 * g, params, grads), value
 
 
+def lower(names: dict[str, str], schedule: Any, *numbers: int) -> mt.stages.Lowered:
+    mesh = Mesh(np.array(jax.devices()[:1]), ("x",))
+    config = mt.make_config(dict.fromkeys(names.values(), mesh), names, pipeline_schedule=schedule)
+    return mt.jit(step(*numbers), config).lower(*data())
+
+
+def check(lowered: mt.stages.Lowered) -> None:
+    """It computes what `jax.jit` does."""
+    got, want = mt.fetch(lowered.compile()(*data())), jax.jit(wanted)(*data())
+    jax.tree.map(lambda a, b: np.testing.assert_allclose(a, b, rtol=1e-5, atol=1e-6), got, want)
+
+
 @pytest.mark.parametrize(
     ("schedule", "numbers"), [("1F1B", (1, 2, 4)), ("zb-h1", (2, 4, 8)), ("GPipe", (2, 4, 8)), ("auto", (1, 2, 4))]
 )
 def test_each_encoder_has_its_microbatches(schedule: str, numbers: tuple[int, int, int]) -> None:
-    mesh = Mesh(np.array(jax.devices()[:1]), ("x",))
-    names = {"image": "vision", "text": "words", "lower": "m0", "upper": "m1"}
-    config = mt.make_config(dict.fromkeys(names.values(), mesh), names, pipeline_schedule=schedule)
-    args = data()
-    lowered = mt.jit(step(*numbers), config).lower(*args)
-    got = mt.fetch(lowered.compile()(*args))
-    jax.tree.map(lambda a, b: np.testing.assert_allclose(a, b, rtol=1e-5, atol=1e-6), got, jax.jit(wanted)(*args))
+    check(lower({"image": "vision", "text": "words", "lower": "m0", "upper": "m1"}, schedule, *numbers))
 
 
 @pytest.mark.filterwarnings("ignore:.*one microbatch to order")
 @pytest.mark.parametrize(
     ("schedule", "numbers"),
-    [("1F1B", (2, 2, 4)), ("zb-h1", (2, 2, 4)), ("auto", (2, 2, 4)), ("auto", (4, 4, 4)), ("auto", (1, 1, 1))],
+    [("1F1B", (2, 2, 4)), ("zb-h1", (2, 2, 4)), ("auto", (4, 4, 2)), ("auto", (4, 4, 4)), ("zb-h1", (4, 4, 2))],
 )
 def test_encoders_may_share_the_meshes_of_the_model(schedule: str, numbers: tuple[int, int, int]) -> None:
     """Each loop follows the schedule by itself: no warning says that it cannot be followed."""
-    mesh = Mesh(np.array(jax.devices()[:1]), ("x",))
-    names = {"image": "m0", "text": "m1", "lower": "m0", "upper": "m1"}
-    config = mt.make_config({"m0": mesh, "m1": mesh}, names, pipeline_schedule=schedule)
-    args = data()
-    got = mt.fetch(mt.jit(step(*numbers), config)(*args))
-    jax.tree.map(lambda a, b: np.testing.assert_allclose(a, b, rtol=1e-5, atol=1e-6), got, jax.jit(wanted)(*args))
+    lowered = lower({"image": "m0", "text": "m1", "lower": "m0", "upper": "m1"}, schedule, *numbers)
+    check(lowered)
+    assert lowered.schedule.name != "GPipe"
+
+
+def runs(lowered: mt.stages.Lowered) -> list[tuple[str, str]]:
+    """The mesh and the named computations of each run of the plan, backwards with (1)."""
+    return [
+        (mesh, names)
+        for mesh, names in re.findall(r"run p\d+ on (\w+) .*  # (.+)", lowered.as_text("plan"))
+        if names != "inferred"
+    ]
+
+
+def of_mesh(lowered: mt.stages.Lowered, mesh: str) -> str:
+    return "; ".join(names for where, names in runs(lowered) if where == mesh)
+
+
+def test_the_model_begins_with_the_first_microbatch_of_its_encoders() -> None:
+    """The encoders run ahead, and again while the model works; their backwards begin before its last one."""
+    names = {"image": "vision", "text": "words", "lower": "m0", "upper": "m1"}
+    lowered = lower(names, "1F1B", 2, 4, 4)
+    assert of_mesh(lowered, "vision") == "image; image; image; image; image(1); image(1)"
+    assert of_mesh(lowered, "words") == "; ".join(["text"] * 7 + ["text(1)", "text"] + ["text(1)"] * 3)
+    order = runs(lowered)
+    first, last = order.index(("m0", "lower")), max(i for i, run in enumerate(order) if run == ("m0", "lower(1)"))
+    assert order[:first].count(("vision", "image")) == 1
+    assert ("vision", "image(1)") in order[:last]
+
+
+def test_meshes_of_the_model_encode_again_while_they_wait() -> None:
+    lowered = lower({"image": "m0", "text": "m1", "lower": "m0", "upper": "m1"}, "1F1B", 2, 2, 4)
+    assert of_mesh(lowered, "m0") == (
+        "image; image, lower; lower; lower; image; lower(1); image; lower(1); lower; lower(1); image(1); lower(1); "
+        "image(1)"
+    )
 
 
 def test_outside_of_a_pipeline_it_is_the_gradient() -> None:

@@ -419,7 +419,7 @@ _UNRANKED = ("1F1B", "zb-h1")
 #: With two stages on each mesh, in a loop and in a V.
 _ZERO_BUBBLE = ("interleaved-zero-bubble", "zb-v")
 #: What the most programs can follow.
-_LAST = "GPipe"
+_LAST = ("1F1B", "GPipe")
 
 
 def way_out(
@@ -486,4 +486,5 @@ def _candidates(config: Config, importing: Callable[[str], Module]) -> Iterator[
         ranked = []
     suiting = dict.fromkeys(c.schedule.name for c in sorted(ranked, key=lambda c: c.in_order))
     names = [name for name in suiting or _UNRANKED if name.lower() != same][:_TRIED]
-    yield from names if same == _LAST.lower() else [*names, _LAST]
+    # Each loop over microbatches may follow these by itself, whatever suits the step as a whole.
+    yield from (name for name in dict.fromkeys((*names, *_LAST)) if name.lower() != same)

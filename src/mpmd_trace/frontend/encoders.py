@@ -1,11 +1,12 @@
 """Gradients of models with encoders in front: each has a number of microbatches of its own.
 
 Encoders of images or text are small beside the model that reads what they return, so they are better off with fewer and
-larger microbatches. They run ahead for the whole batch, then comes the pipeline of the model, then their backwards.
+larger microbatches. They run ahead of the pipeline of the model, and again for their gradients.
 """
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Mapping
 from typing import Any
 
@@ -27,13 +28,16 @@ from mpmd_trace.frontend.gradients import (
 from mpmd_trace.frontend.loops import enumerated_for
 
 
-def encoded_rows(encode: Callable[..., Any], params: Any, slices: tuple[Any, ...], who: str, wanted: str) -> Any:
-    """Return what `encode(params, *rows)` returns for all rows, computed in microbatches.
+def encoded_rows(
+    encode: Callable[..., Any], params: Any, slices: tuple[Any, ...], pieces: int, who: str, wanted: str
+) -> Any:
+    """Return what `encode(params, *rows)` returns for each microbatch, stacked.
 
     Args:
         encode: returns a pytree of arrays with as many rows.
         params: its first argument.
         slices: the others, cut into microbatches along a new first axis.
+        pieces: in how many pieces what it returns for a microbatch is read.
         who: the function, for errors.
         wanted: what it should return instead, for errors.
 
@@ -50,27 +54,50 @@ def encoded_rows(encode: Callable[..., Any], params: Any, slices: tuple[Any, ...
                     f"{who} returns an array of shape {list(jnp.shape(leaf))} for {rows} rows "
                     f"(result{jax.tree_util.keystr(path)}); {wanted}"
                 )
-        return nothing, result
+        return nothing, in_pieces(result, pieces)
 
-    _, parts = enumerated_for(body, None, slices)
-    return joined(parts)
+    return enumerated_for(body, None, slices)[1]
+
+
+def in_pieces(tree: Any, count: int) -> Any:
+    """Return the rows of all arrays in `count` pieces along a new first axis, or as they are for one piece."""
+    return tree if count == 1 else jax.tree.map(lambda x: in_parts(x, count), tree)
+
+
+def of_pieces(pieces: list[Any]) -> Any:
+    """Return the rows of all pieces, one behind the other."""
+    return pieces[0] if len(pieces) == 1 else joined(jax.tree.map(lambda *rows: jnp.stack(rows), *pieces))
+
+
+def regrouped(parts: Any, pieces: int, count: int) -> list[Any]:
+    """Return for microbatches of `count` pieces each what others of `pieces` each computed, piece by piece.
+
+    Inside of `mpmd_trace.jit` nothing is stacked: a microbatch waits for those that have its rows, not for all.
+    """
+    if pieces == count or not jax.tree.leaves(parts):
+        return [parts] * count
+    each = [jax.tree.map(lambda x, at=i: x[at], parts) for i in range(len(jax.tree.leaves(parts)[0]))]
+    if pieces > 1:
+        each = [jax.tree.map(lambda x, at=i: x[at], part) for part in each for i in range(pieces)]
+    return [jax.tree.map(lambda *rows: jnp.stack(rows), *each[i::count]) for i in range(count)]
 
 
 def add_gradients(
-    encode: Callable[..., Any], params: Any, slices: tuple[Any, ...], cotangents: Any, count: int, sums: Any
+    encode: Callable[..., Any], params: Any, slices: tuple[Any, ...], cotangents: list[Any], count: int, sums: Any
 ) -> Any:
-    """Return the sums with the gradients by `params`, for the cotangents of all rows; each microbatch is encoded again.
+    """Return the sums with the gradients by `params`; each microbatch is encoded again.
 
-    `cotangents` are those of what `differentiable` leaves of the encoded rows, `count` is the number of microbatches.
+    `cotangents` are those of what `differentiable` leaves of the encoded rows, stacked, piece by piece; the loss is the
+    mean over `count` microbatches.
     """
-    split = jax.tree.map(lambda x: in_parts(x, count), cotangents)
 
     def body(i: Any, sums: Any, part: Any) -> Any:
-        rows, cotangent = part
+        rows, pieces = part
+        cotangent = jax.tree.map(lambda x: x / count, of_pieces(pieces))
         [gradients] = jax.vjp(lambda p: differentiable(encode(p, *rows)), params)[1](cotangent)
         return added(sums, gradients)
 
-    return enumerated_for(body, sums, (slices, split))
+    return enumerated_for(body, sums, (slices, cotangents))
 
 
 Encoder = tuple[Callable[..., Any], int]
@@ -82,11 +109,12 @@ def encoded_value_and_grad(
     """Compute value and gradients of the mean of `loss(params, encoded, *batch)` over microbatches.
 
     `encoded` is a dictionary with the result of each encoder for the rows of the microbatch. Inside `mpmd_trace.jit`,
-    each encoder first runs in its own number of microbatches, forward only. The results are then cut into the
-    microbatches of the loss, which run forward and backward. At last, each encoder runs again, each microbatch forward
-    and backward; so no activations of encoders are kept meanwhile. Each of these loops follows the schedule. If an
-    encoder is random, it must give the same result both times: pass keys as rows. Encoders may have meshes of their
-    own. Assign their names to meshes without stage numbers, even if the names of the model have some.
+    each encoder first runs in its own number of microbatches, forward only. A microbatch of the loss begins as soon as
+    its rows are encoded. Then each encoder runs again for its gradients, so no activations of encoders are kept
+    meanwhile: forward while its meshes would wait for the loss, and backward as soon as the microbatches that read its
+    rows are done. Each of these loops follows the schedule. If an encoder is random, it must give the same result both
+    times: pass keys as rows. Encoders may have meshes of their own. Assign their names to meshes without stage numbers,
+    even if the names of the model have some.
 
     Args:
         loss: a function of the parameters, of a dictionary of encoded rows, and of rows of the batch; returns a scalar,
@@ -120,14 +148,18 @@ def encoded_value_and_grad(
             given = sorted(inputs, key=str) if isinstance(inputs, Mapping) else type(inputs).__name__
             raise mistake(f"the encoders are {sorted(encoders, key=str)}, and what they read is given for {given}.")
         cuts = {name: cut_batch((params, inputs[name]), [1], n, encode) for name, (encode, n) in encoders.items()}
+        rows = {name: jax.tree.leaves(inputs[name])[0] for name in encoders}
+        _, *slices = cut_batch((params, rows, *batch), range(1, len(batch) + 2), count, loss)
         encoded = {}
-        for name, (encode, _) in encoders.items():
+        for name, (encode, n) in encoders.items():
             who = f"the encoder {name!r} ({name_of(encode)})"
-            encoded[name] = encoded_rows(encode, params, cuts[name], who, "it has to have a row for each.")
-        slices = cut_batch((params, encoded, *batch), range(1, len(batch) + 2), count, loss)
+            pieces = math.lcm(count, n)
+            made = encoded_rows(encode, params, cuts[name], pieces // n, who, "it has to have a row for each.")
+            encoded[name] = regrouped(made, pieces // n, pieces // count)
 
         def body(i: Any, sums: Any, part: Any) -> Any:
-            encoded, *rows = part
+            pieces, *rows = part
+            encoded = {name: of_pieces(own) for name, own in pieces.items()}
 
             def of_part(p: Any, own: Any) -> Any:
                 value = loss(p, with_others(own, encoded), *rows)
@@ -138,14 +170,16 @@ def encoded_value_and_grad(
                 return value
 
             value, (direct, cotangents) = jax.value_and_grad(of_part, (0, 1))(params, differentiable(encoded))
+            cotangents = {n: in_pieces(own, len(pieces[n])) for n, own in cotangents.items()}
             return added(sums, direct), (value, cotangents)
 
         zeros = jax.tree.map(lambda x: zeros_like_sum(x, sum_dtype), params)
-        sums, (values, parts) = enumerated_for(body, zeros, slices)
-        cotangents = jax.tree.map(lambda x: x / count, joined(parts))
+        sums, (values, cotangents) = enumerated_for(body, zeros, (encoded, *slices))
         sums = jax.tree.map(lambda s: s / count, sums)
         for name, (encode, n) in encoders.items():
-            sums = add_gradients(encode, params, cuts[name], cotangents[name], n, sums)
+            pieces = math.lcm(count, n)
+            parts = regrouped(cotangents[name], pieces // count, pieces // n)
+            sums = add_gradients(encode, params, cuts[name], parts, count, sums)
         return jnp.mean(values), sums
 
     return called
@@ -192,7 +226,7 @@ def contrastive_value_and_grad(
     def called(params: Any, *batch: Any) -> Any:
         slices = cut_batch((params, *batch), range(1, len(batch) + 1), count, embed)
         wanted = "embeddings have a row for each. What belongs to the batch as a whole is for the loss to compute."
-        embeddings = encoded_rows(embed, params, slices, name_of(embed), wanted)
+        embeddings = joined(encoded_rows(embed, params, slices, 1, name_of(embed), wanted))
 
         def of_embeddings(p: Any, own: Any) -> Any:
             return loss(p, with_others(own, embeddings))
@@ -200,7 +234,8 @@ def contrastive_value_and_grad(
         gradient = jax.value_and_grad(of_embeddings, (0, 1), has_aux=has_aux)
         value, (direct, cotangents) = gradient(params, differentiable(embeddings))
         zeros = jax.tree.map(lambda x: zeros_like_sum(x, sum_dtype), params)
-        sums = add_gradients(embed, params, slices, cotangents, count, zeros)
+        parts = jax.tree.map(lambda x: in_parts(x, count), cotangents)
+        sums = add_gradients(embed, params, slices, [parts], 1, zeros)
         return value, added(sums, direct)
 
     return called

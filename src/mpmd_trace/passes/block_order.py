@@ -50,6 +50,19 @@ def block_dependencies(ops: Sequence[Op]) -> list[list[int]]:
     return result
 
 
+def all_waits(
+    preds: Sequence[Sequence[int]], edges: Iterable[tuple[int, int]], joins: Sequence[Join]
+) -> list[list[int]]:
+    """Return the predecessors of each op and, behind them, of each join; with edges (before, after) and joins."""
+    waits = [list(p) for p in preds] + [list(join.sources) for join in joins]
+    for a, b in edges:
+        waits[b].append(a)
+    for node, join in enumerate(joins, len(preds)):
+        for b in join.targets:
+            waits[b].append(node)
+    return waits
+
+
 def scan_order(
     preds: Sequence[Sequence[int]], edges: Iterable[tuple[int, int]] = (), joins: Sequence[Join] = ()
 ) -> list[int] | None:

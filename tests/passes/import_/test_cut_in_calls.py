@@ -82,6 +82,12 @@ def test_places() -> None:
     assert "sizes = [2, 4] : (tensor<6x4xf32>" in str(after)
 
 
+def test_all_parts_of_several_values() -> None:
+    """As of what several calls of an encoder return, each for two microbatches of a model."""
+    assert cut(program([*slices(0, 2, 4), *slices(0, 2, 4, source="%y")]))[1] is False
+    assert not changes(program([*slices(0, 2), *slices(0, 2, source="%y")]))  # more would be sent
+
+
 def test_what_is_behind_the_slice() -> None:
     """Ops of one operand go along."""
     behind = "\n%t = stablehlo.reshape %c : (tensor<1x4x1x2xf32>) -> tensor<4x2xf32>\n"

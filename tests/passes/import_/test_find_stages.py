@@ -93,6 +93,31 @@ def _order_after(meshes: list[str], computations: list[Computation]) -> str:
     return _order(module)
 
 
+def test_arguments_of_calls_that_come_twice() -> None:
+    on = {mesh: f'!mpmd.mesh_tensor<"{mesh}", tensor<f32>>' for mesh in "ab"}
+
+    def function(name: str, mesh: str) -> str:
+        return (
+            f"func.func private @{name}(%u: {on['a']}, %v: {on['a']}, %w: {on['a']}) -> {on[mesh]} "
+            f'attributes {{topology = #mpmd.topology<<"b": <["x"=1]>>, <"a": <["x"=1]>>>}} {{\n'
+            f"%0 = mpmd.transfer %w : ({on['a']}) -> {on[mesh]}\n"
+            f'%1 = mpmd.fragment<mesh="{mesh}", origin=["{name}"]> (%0) (%x: tensor<f32>) '
+            f"{{ mpmd.return %x : tensor<f32> }} : ({on[mesh]}) -> {on[mesh]}\nreturn %1 : {on[mesh]}\n}}\n"
+        )
+
+    types = f"({on['a']}, {on['a']}, {on['a']})"
+    module = parse(
+        f"func.func @main(%x: {on['a']}) -> {on['b']} "
+        'attributes {topology = #mpmd.topology<<"b": <["x"=1]>>, <"a": <["x"=1]>>>} {\n'
+        f"%0 = mpmd.call @f(%x, %x, %x) : {types} -> {on['a']}\n"
+        f"%1 = mpmd.call @g(%x, %x, %0) : {types} -> {on['b']}\nreturn %1 : {on['b']}\n}}\n"
+        + function("f", "a")
+        + function("g", "b")
+    )
+    run_passes(module, "mpmd-find-stages")
+    assert _order(module) == "a b"
+
+
 def test_meshes_without_names_keep_their_places() -> None:
     assert _order_after(["b", "m/cpu", "a"], _chain("a", "b")) == "a m/cpu b"
 

@@ -24,6 +24,7 @@ class RepeatedUnit(Unit):
     `time`: which of the `times` it is.  `stages`: those of its mesh in all loops.
     """
 
+    loop: int = 0
     time: int = 0
     times: int = 1
     stages: tuple[int | None, ...] = ()

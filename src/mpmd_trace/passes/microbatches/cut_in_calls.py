@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import math
 from collections.abc import Mapping, Sequence
 
 from mpmd_trace.diagnostics.location import Location
@@ -25,13 +26,14 @@ _SCALAR = tensor((), "i32")
 
 
 class CutInCalls(Pass):
-    """No argument of a called function is in all calls a slice of one and the same value at another place each.
+    """No argument of a called function is in all calls a slice of the same value at another place each.
 
     Microbatches are such slices.  Outside of the calls, mesh inference puts all of them into one fragment: each exists
     from the first to the last use of any of them, and whoever needs one waits for that fragment.  Instead the calls
     pass the value as a whole and a scalar index, and the callee cuts out its part, in front of each of its ops that
     use the argument, so that every fragment cuts what it needs when it runs.  The indices are operands, not constants
-    of the callee: fragments of all microbatches remain one program.
+    of the callee: fragments of all microbatches remain one program.  So it is with several values, if calls take all
+    parts of them, as of what an encoder returns for several microbatches of the model.
 
     Such an argument is a slice with a stride of 1, of which the start in one dimension differs from call to call, with
     ops of one operand behind it (reshape, convert, ...).  Where the argument of the program that is cut has a sharding
@@ -95,11 +97,13 @@ class CutInCalls(Pass):
 class _Cut:
     """What all calls pass for an argument: the same part of one value, but for its place in one dimension.
 
-    source, shape: the value that is cut; slice, sizes, starts: the slice of the first call; places: where the slice of
-    each call starts along `dimension`; behind: the ops of the first call between its slice and the call.
+    sources, type, shape: the value that is cut, for each call; slice, sizes, starts: the slice of the first call;
+    places: where the slice of each call starts along `dimension`; behind: the ops of the first call between its slice
+    and the call.
     """
 
-    source: Value
+    sources: tuple[Value, ...]
+    type: TensorType
     slice: Op
     shape: tuple[int, ...]
     sizes: tuple[int, ...]
@@ -172,15 +176,15 @@ class _Callee:
         rows = size > 1 and cut.shape[cut.dimension] % size == 0 and all(place % size == 0 for place in cut.places)
         index = self.index(tuple(place // size for place in cut.places) if rows else cut.places)
         users = dict.fromkeys(user for op in arg.users if (user := op.ancestor_in(body)) is not None)
-        arg.type = cut.source.type
+        arg.type = cut.type
         for user in reversed(users):
             uses = [use for use in arg.uses if use.owner.ancestor_in(body) is user]
             own = _cut_before(user, arg, index, cut, rows)
             for use in uses:
                 use.set(own)
-        for call in self.calls:
+        for call, source in zip(self.calls, cut.sources, strict=True):
             part = call.operand(arg.index)
-            call.set_operand(arg.index, cut.source)
+            call.set_operand(arg.index, source)
             _erase_dead(part)
         attributes = function.arg_attrs
         attributes[arg.index] = DictAttr.get({})
@@ -238,8 +242,8 @@ def _of_rows(reshape: Op, meshes: Mapping[str, MeshAttr]) -> TensorShardingAttr 
 def _cut_before(user: Op, arg: BlockArg, index: Value, cut: _Cut, rows: bool) -> Value:
     """Cut a part out of the argument in front of its user."""
     shape, sizes, starts, at = list(cut.shape), list(cut.sizes), list(cut.starts), cut.dimension
-    type = cut.source.type
-    assert user.block is not None and isinstance(type, TensorType)
+    type = cut.type
+    assert user.block is not None
     made: list[Op] = []
 
     def make(name: str, operands: Sequence[Value], shape: Sequence[int], **props: Attribute) -> Value:
@@ -296,8 +300,7 @@ def _found(values: Sequence[Value]) -> _Cut | None:
         sources = [op.operand(0) for op in ops]
         starts = [_numbers(op, "start_indices") for op in ops]
         if len(set(starts)) > 1:
-            cut = _cut_of(ops, starts, tuple(reversed(behind)))
-            return cut if len(set(sources)) == 1 else None
+            return _cut_of(ops, starts, tuple(reversed(behind)))
         behind.append(ops[0])
         values = sources
 
@@ -312,14 +315,20 @@ def _alike(one: Op, other: Op) -> bool:
 
 
 def _cut_of(ops: Sequence[Op], starts: Sequence[tuple[int, ...]], behind: tuple[Op, ...]) -> _Cut | None:
-    source, part = ops[0].operand(0), ops[0].results[0].type
-    if not isinstance(source.type, TensorType) or not isinstance(part, TensorType):
+    sources, part = tuple(op.operand(0) for op in ops), ops[0].results[0].type
+    type = sources[0].type
+    if not isinstance(type, TensorType) or not isinstance(part, TensorType) or {s.type for s in sources} != {type}:
         return None
     varying = [i for i, places in enumerate(zip(*starts, strict=True)) if len(set(places)) > 1]
-    if len(varying) != 1 or source.type.shape is None or part.shape is None or min(source.type.shape) < 0:
+    if len(varying) != 1 or type.shape is None or part.shape is None or min(type.shape) < 0:
         return None
     (at,) = varying
-    return _Cut(source, ops[0], source.type.shape, part.shape, starts[0], at, tuple(s[at] for s in starts), behind)
+    places = tuple(start[at] for start in starts)
+    # Of several values calls take all parts, so that no more is sent to them.
+    parts = len(dict.fromkeys(zip(sources, places, strict=True))) * math.prod(part.shape)
+    if len(values := set(sources)) > 1 and parts != len(values) * math.prod(type.shape):
+        return None
+    return _Cut(sources, type, ops[0], type.shape, part.shape, starts[0], at, places, behind)
 
 
 def _numbers(op: Op, name: str) -> tuple[int, ...]:
@@ -329,10 +338,12 @@ def _numbers(op: Op, name: str) -> tuple[int, ...]:
 
 def _is_sharded(cut: _Cut) -> bool:
     """Return whether what is cut has a sharding in the dimension of the cut."""
-    op = cut.source.defining_op
-    if op is not None and not isinstance(op, UnassignOp):
-        return _shards(op.attr("sharding"), cut.dimension)
-    return _shards(_argument_sharding(cut.source), cut.dimension)
+    return any(_shards(_sharding(source), cut.dimension) for source in dict.fromkeys(cut.sources))
+
+
+def _sharding(value: Value) -> Attribute | None:
+    op = value.defining_op
+    return op.attr("sharding") if op is not None and not isinstance(op, UnassignOp) else _argument_sharding(value)
 
 
 def _argument_sharding(value: Value) -> TensorShardingAttr | None:

@@ -10,23 +10,24 @@ from mpmd_trace.ir.core import Op
 from mpmd_trace.ir.diagnostics import Diagnostics
 from mpmd_trace.ir.ops import FragmentOp, FuncOp, Module
 from mpmd_trace.passes.base import option
-from mpmd_trace.passes.block_order import Join, apply_order, block_dependencies, ranked_order, scan_order, sort_block
+from mpmd_trace.passes.block_order import (
+    Join,
+    all_waits,
+    apply_order,
+    block_dependencies,
+    ranked_order,
+    scan_order,
+    sort_block,
+)
 from mpmd_trace.passes.control_dependencies import add_control_dependency, remove_control_dependencies
 from mpmd_trace.passes.fragment_rules import ScheduleRule
 from mpmd_trace.passes.loop_numbers import LoopNumbers
 from mpmd_trace.passes.mesh_order import schedulable_meshes
 from mpmd_trace.passes.microbatches.action_order import ActionOrder, RepeatedUnit, StagesError
+from mpmd_trace.passes.microbatches.loop_order import order_of_loops
 from mpmd_trace.passes.microbatches.rule_orders import contradictions, obstacle, ordered_pairs
 from mpmd_trace.passes.optimize.pipeline_scheduler import PipelineScheduler, as_graph, by_mesh, scheduling_units
-from mpmd_trace.passes.optimize.schedules import (
-    SCHEDULES,
-    Comparator,
-    Constraints,
-    Order,
-    Schedule,
-    ScheduleError,
-    Unit,
-)
+from mpmd_trace.passes.optimize.schedules import SCHEDULES, Comparator, Order, Schedule, ScheduleError, Unit
 
 #: How the warning begins.
 INEXACT = "the schedule cannot be followed exactly"
@@ -56,7 +57,7 @@ def _by_loop(units: Mapping[FragmentOp, Unit], repeats: bool) -> Iterator[list[l
         key = loop, unit.mesh, origin, unit.transpose, unit.drops_transferred, unit.counter
         time = times[key] = times.get(key, -1) + 1
         last[loop] = max(last.get(loop, 0), time)
-        known = RepeatedUnit(**dataclasses.asdict(unit), time=time, stages=tuple(stages[unit.mesh]))
+        known = RepeatedUnit(**dataclasses.asdict(unit), loop=loop, time=time, stages=tuple(stages[unit.mesh]))
         by_loop.setdefault((unit.mesh, loop), []).append(known)
     if repeats and any(last.values()):
         yield [[dataclasses.replace(u, times=last[loop] + 1) for u in group] for (_, loop), group in by_loop.items()]
@@ -80,12 +81,7 @@ def _moved(
         rank[index] = place
     if all(rank[a] < rank[b] for a, b in pairs):
         return list(wanted)
-    waits = [list(p) for p in uses] + [list(join.sources) for join in joins]
-    for a, b in (*edges, *pairs):
-        waits[b].append(a)
-    for node, join in enumerate(joins, len(wanted)):
-        for b in join.targets:
-            waits[b].append(node)
+    waits = all_waits(uses, (*edges, *pairs), joins)
     order = ranked_order(waits, rank + [-1] * len(joins))
     return [i for i in order if i < len(wanted)] if len(order) == len(waits) else None
 
@@ -128,9 +124,7 @@ class FollowSchedule(PipelineScheduler):
         uses = block_dependencies(ops)
         pairs = ordered_pairs(self.rules or (), ops)
         try:
-            graphs = itertools.chain([self._graph(function, uses, units)], map(as_graph, self._of_loops(units)))
-            orders = ((graph, order) for graph in graphs if (order := scan_order(uses, *graph)) is not None)
-            exact = next(orders, None)
+            exact = next(self._exact(function, module, uses, units), None)
             if exact is not None:
                 (edges, joins), wanted = exact
             else:
@@ -228,15 +222,34 @@ class FollowSchedule(PipelineScheduler):
                         rank[unit.index] = number
         return ranked_order(block_dependencies(ops), rank)
 
-    def _of_loops(self, units: dict[FragmentOp, Unit]) -> Iterator[list[Constraints]]:
-        """Constraints with which each loop over microbatches follows the schedule by itself, if there are several."""
-        whole = len(by_mesh(units))
-        for groups in _by_loop(units, repeats=isinstance(self.schedule, ActionOrder) and self.schedule.repeats):
-            if len(groups) == whole and groups[0][0].times == 1:
-                continue
+    def _exact(
+        self, function: FuncOp, module: Module, uses: Sequence[Sequence[int]], units: dict[FragmentOp, Unit]
+    ) -> Iterator[tuple[tuple[list[tuple[int, int]], list[Join]], list[int]]]:
+        """Yield orders that follow the schedule, with what it orders: each loop by itself, where there are several."""
+        ways = list(_by_loop(units, repeats=isinstance(self.schedule, ActionOrder) and self.schedule.repeats))
+        loops = {unit.index: unit.loop for group in ways[-1] for unit in group}
+        several = len(set(loops.values())) > 1
+        if several:
+            for edges, joins in self._of_loops(ways):
+                if scan_order(uses, edges, joins) is not None:
+                    waits = all_waits(uses, edges, joins)
+                    yield (edges, joins), order_of_loops(function, module, waits, loops)
+        graph = self._graph(function, uses, units)
+        if (order := scan_order(uses, *graph)) is not None:
+            yield graph, order
+        if not several:
+            whole = len(by_mesh(units))
+            others = [groups for groups in ways if len(groups) != whole or groups[0][0].times > 1]
+            for graph in self._of_loops(others):
+                if (order := scan_order(uses, *graph)) is not None:
+                    yield graph, order
+
+    def _of_loops(self, ways: Sequence[list[list[RepeatedUnit]]]) -> Iterator[tuple[list[tuple[int, int]], list[Join]]]:
+        """Yield what the schedule orders in each group of units by itself, for each way to group them."""
+        for groups in ways:
             try:
                 constraints = self._constraints(groups)
             except ScheduleError:  # a loop has not all stages, say
                 continue
             if constraints is not None:
-                yield constraints
+                yield as_graph(constraints)

@@ -107,7 +107,7 @@ class _Flow:
         nowhere: _Sources = {}
         for op in block:
             # What goes through a conditional is often used in its regions alone.
-            used = op.operands if isinstance(op, ForOp) else effective_operands(op)
+            used = op.operands if isinstance(op, ForOp | CallOp) else effective_operands(op)
             operands = [sources.get(value, nowhere) for value in used]
             if op.is_terminator:
                 return operands
