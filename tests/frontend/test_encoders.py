@@ -109,7 +109,7 @@ def test_the_model_begins_with_the_first_microbatch_of_its_encoders() -> None:
     assert of_mesh(lowered, "words") == "; ".join(["text"] * 7 + ["text(1)", "text"] + ["text(1)"] * 3)
     order = runs(lowered)
     first, last = order.index(("m0", "lower")), max(i for i, run in enumerate(order) if run == ("m0", "lower(1)"))
-    assert order[:first].count(("vision", "image")) == 1
+    assert order[:first].count(("words", "text")) < 4  # microbatches of that encoder
     assert ("vision", "image(1)") in order[:last]
 
 
