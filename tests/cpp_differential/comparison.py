@@ -24,6 +24,8 @@ PHASES: tuple[Phases, ...] = ("import", "optimize", "all")
 
 #: Checks that end the reference's process; we take such programs (see docs/differences.md).
 FATAL_CHECKS = re.compile("Callee should not have value chained through from arg to result directly")
+#: A call that was moved into a callee, where nothing inlines it.
+CALL_LEFT = re.compile(r"mpmd\.call @\w+\(\)")
 #: An op left without results because only its effects count; the reference's scheduler crashes on it.
 NO_RESULTS = re.compile(r"\} : \([^()]*\) -> \(\)$", re.M)
 
@@ -110,6 +112,8 @@ def difference(cpp: CppPartitioner, program: Program) -> str | None:
             return f"only the reference refuses it in phase {phase}: {theirs.error}"
         if a != b and a.startswith('"builtin.module"') and _splits_backwards(program):
             return None  # MLIR prints so what does not verify: a dead op lost what it reads
+        if a != b and phase == "import" and CALL_LEFT.search(a):
+            return None  # see docs/differences.md
         if a != b:
             lines = difflib.unified_diff(a.splitlines(), b.splitlines(), "C++", "Python", lineterm="", n=1)
             return f"different after phase {phase}:\n" + "\n".join(list(lines)[:60])

@@ -146,6 +146,36 @@ def test_bodies_of_fragments() -> None:
     )
 
 
+def test_bodies_in_which_only_constants_are_equal() -> None:
+    """They are unified where nothing else in the body changes, also in a function of fragments alone."""
+    check(
+        """
+        func.func @main(%a: !A) -> !A attributes {topology = #topo} {
+          %0 = mpmd.fragment<mesh="alpha", origin=["f"]> (%a) (%x: tensor<4xf32>) {
+            %c = stablehlo.constant dense<2.0> : tensor<4xf32>
+            %1 = stablehlo.add %x, %c : tensor<4xf32>
+            %d = stablehlo.constant dense<2.0> : tensor<4xf32>
+            %2 = stablehlo.multiply %1, %d : tensor<4xf32>
+            mpmd.return %2 : tensor<4xf32>
+          } : (!A) -> !A
+          return %0 : !A
+        }
+        """,
+        PASS,
+        """
+        func.func @main(%a: !A) -> !A attributes {topology = #topo} {
+          %0 = mpmd.fragment<mesh="alpha", origin=["f"]> (%a) (%x: tensor<4xf32>) {
+            %c = stablehlo.constant dense<2.0> : tensor<4xf32>
+            %1 = stablehlo.add %x, %c : tensor<4xf32>
+            %2 = stablehlo.multiply %1, %c : tensor<4xf32>
+            mpmd.return %2 : tensor<4xf32>
+          } : (!A) -> !A
+          return %0 : !A
+        }
+        """,
+    )
+
+
 def test_a_fragment_that_nothing_uses_goes() -> None:
     fragment = FRAGMENTS[FRAGMENTS.index("mpmd.fragment") : FRAGMENTS.index("          return")]
     module = run(FRAGMENTS.replace("          return", f"          %unused = {fragment}          return"), PASS)

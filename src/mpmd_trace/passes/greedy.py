@@ -57,9 +57,9 @@ class GreedyResult:
     converged: bool
 
 
-def walk_mutable(region: Region, *, post_order: bool = True) -> Iterator[Op]:
-    """Yield every op of a mutable region in post-order (or pre-order), frozen bodies left out."""
-    return walk_regions([region], post_order=post_order, enters_frozen=False)
+def walk_mutable(region: Region) -> Iterator[Op]:
+    """Yield every op of a mutable region in post-order, frozen bodies left out."""
+    return walk_regions([region], post_order=True, enters_frozen=False)
 
 
 class Rewriter:
@@ -219,13 +219,13 @@ class Rewriter:
 
     # The driver.
 
-    def _fill(self, unique_constants: bool, top_down: bool) -> None:
+    def _fill(self, unique_constants: bool) -> None:
         scope = self._scope
         assert scope is not None
         self._stack = {}
         uniquer = ConstantUniquer(lambda op, known: self.replace_op(op, known.results))
         homes: dict[Region, Region] = {}
-        for op in list(walk_mutable(scope, post_order=not top_down)):
+        for op in list(walk_mutable(scope)):
             for i, region in enumerate(op.regions):
                 if region.frozen and region not in self._settled:
                     if unique_constants:
@@ -242,8 +242,6 @@ class Rewriter:
                 if not uniquer.visit(op, home):
                     continue
             self._push_first(op)
-        if top_down:
-            self._stack = dict.fromkeys(reversed(self._stack))
 
     def _clean(self, op: Op, i: int) -> None:
         cleaned = without_dead_ops(op.regions[i])
@@ -309,15 +307,13 @@ def apply_greedily(
     unique_constants: bool = False,
     region_dce: bool = False,
     max_rounds: int = 10,
-    top_down: bool = False,
     settle: Callable[[], None] | None = None,
 ) -> GreedyResult:
     """Apply `patterns` to everything below `root` until a round changes nothing, at most `max_rounds` times.
 
     For an op the patterns are tried in order; the first that succeeds ends the visit.  `unique_constants`
     unifies and hoists constants when a round starts; `region_dce` removes unused code after each round.
-    `top_down` visits producers before users, and an op before those nested in it.  `settle` is called when a
-    round has nothing more to visit, for changes that patterns have put off.
+    `settle` is called when a round has nothing more to visit, for changes that patterns have put off.
     """
     if isinstance(root, Region):
         scope = root
@@ -328,7 +324,7 @@ def apply_greedily(
     changed = False
     for _ in range(max_rounds):
         rewriter.changed = False
-        rewriter._fill(unique_constants, top_down)
+        rewriter._fill(unique_constants)
         rewriter._drain(choices, settle)
         if region_dce and remove_dead_code(scope):
             rewriter.changed = True

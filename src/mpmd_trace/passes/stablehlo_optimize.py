@@ -27,7 +27,7 @@ _WITHOUT_RULES = frozenset({"mpmd.fragment", "mpmd.transfer", "func.return"})
 class StablehloOptimize(FunctionPass):
     """No op has a simpler form: neutral elements, identities, constant expressions, invariants of loops.
 
-    Greedy rewriting from the top (docs/rewriting.md) with unique constants, up to a thousand rounds, of functions and
+    Greedy rewriting (docs/rewriting.md) with unique constants, up to a thousand rounds, of functions and
     of each distinct body of a fragment once.  Of the rules for an op, which `passes/stablehlo/` lists, folds come
     first, then those of arithmetic, of shapes and of regions.
 
@@ -99,4 +99,4 @@ def _simplify(region: Region, patterns: Choices) -> bool:
         # A function of fragments: what the driver does to their bodies.
         replace_bodies(region, with_unique_constants)
         return replace_bodies(region, without_dead_ops)
-    return apply_greedily(region, patterns, unique_constants=True, top_down=True, max_rounds=_MAX_ROUNDS).changed
+    return apply_greedily(region, patterns, unique_constants=True, max_rounds=_MAX_ROUNDS).changed

@@ -32,7 +32,10 @@ Allowed = Callable[[FragmentOp, FragmentOp, bool], bool]
 
 
 class Prospects(Protocol):
-    """What a pass can say about a fragment alone, so that most are passed over without a look at their users."""
+    """What a pass can say about a fragment alone, so that most are passed over without a look at their users.
+
+    For such a pass it makes no difference whether the consumer is the next on the mesh.
+    """
 
     def kind(self, fragment: FragmentOp) -> Hashable:
         """Return what fragments have in common that are the same to `note` and `possible`."""
@@ -165,7 +168,7 @@ class _Merger:
                 user = use.owner
                 if user.block is not producer.block or self.groups.of(user) is not None:
                     return False
-                if isinstance(user, FragmentOp) and any(self.allowed(producer, user, near) for near in (False, True)):
+                if isinstance(user, FragmentOp) and self.allowed(producer, user, False):
                     return False
                 use = use.next
         return True

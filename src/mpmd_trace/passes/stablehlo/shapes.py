@@ -13,7 +13,7 @@ import numpy as np
 from mpmd_trace.ir.attributes import Attribute, IntegerAttr
 from mpmd_trace.ir.core import Op, Value, make_op
 from mpmd_trace.ir.reading import integer, integers, listed, ranked, shape_of
-from mpmd_trace.ir.semantics import is_pure
+from mpmd_trace.ir.semantics import is_removable
 from mpmd_trace.ir.types import TensorType, Type
 from mpmd_trace.passes.greedy import Pattern, Rewriter, rewrites
 from mpmd_trace.passes.stablehlo.elements import (
@@ -66,21 +66,26 @@ def _transpose(op: Op, value: Value) -> Result:
     return New(_RESHAPE, [value], keep_attrs=False) if static(value) and moved == sorted(moved) else None
 
 
+def _is_reshape(op: Op, value: Value) -> bool:
+    """Return whether a broadcast of the value leaves its elements as many and in order."""
+    dims = list(integers(op, "broadcast_dimensions"))
+    return dims == sorted(dims) and math.prod(shape_of(value)) == math.prod(shape_of(op.result))
+
+
 def _broadcast(op: Op, value: Value) -> Result:
-    """No broadcast that is the identity, a reshape or a transpose, and none of a broadcast."""
+    """No broadcast that is the identity, a reshape or a transpose, and none of a broadcast that is no reshape."""
     if not static(op.result):
         return None
     dims = integers(op, "broadcast_dimensions")
-    is_sorted = list(dims) == sorted(dims)
-    if value.type is op.result.type and is_sorted:
+    if value.type is op.result.type and list(dims) == sorted(dims):
         return Declared(value)
     inner = _producer(value, op.name)
-    if inner is not None:
+    if inner is not None and not _is_reshape(inner, inner.operand(0)):
         through = ints([dims[i] for i in integers(inner, "broadcast_dimensions")])
         return New(op.name, inner.operands, {"broadcast_dimensions": through})
-    before, after = shape_of(value), shape_of(op.result)
-    if is_sorted and math.prod(before) == math.prod(after):
+    if _is_reshape(op, value):
         return New(_RESHAPE, [value])
+    before, after = shape_of(value), shape_of(op.result)
     if len(before) == len(after) and all(after[d] == n for n, d in zip(before, dims, strict=True)):
         return New("stablehlo.transpose", [value], {"permutation": ints([dims.index(i) for i in range(len(dims))])})
     return None
@@ -276,34 +281,31 @@ def _is_empty(type: Type) -> bool:
 
 
 class _Empty:
-    """A value without elements is a constant."""
+    """What has no elements is a constant."""
 
     op_name: str | None = None
 
     def match_and_rewrite(self, op: Op, rewriter: Rewriter) -> bool:
-        if len(op.results) != 1 or not _is_empty(op.results[0].type) or not op.name.startswith("stablehlo."):
+        results = [value for value in op.results if value.has_uses and _is_empty(value.type)]
+        operands = [i for i, value in enumerate(op.operands) if _is_empty(value.type) and not constant(value)]
+        if not (results or operands) or not _reads_constants(op):
             return False
-        if op.name == "stablehlo.constant" or not is_pure(op):
-            return False
-        return replace(op, "", rewriter)
+        for value in results:
+            rewriter.replace_all_uses(value, _empty_constant(value, op, rewriter))
+        for i in operands:
+            op.set_operand(i, _empty_constant(op.operand(i), op, rewriter))
+        if operands:
+            rewriter.modified(op)
+        return bool(results or operands)
 
 
-class _EmptyOperands:
-    """An operand without elements is a constant, in ops whose result may have some nevertheless."""
+def _reads_constants(op: Op) -> bool:
+    return op.name.startswith("stablehlo.") and op.name != "stablehlo.constant" and is_removable(op)
 
-    def __init__(self, name: str) -> None:
-        self.op_name: str | None = f"stablehlo.{name}"
 
-    def match_and_rewrite(self, op: Op, rewriter: Rewriter) -> bool:
-        empty = [i for i, v in enumerate(op.operands) if _is_empty(v.type) and not constant(v)]
-        if not empty or not is_pure(op):
-            return False
-        for i in empty:
-            type_ = op.operand(i).type
-            assert isinstance(type_, TensorType)
-            op.set_operand(i, rewriter.insert_before(op, make_constant("", type_, op.loc)).results[0])
-        rewriter.modified(op)
-        return True
+def _empty_constant(value: Value, op: Op, rewriter: Rewriter) -> Value:
+    assert isinstance(value.type, TensorType)
+    return rewriter.insert_before(op, make_constant("", value.type, op.loc)).results[0]
 
 
 SHAPES: list[Pattern] = [
@@ -323,5 +325,4 @@ SHAPES: list[Pattern] = [
     _gather,
     Rule("get_dimension_size", (), _dimension_size),
     _Empty(),
-    *map(_EmptyOperands, ("dot_general", "reduce", "pad", "scatter", "convolution", "reduce_window", "while")),
 ]
