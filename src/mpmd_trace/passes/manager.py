@@ -58,12 +58,14 @@ class PassManager:
         error_is_failure: bool = True,
         verify: bool = False,
         first_index: int = 0,
+        views: dict[FuncOp, settled.Settled] | None = None,
     ) -> None:
         self.passes = build(pipeline)
         self.hooks = list(hooks)
         self.error_is_failure = error_is_failure
         self.verify = verify
         self.first_index = first_index
+        self._views = {} if views is None else views
         self.runs: list[PassRun] = []
         self.diagnostics = Diagnostics()
 
@@ -73,15 +75,14 @@ class PassManager:
         """Run all passes; returns their records."""
         module.own_bodies()
         bodies: dict[Region, str] = {}
-        views: dict[FuncOp, settled.Settled | None] = {}
         for one in self.passes:
             if not one.keeps_settled:
-                views.clear()
+                self._views.clear()
             if self.verify:
                 bodies = printed_bodies(module, bodies)
             started = time.process_time()
             try:
-                with settled.shared(views if one.keeps_settled and not self.hooks else None):
+                with settled.shared(self._views if one.keeps_settled and not self.hooks else None):
                     changed = said_by(one, one.run(module, self.diagnostics))
             except PassFailed:
                 self.diagnostics.fail()

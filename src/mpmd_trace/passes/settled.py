@@ -11,30 +11,34 @@ from __future__ import annotations
 import threading
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from typing import Self
 
-from mpmd_trace.ir.core import Op, OpResult, Region
+from mpmd_trace.ir.core import OpResult, Region
 from mpmd_trace.ir.ops import FragmentOp, FuncOp, TransferOp
 from mpmd_trace.passes.common.region_simplification import facts_of
 
 
-class Settled:
-    """A function of fragments and transfers that are all used, none twice, as `_look` says."""
+class ByBody:
+    """The fragments of a function by their bodies, in the order in which these come first."""
 
-    def __init__(self, bodies: dict[Region, list[Op]]) -> None:
-        #: The fragments by their bodies, in the order in which these come first.
+    def __init__(self, bodies: dict[Region, list[FragmentOp]]) -> None:
         self.bodies = bodies
 
-    @property
-    def is_settled(self) -> bool:
-        """Return whether that is still so, with the bodies there are."""
-        return all(facts_of(body).stays for body in self.bodies)
+    @classmethod
+    def of(cls, function: FuncOp) -> Self:
+        """Return those of any function, at its top."""
+        bodies: dict[Region, list[FragmentOp]] = {}
+        for op in function.body:
+            if isinstance(op, FragmentOp):
+                bodies.setdefault(op.regions[0], []).append(op)
+        return cls(bodies)
 
     def replace_bodies(self, derive: Callable[[Region], Region]) -> bool:
         """Replace each body by what is derived from it; say whether any changed."""
         derived = [(derive(body), body) for body in self.bodies]
         if all(new is body for new, body in derived):
             return False
-        bodies: dict[Region, list[Op]] = {}
+        bodies: dict[Region, list[FragmentOp]] = {}
         for new, body in derived:
             ops = self.bodies[body]
             if new is not body:
@@ -49,15 +53,24 @@ class Settled:
         return all(derive(body) is body for body in self.bodies)
 
 
+class Settled(ByBody):
+    """Those of a function of fragments and transfers that are all used, none twice, as `_look` says."""
+
+    @property
+    def is_settled(self) -> bool:
+        """Return whether that is still so, with the bodies there are."""
+        return all(facts_of(body).stays for body in self.bodies)
+
+
 class _State(threading.local):
-    views: dict[FuncOp, Settled | None] | None = None
+    views: dict[FuncOp, Settled] | None = None
 
 
 _state = _State()
 
 
 @contextmanager
-def shared(views: dict[FuncOp, Settled | None] | None) -> Iterator[None]:
+def shared(views: dict[FuncOp, Settled] | None) -> Iterator[None]:
     """A pass that takes what others knew from here, and puts here what it knows."""
     before, _state.views = _state.views, views
     try:
@@ -72,9 +85,14 @@ def take(function: FuncOp) -> Settled | None:
     return views.pop(function) if views is not None and function in views else _look(function)
 
 
+def known(function: FuncOp) -> Settled | None:
+    """Return what is known of the function by now, as `take` does."""
+    return None if _state.views is None else _state.views.pop(function, None)
+
+
 def keep(function: FuncOp, view: Settled | None) -> None:
-    """Say that what `take` returned is true for the next pass as well."""
-    if _state.views is not None and (view is None or view.is_settled):
+    """Say that what `take` or `known` returned is true for the next pass as well."""
+    if _state.views is not None and view is not None and view.is_settled:
         _state.views[function] = view
 
 
@@ -89,7 +107,7 @@ def _look(function: FuncOp) -> Settled | None:
     if len(region.blocks) != 1:
         return None
     block = region.blocks[0]
-    bodies: dict[Region, list[Op]] = {}
+    bodies: dict[Region, list[FragmentOp]] = {}
     arguments: dict[Region, int] = {}
     known: set[object] = set()
     last = block.terminator
@@ -110,7 +128,7 @@ def _look(function: FuncOp) -> Settled | None:
                 bodies[body] = []
             if not results or len(operands) != count or (count > 1 and len(set(operands)) < count):
                 return None
-            bodies[body].append(op)
+            bodies[body].append(op)  # type: ignore[arg-type]  # `isinstance` takes longer
             key: object = operands or op.props["mesh_name"]
         elif op.__class__ is TransferOp:
             value = op._operands[0].value

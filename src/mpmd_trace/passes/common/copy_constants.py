@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Hashable, Mapping, Sequence
+from collections.abc import Hashable
 
 from mpmd_trace.ir.bodies import remembered, remembers
 from mpmd_trace.ir.core import Op, Region, Value
@@ -67,12 +67,11 @@ class CopyConstants(FunctionPass):
 
     def run_on_function(self, function: FuncOp, module: Module, diagnostics: Diagnostics) -> bool:
         view = settled.take(function)
-        known = _constants(_by_body(function) if view is None else view.bodies)
+        known = _constants(view or settled.ByBody.of(function))
         users = {use.owner for value in known for use in value.uses}
         readers = {op for op in users if isinstance(op, FragmentOp) and self.takes(op)}
         if not readers:
-            if view is not None:
-                settled.keep(function, view)
+            settled.keep(function, view)
             return False
         changed = False
         for fragment in reversed(function.body):
@@ -89,20 +88,12 @@ class CopyConstants(FunctionPass):
         return changed
 
 
-def _by_body(function: FuncOp) -> dict[Region, list[Op]]:
-    bodies: dict[Region, list[Op]] = {}
-    for op in function.body:
-        if isinstance(op, FragmentOp):
-            bodies.setdefault(op.body, []).append(op)
-    return bodies
-
-
-def _constants(bodies: Mapping[Region, Sequence[Op]]) -> dict[Value, Op]:
+def _constants(fragments: settled.ByBody) -> dict[Value, Op]:
     """Return the constants that fragments return, by the results, and by the transfers of these."""
     known: dict[Value, Op] = {}
-    for body, fragments in bodies.items():
+    for body, ops in fragments.bodies.items():
         constants = _returned_constants(body)
-        for op in fragments if constants else ():
+        for op in ops if constants else ():
             known.update((op.results[i], constant) for i, constant in constants)
     pending = list(known)
     for value in pending:

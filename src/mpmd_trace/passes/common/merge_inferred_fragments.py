@@ -7,6 +7,7 @@ from collections.abc import Hashable
 
 from mpmd_trace.ir.diagnostics import Diagnostics
 from mpmd_trace.ir.ops import FragmentOp, FuncOp, Module
+from mpmd_trace.passes import settled
 from mpmd_trace.passes.base import FunctionPass, option
 from mpmd_trace.passes.common.merge_neighbours import Mode, merge_neighbours
 
@@ -64,6 +65,7 @@ class MergeInferredFragments(FunctionPass):
 
     name = "mpmd-merge-inferred-fragments"
     summary = "merge inferred fragments with their neighbours"
+    keeps_settled = True
     merge_any_consumer: bool = option(
         False, "merge with the first consumer that allows it, not only with the closest one"
     )
@@ -77,7 +79,11 @@ class MergeInferredFragments(FunctionPass):
                 f"{self.name}: merge-any-consumer and merge-sideways cannot be used together; run the pass "
                 f"once with each",
             )
-        return self.merge(function, mode)
+        view = settled.known(function)
+        changed = self.merge(function, mode)
+        if not changed:
+            settled.keep(function, view)
+        return changed
 
     def merge(self, function: FuncOp, mode: Mode) -> bool:
         """Merge the fragments of a function; says whether anything changed."""

@@ -18,6 +18,7 @@ from mpmd_trace.ir.ops import HOISTED, FragmentOp, FuncOp, Module, make_fragment
 from mpmd_trace.ir.postorder import postorder
 from mpmd_trace.ir.shardings import fully_closed, mesh_symbols
 from mpmd_trace.ir.types import mesh_tensor
+from mpmd_trace.passes import settled
 from mpmd_trace.passes.base import FunctionPass, option
 from mpmd_trace.passes.hoisting.cost import HoistCost
 from mpmd_trace.passes.hoisting.gathered_params import Timeline
@@ -112,6 +113,7 @@ class HoistInvariants(FunctionPass):
 
     name = "mpmd-hoist-invariants"
     summary = "compute once what is the same for all microbatches"
+    keeps_settled = True
     mpmd_only = True
     entry_only = True
 
@@ -122,7 +124,8 @@ class HoistInvariants(FunctionPass):
     gather: Gather = option("auto", "how long gathered values are kept: step, phase, microbatch; auto: as limit allows")
 
     def run_on_function(self, function: FuncOp, module: Module, diagnostics: Diagnostics) -> bool:
-        if not reducible(function):
+        view = settled.known(function)
+        if view is None and not reducible(function):
             return False
         meshes = mesh_symbols(module)
         numbering, worth = ValueNumbering(function), HoistCost(meshes)
@@ -143,6 +146,8 @@ class HoistInvariants(FunctionPass):
                 function, mesh, fragments, numbering, choice.kept, places().time, left
             ).run():
                 changed, places = True, functools.cache(lambda: Places(function))
+        if not changed:
+            settled.keep(function, view)
         return changed
 
 

@@ -6,6 +6,7 @@ import dataclasses
 
 from mpmd_trace.ir.diagnostics import Diagnostics
 from mpmd_trace.ir.ops import FragmentOp, FuncOp, Module
+from mpmd_trace.passes.settled import ByBody
 from mpmd_trace.passes.sharding.chlo_rules import with_rules
 from mpmd_trace.passes.sharding.propagate_without_shardings import drop_whole_shardings, propagate_in_bodies
 from mpmd_trace.passes.sharding.shardy_propagation import ShardyPropagation
@@ -29,8 +30,10 @@ class PropagateWithChlo(ShardyPropagation):
     def prepare(self, module: Module, function: FuncOp) -> None:
         drop_whole_shardings(module, function)
 
-    def propagate_in_bodies(self, module: Module, function: FuncOp, diagnostics: Diagnostics) -> bool:
-        return propagate_in_bodies(module, function, diagnostics, chlo=True, split=False)
+    def propagate_in_bodies(
+        self, module: Module, function: FuncOp, fragments: ByBody, diagnostics: Diagnostics
+    ) -> bool:
+        return propagate_in_bodies(module, function, fragments, diagnostics, chlo=True, split=False)
 
     def prepare_bodies(self, function: FuncOp) -> None:
         for op in function.body:

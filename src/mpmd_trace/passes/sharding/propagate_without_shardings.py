@@ -15,13 +15,14 @@ from mpmd_trace.ir.core import Block, Op, Region, Value
 from mpmd_trace.ir.diagnostics import Diagnostics
 from mpmd_trace.ir.ops import FragmentOp, FuncOp, Module, TransferOp, make_return
 from mpmd_trace.passes.dedup_bodies import first_equal
+from mpmd_trace.passes.settled import ByBody
 from mpmd_trace.passes.sharding.edges import SHARDING
 from mpmd_trace.passes.sharding.plain_bodies import can_do, with_constants_apart
 from mpmd_trace.passes.sharding.reduced_program import NUMBER, numbered, with_body
 from mpmd_trace.passes.sharding.shardy import run_shardy
 
 
-def has_no_shardings(module: Module, function: FuncOp) -> bool:
+def has_no_shardings(module: Module, function: FuncOp, fragments: ByBody) -> bool:
     """Whether nothing spreads in the function: no shardings but constraints on meshes without axes, and no unused op.
 
     JAX constrains typed keys to such a mesh, which tells nothing outside of the body.
@@ -40,7 +41,7 @@ def has_no_shardings(module: Module, function: FuncOp) -> bool:
     ops = function.body.ops[:-1]
     if not all(op.has_uses for op in ops) or _mention_shardings(ops):
         return False
-    return all(bare.issuperset(_meshes_of_shardings(body)) for body in {region for op in ops for region in op.regions})
+    return all(bare.issuperset(_meshes_of_shardings(body)) for body in fragments.bodies)
 
 
 def _mention_shardings(ops: Iterable[Op]) -> bool:
@@ -101,27 +102,28 @@ def _meshes_of_shardings(body: Region) -> frozenset[str | None]:
 
 
 def propagate_in_bodies(
-    module: Module, function: FuncOp, diagnostics: Diagnostics, *, chlo: bool = False, split: bool = True
+    module: Module,
+    function: FuncOp,
+    fragments: ByBody,
+    diagnostics: Diagnostics,
+    *,
+    chlo: bool = False,
+    split: bool = True,
 ) -> bool:
     """Replace every body by what Shardy makes of it.  Gives False, and changes nothing, when that fails.
 
     Equal bodies should be one object.  `chlo`: Shardy is given rules for CHLO.  `split`: whether readers
     of a constant expression get copies of it in the bodies that Shardy does not see, too.
     """
-    fragments = [op for op in function.body if isinstance(op, FragmentOp)]
-    firsts: dict[Region, FragmentOp] = {}
-    for op in fragments:
-        firsts.setdefault(op.body, op)
-    new_body = {body: with_constants_apart(body, split=split) for body in firsts if can_do(body, chlo=chlo)}
-    shown = {body: op for body, op in firsts.items() if body not in new_body}
+    new_body = {body: with_constants_apart(body, split=split) for body in fragments.bodies if can_do(body, chlo=chlo)}
+    shown = {body: ops[0] for body, ops in fragments.bodies.items() if body not in new_body}
     if shown:
         made = _propagated(module, function, list(shown.values()), diagnostics)
         if made is None:
             return False
         new_body.update(zip(shown, made, strict=True))
     shared = first_equal(new_body.values())  # bodies that differed before may be equal now
-    for op in fragments:
-        op.body = shared[new_body[op.body]]
+    fragments.replace_bodies(lambda body: shared[new_body[body]])
     return True
 
 

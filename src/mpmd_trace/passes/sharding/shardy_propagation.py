@@ -9,8 +9,9 @@ from mpmd_trace.ir.attributes import DictAttr
 from mpmd_trace.ir.core import Block, Region
 from mpmd_trace.ir.diagnostics import Diagnostics
 from mpmd_trace.ir.ops import FragmentOp, FuncOp, Module, make_return
+from mpmd_trace.passes import settled
 from mpmd_trace.passes.base import Pass
-from mpmd_trace.passes.dedup_bodies import share_equal_bodies
+from mpmd_trace.passes.dedup_bodies import first_equal, share_equal_bodies
 from mpmd_trace.passes.sharding.agreement import agrees
 from mpmd_trace.passes.sharding.edges import SHARDING, user_sharding
 from mpmd_trace.passes.sharding.equivalence_classes import Kinds, has_meshes_alike, shardings_of
@@ -62,6 +63,7 @@ class ShardyPropagation(Pass):
 
     name = "mpmd-shardy-propagation"
     summary = "run Shardy's sharding propagation through fragments and transfers"
+    keeps_settled = True
 
     #: Programs with at most so many ops, bodies of fragments counted for each fragment, are not reduced.
     whole_up_to: int = 5_000
@@ -69,23 +71,29 @@ class ShardyPropagation(Pass):
     def prepare(self, module: Module, function: FuncOp) -> None:
         """Do what is to be done before it is known whether there are shardings."""
 
-    def propagate_in_bodies(self, module: Module, function: FuncOp, diagnostics: Diagnostics) -> bool:
+    def propagate_in_bodies(
+        self, module: Module, function: FuncOp, fragments: settled.ByBody, diagnostics: Diagnostics
+    ) -> bool:
         """Replace every body of a program without shardings by what Shardy makes of it; False when that fails."""
-        return propagate_in_bodies(module, function, diagnostics)
+        return propagate_in_bodies(module, function, fragments, diagnostics)
 
     def prepare_bodies(self, function: FuncOp) -> None:
         """Do what is to be done with bodies that Shardy will see."""
 
     def run(self, module: Module, diagnostics: Diagnostics) -> bool:
         functions = [f for f in module.functions if not f.is_declaration]
-        if len(functions) != 1 or not reducible(functions[0]) or functions[0].visibility != "public":
+        view = settled.take(functions[0]) if len(functions) == 1 else None
+        if len(functions) != 1 or functions[0].visibility != "public" or not (view or reducible(functions[0])):
             return _run_on_everything(module, diagnostics)
         function = functions[0]
-        share_equal_bodies(functions)
-        drop_unused_transfers(function)
+        fragments = view or settled.ByBody.of(function)
+        fragments.replace_bodies(first_equal(fragments.bodies).__getitem__)
+        if view is None:
+            drop_unused_transfers(function)
         self.prepare(module, function)
-        if self.whole_up_to and has_no_shardings(module, function):
-            done = self.propagate_in_bodies(module, function, diagnostics)
+        if self.whole_up_to and has_no_shardings(module, function, fragments):
+            done = self.propagate_in_bodies(module, function, fragments, diagnostics)
+            settled.keep(function, view)
             return done or not diagnostics.failed
         self.prepare_bodies(function)
         size = _size(function.body)
