@@ -6,7 +6,7 @@ import math
 from collections.abc import Sequence
 
 from mpmd_trace.ir.attributes import ArrayAttr, IntegerAttr, MeshAttr
-from mpmd_trace.ir.core import Op, Value
+from mpmd_trace.ir.core import Op, OpResult, Value
 from mpmd_trace.ir.diagnostics import Diagnostics
 from mpmd_trace.ir.ops import FragmentOp, FuncOp, Module, TransferOp
 from mpmd_trace.ir.shardings import byte_size, mesh_symbols
@@ -74,8 +74,9 @@ class _Count:
         self.symbols = symbols
         #: Per type the mesh and the bytes on each of its devices; no mesh for tokens.
         self.places: dict[Type, tuple[str | None, float]] = {}
-        #: For values of these types together, the bytes on each mesh; sums of bytes are exact in any order.
-        self.sums: dict[tuple[Type, ...], dict[str, float]] = {}
+        #: For values of these types together, the bytes; sums of bytes are exact in any order.
+        self.sums: dict[tuple[Type, ...], float] = {}
+        self.attributes: dict[float, IntegerAttr] = {}
         self.diagnostics = diagnostics
         self.function = function
         topology = function.topology
@@ -102,26 +103,25 @@ class _Count:
         result = self.places[type] = (type.mesh if isinstance(type, MeshTensorType) else None, size)
         return result
 
-    def bytes(self, values: Sequence[Value]) -> dict[str, float]:
-        """Return the bytes of the values together, per mesh."""
+    def bytes(self, values: Sequence[Value]) -> float:
+        """Return the bytes of the values together, on their meshes."""
         types = tuple([value.type for value in values])
         result = self.sums.get(types)
         if result is None:
-            result = self.sums[types] = {}
-            for value in values:
-                mesh, size = self.places.get(value.type) or self.place(value)
-                if mesh is not None:
-                    result[mesh] = result.get(mesh, 0.0) + size
+            places = [self.places.get(value.type) or self.place(value) for value in values]
+            result = self.sums[types] = sum([size for mesh, size in places if mesh is not None])
         return result
 
     def add(self, values: Sequence[Value], sign: int) -> None:
-        for mesh, size in self.bytes(values).items():
-            self.live[mesh] = self.live.get(mesh, 0.0) + sign * size
+        for value in values:
+            mesh, size = self.places.get(value.type) or self.place(value)
+            if mesh is not None:
+                self.live[mesh] = self.live.get(mesh, 0.0) + sign * size
 
     def run(self, op: FragmentOp | TransferOp) -> None:
         dying: Sequence[Value] = self.last_read.get(op, ())
-        inputs, outputs = op.attrs.get("arg_attrs"), op.attrs.get("res_attrs")
         if isinstance(op, FragmentOp):
+            inputs = op.attrs.get("arg_attrs")
             operands = [use.value for use in op._operands]
             if isinstance(inputs, ArrayAttr) and mentions(inputs, MEMORY_KIND, PINNED_HOST):
                 pairs = zip(operands, value_dicts(op, "arg_attrs") or (), strict=False)
@@ -129,12 +129,18 @@ class _Count:
                 dying = [value for value in dying if value in operands]
             if len(set(operands)) < len(operands):
                 operands = list(dict.fromkeys(operands))
-            own = sum(self.bytes(operands).values())
-            reserved = math.ceil(self.live.get(op.mesh, 0.0) - own)
-            op.attrs["reserved_hbm_bytes"] = IntegerAttr.get(reserved, "i64")
+            reserved = self.live.get(op.mesh, 0.0) - self.bytes(operands)
+            attribute = self.attributes.get(reserved)
+            if attribute is None:
+                attribute = self.attributes[reserved] = IntegerAttr.get(math.ceil(reserved), "i64")
+            op.attrs["reserved_hbm_bytes"] = attribute
         if dying:
             self.add(dying, -1)
-        born = [result for result in op.results if result._first is not None]
+        born: list[OpResult] = []
+        for result in op.results:
+            if result._first is not None:
+                born.append(result)
+        outputs = op.attrs.get("res_attrs")
         if isinstance(outputs, ArrayAttr) and mentions(outputs, MEMORY_KIND, PINNED_HOST):
             dicts = value_dicts(op, "res_attrs") or ()
             born = [result for result in born if not is_pinned_host(dicts[result.index])]

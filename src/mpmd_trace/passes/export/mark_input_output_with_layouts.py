@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import dataclasses
+import functools
 
 from mpmd_trace.ir.attributes import ArrayAttr, Attribute, DictAttr, StringAttr
 from mpmd_trace.ir.core import Value
 from mpmd_trace.ir.diagnostics import Diagnostics
 from mpmd_trace.ir.ops import FragmentOp, FuncOp, Module, TransferOp
 from mpmd_trace.passes.base import FunctionPass
-from mpmd_trace.passes.export.value_attrs import EMPTY, LAYOUT_MODE, array_of, mentions, value_dicts
+from mpmd_trace.passes.export.value_attrs import EMPTY, LAYOUT_MODE, array_of, mentions, none_of, value_dicts
 from mpmd_trace.passes.mesh_order import is_cpu_mesh
 
 _DEFAULT = StringAttr.get("default")
@@ -79,9 +80,10 @@ def _write(dicts: list[DictAttr], index: int, layout: Attribute) -> None:
         dicts[index] = old.without(LAYOUT_MODE)
 
 
-def _says_nothing(op: FragmentOp) -> bool:
-    inputs, outputs = op.attrs.get("arg_attrs"), op.attrs.get("res_attrs")
-    has_inputs = isinstance(inputs, ArrayAttr) and len(inputs.elements) == op.num_operands
+@functools.lru_cache(maxsize=1 << 16)
+def _say_nothing(inputs: Attribute | None, outputs: Attribute | None, count: int) -> bool:
+    """Return whether the dictionaries of a fragment with so many operands do; remembered, for many have the same."""
+    has_inputs = isinstance(inputs, ArrayAttr) and len(inputs.elements) == count
     return has_inputs and not any(isinstance(d, ArrayAttr) and mentions(d, LAYOUT_MODE) for d in (inputs, outputs))
 
 
@@ -113,7 +115,9 @@ class _Marker:
 
     def _says_nothing(self) -> bool:
         return not any(LAYOUT_MODE in d.entries for d in (*self.arg_attrs, *self.res_attrs)) and all(
-            _says_nothing(op) if isinstance(op, FragmentOp) else isinstance(op, TransferOp) or op is self.terminator
+            _say_nothing(op.attrs.get("arg_attrs"), op.attrs.get("res_attrs"), len(op._operands))
+            if isinstance(op, FragmentOp)
+            else isinstance(op, TransferOp) or op is self.terminator
             for op in self.function.body
         )
 
@@ -189,6 +193,12 @@ class _Marker:
         for op in self.function.body:
             if not isinstance(op, FragmentOp):
                 continue
+            if self.is_silent and op.attrs.get("res_attrs") is none_of(len(op.results)):
+                for result in op.results:
+                    if result._first is None:
+                        break
+                else:
+                    continue
             outputs = list(value_dicts(op, "res_attrs") or [EMPTY] * len(op.results))
             for k, result in enumerate(op.results):
                 if not result.has_uses:

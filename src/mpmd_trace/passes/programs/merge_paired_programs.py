@@ -12,7 +12,7 @@ from mpmd_trace.ir.semantics import is_pure
 from mpmd_trace.ir.types import MeshTensorType
 from mpmd_trace.passes.base import FunctionPass
 from mpmd_trace.passes.dedup_bodies import first_equal
-from mpmd_trace.passes.fragment_info import call_counter, is_backward, is_forward, set_call_counter, stages_consistent
+from mpmd_trace.passes.fragment_info import call_counter, set_call_counter, single_transpose_count, stages_consistent
 from mpmd_trace.passes.programs.merge_followers import merge_in_place
 
 #: A forward and the backward that follows it.
@@ -64,11 +64,11 @@ class MergePairedPrograms(FunctionPass):
         pairs = list(_pairs(fragments))
         if not pairs:
             return False
-        same = first_equal(op.body for op in fragments)
+        same = first_equal(dict.fromkeys([op.regions[0] for op in fragments]))
         for op in fragments:
-            op.body = same[op.body]
+            op.regions[0] = same[op.regions[0]]
         changed = False
-        for first, second in _inseparable(pairs, Counter(op.body for op in fragments)):
+        for first, second in _inseparable(pairs, Counter([op.regions[0] for op in fragments])):
             counter = call_counter(first)
             merged = merge_in_place(first, second, order)
             if merged is not None:
@@ -80,8 +80,9 @@ class MergePairedPrograms(FunctionPass):
 def _inseparable(pairs: list[Pair], runs: Mapping[Region, int]) -> list[Pair]:
     """Return the pairs without those of a program that also runs in no pair; `runs` counts all."""
     while True:
-        paired = Counter(op.body for pair in pairs for op in pair)
-        kept = [pair for pair in pairs if all(paired[op.body] == runs[op.body] for op in pair)]
+        paired = Counter([op.regions[0] for pair in pairs for op in pair])
+        whole = {body for body, count in paired.items() if count == runs[body]}
+        kept = [pair for pair in pairs if pair[0].regions[0] in whole and pair[1].regions[0] in whole]
         if len(kept) == len(pairs):
             return kept
         pairs = kept
@@ -92,19 +93,19 @@ def _pairs(fragments: Iterable[FragmentOp]) -> Iterator[Pair]:
 
     What needs nothing, such as the zeros that sums start from, can as well run in front of both.
     """
-    last: dict[str, FragmentOp] = {}
+    last: dict[str, tuple[FragmentOp, int | None]] = {}
     for op in fragments:
-        if not op.num_operands and is_pure(op):
+        if not op._operands and is_pure(op):
             continue
-        before = last.get(op.mesh)
-        if before is not None and _may_be_one(before, op):
-            yield before, op
-        last[op.mesh] = op
+        mesh, phase = op.mesh, single_transpose_count(op)
+        if phase == 1 and mesh in last:
+            before, its_phase = last[mesh]
+            if its_phase == 0 and _may_be_one(before, op):
+                yield before, op
+        last[mesh] = op, phase
 
 
 def _may_be_one(first: FragmentOp, second: FragmentOp) -> bool:
-    if not (is_backward(second) and is_forward(first)):
-        return False
     if call_counter(first) != call_counter(second) or not stages_consistent(first, second):
         return False
     if not (_ATTRIBUTES.issuperset(first.attrs) and _ATTRIBUTES.issuperset(second.attrs)):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Hashable, Iterator, Sequence
 
 from mpmd_trace.ir.bodies import BodyBuilder, remembers
@@ -9,6 +10,7 @@ from mpmd_trace.ir.core import Op, Region, Use, Value
 from mpmd_trace.ir.diagnostics import Diagnostics
 from mpmd_trace.ir.ops import FragmentOp, FuncOp, Module, make_fragment
 from mpmd_trace.ir.semantics import is_negligible
+from mpmd_trace.passes import settled
 from mpmd_trace.passes.base import FunctionPass
 from mpmd_trace.passes.block_order import in_block_order
 from mpmd_trace.passes.dedup_bodies import first_equal, same_ops
@@ -62,22 +64,34 @@ class SharePrograms(FunctionPass):
 
     name = "mpmd-share-programs"
     summary = "share programs of microbatches that differ only in repeated operands"
+    keeps_settled = True
     mpmd_only = True
     entry_only = True
 
     def run_on_function(self, function: FuncOp, module: Module, diagnostics: Diagnostics) -> bool:
-        fragments = [op for op in function.body if isinstance(op, FragmentOp)]
-        changed = _share_bodies([op for op in fragments if op.is_user])
-        for op in fragments:
-            if not op.is_user:
-                changed = _give_each_its_own(op) or changed
+        view = settled.known(function)
+        named: list[FragmentOp] = []
+        others: list[FragmentOp] = []
+        for op in function.body:
+            if isinstance(op, FragmentOp):
+                (named if op.is_user else others).append(op)
+        changed = _share_bodies(named)
+        for op in others:
+            changed = _give_each_its_own(op) or changed
+        if view is not None and not changed and all(op.body is body for body, ops in view.bodies.items() for op in ops):
+            settled.keep(function, view)
         return changed
 
 
 def _share_bodies(fragments: Sequence[FragmentOp]) -> bool:
-    representative = first_equal(op.body for op in fragments)
-    for op in fragments:
-        op.body = representative[op.body]
+    bodies = dict.fromkeys([op.regions[0] for op in fragments])
+    representative = first_equal(bodies)
+    if len(set(representative.values())) < len(bodies):
+        for op in fragments:
+            op.body = representative[op.body]
+    returned = Counter([tuple([value.type for value in body.returned]) for body in set(representative.values())])
+    if not returned or max(returned.values()) == 1:
+        return False
     alike: dict[Hashable, dict[Region, list[FragmentOp]]] = {}
     for op in fragments:
         if "arg_attrs" not in op.attrs and op.num_operands == len(op.body.block.args):
