@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Hashable
 
 from mpmd_trace.ir.diagnostics import Diagnostics
 from mpmd_trace.ir.ops import FragmentOp, FuncOp, Module
@@ -96,9 +95,6 @@ class Inferred:
     def __init__(self) -> None:
         #: The numbers of inferred fragments on each mesh.
         self.on_mesh: dict[str, int] = {}
-
-    def kind(self, fragment: FragmentOp) -> Hashable:
-        return fragment.is_user, fragment.props["mesh_name"]
 
     def note(self, fragment: FragmentOp, change: int) -> None:
         if not fragment.is_user:

@@ -12,8 +12,7 @@ import functools
 import heapq
 import itertools
 import math
-from collections import Counter
-from collections.abc import Callable, Hashable, Iterator
+from collections.abc import Callable, Iterator
 from typing import Literal, Protocol
 
 from mpmd_trace.ir.core import Op
@@ -37,12 +36,8 @@ class Prospects(Protocol):
     For such a pass it makes no difference whether the consumer is the next on the mesh.
     """
 
-    def kind(self, fragment: FragmentOp) -> Hashable:
-        """Return what fragments have in common that are the same to `note` and `possible`."""
-        raise NotImplementedError
-
     def note(self, fragment: FragmentOp, change: int) -> None:
-        """There are `change` more fragments like this one."""
+        """A fragment like this one is there (`change` is 1), or no longer (-1)."""
         raise NotImplementedError
 
     def possible(self, producer: FragmentOp) -> bool:
@@ -129,28 +124,19 @@ class _Merger:
     def run(self) -> bool:
         fragments = self.fragments()
         prospects = self.prospects
-        kinds: list[Hashable] = [None] * len(fragments)
         if prospects is not None:
-            kinds = list(map(prospects.kind, fragments))
-            examples = dict(zip(kinds, fragments, strict=True))
-            for kind, count in Counter(kinds).items():
-                prospects.note(examples[kind], count)
-        #: What `possible` says of kinds, for as long as nothing is noted.
-        possible: dict[Hashable, bool] = {}
+            for fragment in fragments:
+                prospects.note(fragment, 1)
         changed = False
-        for fragment, kind in zip(reversed(fragments), reversed(kinds), strict=True):
-            if prospects is not None and kind not in possible:
-                possible[kind] = prospects.possible(fragment)
+        for fragment in reversed(fragments):
             if not fragment.has_uses and is_pure(fragment):
                 if prospects is not None:
                     prospects.note(fragment, -1)
-                    possible.clear()
                 fragment.erase()
                 changed = True
-            elif prospects is not None and (not possible[kind] or self.has_no_partner(fragment)):
+            elif prospects is not None and (not prospects.possible(fragment) or self.has_no_partner(fragment)):
                 self.passed.setdefault(fragment.mesh, []).append(fragment)
             else:
-                possible.clear()
                 self.add_passed(fragment.mesh)
                 self.visited = self.order.get(fragment, 0)
                 current: Group | None = self.add(fragment)

@@ -64,7 +64,8 @@ class _Alike:
             self.unclear += change
         else:
             count = self.counts[kind] = self.counts.get(kind, 0) + change
-            self.more += max(count, 1) - max(count - change, 1)
+            if max(count, count - change) > 1:
+                self.more += change
 
     def possible(self, producer: FragmentOp) -> bool:
         if not self.more and not self.unclear:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Hashable
 
 from mpmd_trace.ir.ops import FragmentOp, FuncOp, TransferOp
 from mpmd_trace.passes.base import option
@@ -37,9 +36,6 @@ class _InferredApart(Inferred):
     def __init__(self) -> None:
         super().__init__()
         self.of_microbatches: dict[str, int] = {}
-
-    def kind(self, fragment: FragmentOp) -> Hashable:
-        return super().kind(fragment), is_of_microbatch(fragment)
 
     def note(self, fragment: FragmentOp, change: int) -> None:
         if not fragment.is_user:
