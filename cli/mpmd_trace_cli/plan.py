@@ -162,11 +162,11 @@ def plan_program(
         say(f"other stages are not tried: {plan.layer_values}")
     if plan.unit != "ms":
         say(
-            "costs are counted operations, and transfers cost nothing; --measure, or --tflops and --gbytes with "
-            "--latency-us and --link-gbytes, give times"
+            "costs are counted operations, and transfers cost nothing; for times, pass --measure, or the speed of "
+            "devices and links (--tflops, --gbytes, --latency-us, --link-gbytes)"
         )
     elif plan.links is None:
-        say("transfers cost nothing; --latency-us and --link-gbytes say what they take")
+        say("transfers cost nothing; pass --latency-us and --link-gbytes, the latency and bandwidth of links")
 
 
 def _phases_apart(program: Program) -> Program:
