@@ -5,11 +5,8 @@ from __future__ import annotations
 import ast
 import contextlib
 import io
-import os
 import re
 import runpy
-import subprocess
-import sys
 import textwrap
 import warnings
 from pathlib import Path
@@ -70,13 +67,3 @@ def run(code: str, tmp_path: Path) -> str:
         patch.setattr(jax, "devices", lambda backend=None: devices)
         runpy.run_path(str(file), run_name="__main__")
     return printed.getvalue()
-
-
-def run_alone(code: str, tmp_path: Path, **variables: str) -> str:
-    """Return what the program prints in a process of its own."""
-    file = tmp_path / "doc.py"
-    file.write_text(code)
-    environment = {**os.environ, **variables}
-    done = subprocess.run([sys.executable, str(file)], capture_output=True, text=True, check=False, env=environment)
-    assert done.returncode == 0, done.stderr
-    return done.stdout

@@ -5,11 +5,8 @@ from __future__ import annotations
 import functools
 import importlib
 import json
-import os
 import re
 import runpy
-import subprocess
-import sys
 from pathlib import Path
 from typing import Any
 
@@ -19,7 +16,7 @@ import numpy as np
 import pytest
 
 import mpmd_trace
-from doc_programs import ROOT, blocks, run, run_alone
+from doc_programs import ROOT, blocks, run
 from mpmd_trace.diagnostics.messages import MpmdError
 from mpmd_trace.ir.text import parse
 from mpmd_trace.ir.verify_ops import _SHAPES
@@ -359,13 +356,13 @@ def test_data_loading_with_grain_resumes(tmp_path: Path) -> None:
 parts = [next(loader(process, 2)) for process in range(2)]
 assert [p.shape for p in parts] == [(2, 8), (2, 8)] and not np.array_equal(*parts)
 """
-    run_alone(code + check, tmp_path)
+    run(code + check, tmp_path)
 
 
 def test_metrics_in_the_docs_are_written_once_per_step(tmp_path: Path) -> None:
     code = [block for block in blocks("docs/metrics.md") if "tensorboardX" not in block]
     file = tmp_path / "metrics.jsonl"
-    run_alone("\n".join(code).replace('"metrics.jsonl"', repr(str(file))), tmp_path)
+    run("\n".join(code).replace('"metrics.jsonl"', repr(str(file))), tmp_path)
     written = [json.loads(line) for line in file.read_text().splitlines()]
     assert [entry["step"] for entry in written] == list(range(5))
     losses = [entry["loss"] for entry in written]
@@ -375,19 +372,15 @@ def test_metrics_in_the_docs_are_written_once_per_step(tmp_path: Path) -> None:
 def test_metrics_go_to_tensorboard(tmp_path: Path) -> None:
     pytest.importorskip("tensorboardX")
     code = "\n".join(blocks("docs/metrics.md")).replace('writer("metrics.jsonl")', f"tensorboard({str(tmp_path)!r})")
-    run_alone(code, tmp_path)
+    run(code, tmp_path)
     [events] = tmp_path.glob("events.out.*")
     assert events.read_bytes().count(b"gradient_norm") == 5
 
 
 @pytest.mark.parametrize("file", ["api_examples.py", pytest.param("module_examples.py", marks=pytest.mark.nightly)])
-def test_examples_of_public_names_run(file: str, tmp_path: Path) -> None:
-    script = ROOT / "scripts" / file
-    environment = {**os.environ, "JAX_NUM_CPU_DEVICES": "8"}
-    done = subprocess.run(
-        [sys.executable, str(script)], capture_output=True, text=True, check=False, cwd=tmp_path, env=environment
-    )
-    assert done.returncode == 0, done.stderr
+def test_examples_of_public_names_run(file: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    run((ROOT / "scripts" / file).read_text(), tmp_path)
 
 
 def test_every_public_name_has_an_example() -> None:
@@ -401,11 +394,10 @@ def test_every_public_name_has_an_example() -> None:
         assert name.rpartition(".")[2] in code, f"the example of {name} does not mention it"
 
 
-def test_examples_of_schedules_run(tmp_path: Path) -> None:
+def test_examples_of_schedules_run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Those of `module_examples.py` that need neither JAX nor minutes."""
-    code = (ROOT / "scripts" / "module_examples.py").read_text().split("# == rules.")[0]
-    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False, cwd=tmp_path)
-    assert done.returncode == 0, done.stderr
+    monkeypatch.chdir(tmp_path)
+    run((ROOT / "scripts" / "module_examples.py").read_text().split("# == rules.")[0], tmp_path)
 
 
 #: How many blocks of Python each page has, all of which run in a test, here or in `test_doc_fragments.py`: a new one

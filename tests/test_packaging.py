@@ -129,14 +129,10 @@ OPTIONAL = {"equinox", "flax", "jaxtyping", "typer", "rich", "click", "matplotli
 COMMAND = "from mpmd_trace_cli.entry import main; main()"
 
 
-def test_the_library_works_on_its_dependencies_alone() -> None:
-    code = (ROOT / "README.md").read_text().split("```python\n")[1].split("```")[0]
-    done = without(OPTIONAL, code + "\nprint(len(new_weights))\n")
-    assert done.stdout.strip() == "4", done.stderr
-
-
-def test_the_words_for_what_is_missing() -> None:
+def test_the_library_works_on_its_dependencies_alone_and_says_what_is_missing() -> None:
+    readme = (ROOT / "README.md").read_text().split("```python\n")[1].split("```")[0]
     code = """
+print(len(new_weights))
 import mpmd_trace
 from mpmd_trace import schedules
 trees = (lambda: mpmd_trace.equinox, lambda: mpmd_trace.linen, lambda: mpmd_trace.nnx)
@@ -146,14 +142,16 @@ for missing in (*trees, lambda: mpmd_trace.save("a", {}), lambda: schedules.save
     except (ImportError, mpmd_trace.MpmdError, schedules.ScheduleError) as error:
         print(error)
 """
-    assert without(OPTIONAL, code).stdout.splitlines() == [
+    done = without(OPTIONAL, readme + code)
+    assert done.stdout.splitlines() == [
+        "4",
         "mpmd_trace.equinox needs Equinox; install it with: pip install 'mpmd_trace[equinox]'",
         "mpmd_trace.linen needs Flax; install it with: pip install 'mpmd_trace[flax]'",
         "mpmd_trace.nnx needs Flax; install it with: pip install 'mpmd_trace[flax]'",
         "error: saving and restoring need orbax; install it with: pip install 'mpmd_trace[train]'",
         "PDF pictures need Matplotlib; install it with: pip install 'mpmd_trace[plots]', or write SVG, "
         "which needs nothing",
-    ]
+    ], done.stderr
 
 
 @pytest.mark.parametrize(

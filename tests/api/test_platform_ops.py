@@ -174,7 +174,7 @@ def test_attention_of_cudnn(monkeypatch: pytest.MonkeyPatch) -> None:
     )
 
 
-@pytest.mark.parametrize("name", ["fixed key", "split key"])
+@pytest.mark.parametrize("name", [pytest.param("fixed key", marks=pytest.mark.nightly), "split key"])
 def test_random_numbers_stay_functions(name: str) -> None:
     """Of some hundred ops each, which passes do not see; their numbers are those of `jax.jit`."""
     step = step_of(LAYERS[name])

@@ -155,7 +155,9 @@ def check(restored: Any, wanted: Any) -> None:
     jax.tree.map(lambda x, y: np.testing.assert_array_equal(np.asarray(x), y), restored, wanted)
 
 
-@pytest.mark.parametrize(("files", "cut", "dtype"), [(1, 2, ml_dtypes.bfloat16), (3, 3, np.float32)])
+@pytest.mark.parametrize(
+    ("files", "cut", "dtype"), [pytest.param(1, 2, ml_dtypes.bfloat16, marks=pytest.mark.nightly), (3, 3, np.float32)]
+)
 def test_llama_with_stacked_layers(tmp_path: Path, files: int, cut: int, dtype: Any) -> None:
     tensors = llama(dtype)
     like = llama_like(dtype, cut)

@@ -87,7 +87,7 @@ def restored(path: Path) -> int:
 
 @pytest.mark.parametrize(
     ("system_exchanges", "stride"),
-    [(True, 5), *(pytest.param(exchanges, 1, marks=pytest.mark.nightly) for exchanges in (True, False))],
+    [(True, 8), *(pytest.param(exchanges, 1, marks=pytest.mark.nightly) for exchanges in (True, False))],
 )
 def test_a_kill_at_any_step_leaves_a_checkpoint(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, system_exchanges: bool, stride: int

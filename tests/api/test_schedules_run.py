@@ -154,7 +154,9 @@ def test_two_meshes(name: str) -> None:
     check(name, 2)
 
 
-@pytest.mark.parametrize("name", ["1f1b", "interleaved-1f1b", "zb-v"])
+@pytest.mark.parametrize(
+    "name", [*(pytest.param(name, marks=pytest.mark.nightly) for name in ("1f1b", "interleaved-1f1b")), "zb-v"]
+)
 def test_four_meshes(name: str) -> None:
     check(name, 4, 8)
 

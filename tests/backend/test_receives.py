@@ -152,7 +152,7 @@ def duration_of(times: Sequence[float]) -> Callable[[Run], float]:
     return lambda run: times[sum(map(ord, run.label)) % len(times)]
 
 
-@settings(max_examples=30, deadline=None)
+@settings(max_examples=15, deadline=None)
 @given(st.data())
 def test_no_receive_waits_at_the_head_of_a_line(data: st.DataObject) -> None:
     """Whatever programs take, as long as a message takes no longer than the shortest of them."""

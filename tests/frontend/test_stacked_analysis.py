@@ -175,7 +175,7 @@ BINARY = {
 }
 
 
-@settings(max_examples=10, deadline=None, derandomize=True)
+@settings(max_examples=6, deadline=None, derandomize=True)
 @given(
     st.lists(st.tuples(st.sampled_from(sorted({*OPS, *BINARY})), st.integers(0, 5), st.integers(0, 5)), max_size=6),
     st.booleans(),

@@ -1,4 +1,4 @@
-"""Fifty generated programs, a thousand in `make nightly`, the same ones each time; `make fuzz` runs others, whole.
+"""Thirty generated programs, a thousand in `make nightly`, the same ones each time; `make fuzz` runs others, whole.
 
 What a step computes is compared with JAX's own module of it, both op by op; so the steps share the executables of
 their ops, and a program costs a tenth of a second.
@@ -17,7 +17,7 @@ from fuzz.programs import Layer, Program, Step, random_program, random_setup, ra
 from fuzz.source import setup_source, source, tolerance, topology_source
 
 #: `SETUPS` setups for each of `STEPS` steps.
-PARTS, STEPS, SETUPS = 20, 100, 10
+PARTS, STEPS, SETUPS = 40, 100, 10
 #: How many programs have sharded weights.
 SHARDED = 3
 #: What is asked for instead of all once per step: nothing, or a part.

@@ -188,6 +188,7 @@ def test_names_of_files_reach_locations() -> None:
     assert position == ('a "b" \\ (c).mlir', 1, 1)
 
 
+@settings(max_examples=30)
 @given(st.text())
 def test_strings(text: str) -> None:
     assert unquote(quote(text)) == text

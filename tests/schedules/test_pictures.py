@@ -52,7 +52,10 @@ def test_grid_panels() -> None:
     assert text.count("mesh") == 3
 
 
-@pytest.mark.parametrize(("name", "meshes", "microbatches"), [("zb-h1", 4, 8), ("dualpipe-v", 4, 8), ("1f1b", 32, 128)])
+@pytest.mark.parametrize(
+    ("name", "meshes", "microbatches"),
+    [("zb-h1", 4, 8), ("dualpipe-v", 4, 8), pytest.param("1f1b", 32, 128, marks=pytest.mark.nightly)],
+)
 def test_svg(name: str, meshes: int, microbatches: int) -> None:
     schedule = get_schedule(name, meshes, microbatches)
     svg = to_svg(draw(simulate(schedule)))

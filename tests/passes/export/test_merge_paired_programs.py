@@ -211,7 +211,7 @@ drawn = st.builds(
 )
 
 
-@settings(max_examples=150, deadline=None, derandomize=True)
+@settings(max_examples=80, deadline=None, derandomize=True)
 @given(program=st.lists(drawn, min_size=2, max_size=8))
 def test_programs_become_fewer_and_mean_the_same(program: list[Drawn]) -> None:
     """Whatever is merged, there is a program less to run for each pair, and no more to compile."""

@@ -166,7 +166,7 @@ def late_products(body: Region, late: tuple[bool, ...]) -> int:
     return products(op for op in copy.walk() if op.results and op.results[0] in every - early)
 
 
-@settings(max_examples=10, deadline=None)
+@settings(max_examples=6, deadline=None)
 @given(steps=programs(), mask=st.lists(st.booleans(), min_size=8, max_size=8))
 def test_random_programs_compute_the_same_after_fission(steps: Steps, mask: list[bool]) -> None:
     def fn(*args: jax.Array) -> Any:

@@ -68,7 +68,7 @@ def rule(*infos: FragmentInfo) -> ScheduleRule:
     way=st.sampled_from([{}, {"by_pairs": True}]),
     data=st.data(),
 )
-@settings(max_examples=60, deadline=None, derandomize=True)
+@settings(max_examples=30, deadline=None, derandomize=True)
 def test_rules_that_fit_are_followed(
     meshes: int, microbatches: int, schedule: str, example: str, way: dict[str, bool], data: st.DataObject
 ) -> None:
@@ -99,7 +99,7 @@ def test_rules_that_fit_are_followed(
     way=st.sampled_from([{}, {"by_pairs": True}]),
     data=st.data(),
 )
-@settings(max_examples=60, deadline=None, derandomize=True)
+@settings(max_examples=30, deadline=None, derandomize=True)
 def test_rules_that_do_not_fit_are_errors(
     meshes: int, microbatches: int, schedule: str, way: dict[str, bool], data: st.DataObject
 ) -> None:

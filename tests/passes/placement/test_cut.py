@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 
 from mpmd_trace.passes.placement.cut import _Contraction, cost, cut
 
-_SETTINGS = settings(max_examples=200, deadline=None, derandomize=True, suppress_health_check=[HealthCheck.too_slow])
+_SETTINGS = settings(max_examples=100, deadline=None, derandomize=True, suppress_health_check=[HealthCheck.too_slow])
 Problem = tuple[int, int, list[tuple[int, list[int]]]]
 
 
