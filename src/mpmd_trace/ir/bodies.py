@@ -155,7 +155,7 @@ def _dead_ops(region: Region) -> dict[Op, None]:
 
 def _only_used_by(op: Op, users: dict[Op, None]) -> bool:
     for result in op.results:
-        use = result._first
+        use = result.first_use
         while use is not None:
             if use.owner not in users:
                 return False

@@ -41,10 +41,10 @@ class Use(Link["Value"]):
         self.index = index
         self.value = value
         self.prev = None
-        self.next = first = value._first
+        self.next = first = value.first_use
         if first is not None:
             first.prev = self
-        value._first = self
+        value.first_use = self
 
     def __repr__(self) -> str:
         return f"<Use {self.index} of {self.owner.name}>"
@@ -58,12 +58,12 @@ class Value(UseList[Use]):
     def __init__(self, type: Type, index: int) -> None:
         self.type = type
         self.index = index
-        self._first = None
+        self.first_use = None
 
     @property
     def users(self) -> list[Op]:
         """The owners of the uses, newest first; an op that uses the value twice is there twice."""
-        result, use = [], self._first
+        result, use = [], self.first_use
         while use is not None:
             result.append(use.owner)
             use = use.next
@@ -95,7 +95,7 @@ class BlockArg(Value):
     def __init__(self, type: Type, index: int, owner: Block, loc: Location = UNKNOWN) -> None:
         self.type = type
         self.index = index
-        self._first = None
+        self.first_use = None
         self.owner = owner
         self.loc = loc
 
@@ -117,7 +117,7 @@ class OpResult(Value):
     def __init__(self, type: Type, index: int, op: Op) -> None:
         self.type = type
         self.index = index
-        self._first = None
+        self.first_use = None
         self.op = op
 
     @property
@@ -176,10 +176,10 @@ class Op(OperandList["Use", "Value"]):
         self._prev: Op | None = None
         self._next: Op | None = None
         self._order = -1
-        self._operands: list[Use] = []
+        self.operand_uses: list[Use] = []
         for value in operands:
-            self._operands.append(Use(self, len(self._operands), value))
-        self._capacity = len(self._operands)
+            self.operand_uses.append(Use(self, len(self.operand_uses), value))
+        self._capacity = len(self.operand_uses)
         for region in self.regions:
             if not region.frozen:
                 region.parent = self
@@ -199,7 +199,7 @@ class Op(OperandList["Use", "Value"]):
     @property
     def has_uses(self) -> bool:
         for result in self.results:  # noqa: SIM110 (a generator costs more than the question)
-            if result._first is not None:
+            if result.first_use is not None:
                 return True
         return False
 
@@ -252,9 +252,9 @@ class Op(OperandList["Use", "Value"]):
         """Remove the op from its block and drop its operands.  Raises if a result still has uses."""
         self._check_mutable()
         for result in self.results:
-            if result._first is not None:
+            if result.first_use is not None:
                 raise RuntimeError(
-                    f"'{self.name}' still has users: {result._first.owner.name} uses result {result.index}"
+                    f"'{self.name}' still has users: {result.first_use.owner.name} uses result {result.index}"
                 )
         self._detach()
         self.drop_all_references()
@@ -262,9 +262,9 @@ class Op(OperandList["Use", "Value"]):
     def drop_all_references(self) -> None:
         """Take this op, and everything in its regions that is not frozen, off all use lists."""
         self._check_mutable()
-        for use in self._operands:
+        for use in self.operand_uses:
             use._unlink()
-        self._operands = []
+        self.operand_uses = []
         for region in self.regions:
             if not region.frozen:
                 for block in region.blocks:
@@ -306,9 +306,9 @@ class Op(OperandList["Use", "Value"]):
             mapping[old] = result = OpResult(old.type, old.index, copy)
             results.append(result)
         uses: list[Use] = []
-        copy._operands = uses
+        copy.operand_uses = uses
         if operands is None:
-            for use in self._operands:
+            for use in self.operand_uses:
                 value = use.value
                 uses.append(Use(copy, len(uses), mapping.get(value, value)))
         else:
@@ -441,7 +441,7 @@ class Region:
     def _refer_to_copies(self, mapping: Mapping[Value, Value]) -> None:
         for block in self.blocks:
             for op in block:
-                for use in op._operands:
+                for use in op.operand_uses:
                     ahead = mapping.get(use.value)
                     if ahead is not None:
                         use.set(ahead)

@@ -36,7 +36,7 @@ def make_unary(
         use = Use(op, 0, value)
     else:
         use.owner, use.index = op, 0
-    op._operands = [use]
+    op.operand_uses = [use]
     op._capacity = 1
     return op
 
@@ -51,17 +51,17 @@ def take_over(op: Op, cls: type[_SomeOp], props: dict[str, Attribute], attrs: di
     assert cls.op_name is not None
     new.name, new.loc = cls.op_name, op.loc
     new.props, new.attrs, new.regions, new.successors = props, attrs, [], []
-    new._operands, new.results = op._operands, op.results
-    new._capacity = len(new._operands)
-    op._operands, op.results = [], []
-    for use in new._operands:
+    new.operand_uses, new.results = op.operand_uses, op.results
+    new._capacity = len(new.operand_uses)
+    op.operand_uses, op.results = [], []
+    for use in new.operand_uses:
         use.owner = new
         value = use.value
-        if value._first is not use:
+        if value.first_use is not use:
             use.set(value)
     for result in new.results:
         result.op = new
-        first = result._first
+        first = result.first_use
         if first is not None and first.next is not None:
             result.reverse_uses()
     block = op.block

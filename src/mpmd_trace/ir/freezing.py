@@ -24,7 +24,7 @@ def _freeze_blocks(region: Region) -> None:
         block.__class__ = _FrozenBlock
         op = block._first
         while op is not None:  # every op of a program comes by here: no calls
-            for use in op._operands:
+            for use in op.operand_uses:
                 use.__class__ = _FrozenUse
             for result in op.results:
                 result.__class__ = _FrozenResult

@@ -19,8 +19,9 @@ V = TypeVar("V")
 class OperandList(Linked, Generic[U, V]):
     """An entry of a block that has operands, of type V; each is a use of type U."""
 
-    __slots__ = ("_capacity", "_operands")
-    _operands: list[U]
+    __slots__ = ("_capacity", "operand_uses")
+    #: The operands as uses, in order; not to be changed from outside.
+    operand_uses: list[U]
     _capacity: int
     #: Whether this is part of a frozen body; then it refuses every change.
     frozen = False
@@ -32,16 +33,11 @@ class OperandList(Linked, Generic[U, V]):
     @property
     def operands(self) -> list[V]:
         """The operand values (a fresh list)."""
-        return [use.value for use in self._operands]
-
-    @property
-    def operand_uses(self) -> list[U]:
-        """The operands as uses, in order (a fresh list)."""
-        return list(self._operands)
+        return [use.value for use in self.operand_uses]
 
     @property
     def num_operands(self) -> int:
-        return len(self._operands)
+        return len(self.operand_uses)
 
     @property
     def operand_capacity(self) -> int:
@@ -49,36 +45,36 @@ class OperandList(Linked, Generic[U, V]):
         return self._capacity
 
     def operand(self, index: int) -> V:
-        return self._operands[index].value  # type: ignore[no-any-return]  # `cast` would be a call
+        return self.operand_uses[index].value  # type: ignore[no-any-return]  # `cast` would be a call
 
     def set_operand(self, index: int, value: V) -> None:
         self._check_mutable()
-        self._operands[index].set(value)
+        self.operand_uses[index].set(value)
 
     def set_operands(self, values: Sequence[V]) -> None:
         """Replace the whole operand list; every operand becomes a new use, in order."""
         self._check_mutable()
         values = list(values)
-        old = len(self._operands)
+        old = len(self.operand_uses)
         if len(values) < old:
-            for use in self._operands[len(values) :]:
+            for use in self.operand_uses[len(values) :]:
                 use._unlink()
-            del self._operands[len(values) :]
+            del self.operand_uses[len(values) :]
         elif len(values) > old:
             self.append_operands(values[old:])
-        for use, value in zip(self._operands, values, strict=True):
+        for use, value in zip(self.operand_uses, values, strict=True):
             use.set(value)
 
     def append_operands(self, values: Sequence[V]) -> None:
         """Add operands at the end."""
         self._check_mutable()
-        size = len(self._operands) + len(values)
+        size = len(self.operand_uses) + len(values)
         if size > self._capacity:  # MLIR moves the operands to new storage: they become newer uses
             self._capacity = max(1 << self._capacity.bit_length(), size)
-            for use in self._operands:
+            for use in self.operand_uses:
                 use.set(use.value)
         for value in values:
-            self._operands.append(self._new_use(len(self._operands), value))
+            self.operand_uses.append(self._new_use(len(self.operand_uses), value))
 
     def erase_operands(self, indices: Iterable[int]) -> None:
         """Remove operands; those behind the first removed one become newer uses, as in MLIR."""
@@ -87,26 +83,26 @@ class OperandList(Linked, Generic[U, V]):
         if not gone:
             return
         first = min(gone)
-        tail = self._operands[first:]
-        del self._operands[first:]
+        tail = self.operand_uses[first:]
+        del self.operand_uses[first:]
         for i, use in enumerate(tail, first):
             if i in gone:
                 use._unlink()
                 continue
-            use.index = len(self._operands)
+            use.index = len(self.operand_uses)
             use.set(use.value)
-            self._operands.append(use)
+            self.operand_uses.append(use)
 
     def release_operands(self) -> list[U]:
         """Let go of the operands, whose uses stay linked: for another op, which then owns them."""
         self._check_mutable()
-        uses, self._operands = self._operands, []
+        uses, self.operand_uses = self.operand_uses, []
         return uses
 
     def take_operand_uses(self, uses: list[U], capacity: int) -> None:
         """Make these uses, linked and numbered already, the operands; for passes that keep book of them."""
         self._check_mutable()
-        self._operands, self._capacity = uses, capacity
+        self.operand_uses, self._capacity = uses, capacity
 
     def _check_mutable(self) -> None:
         if self.frozen:

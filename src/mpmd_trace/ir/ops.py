@@ -181,7 +181,7 @@ class UnassignOp(_MeshCast):
 
     @property
     def mesh_type(self) -> MeshTensorType:
-        return self._operands[0].value.type  # type: ignore[return-value]
+        return self.operand_uses[0].value.type  # type: ignore[return-value]
 
 
 @op_class
@@ -193,7 +193,7 @@ class TransferOp(Op):
 
     @property
     def source_type(self) -> MeshTensorType:
-        return self._operands[0].value.type  # type: ignore[return-value]
+        return self.operand_uses[0].value.type  # type: ignore[return-value]
 
     @property
     def target_type(self) -> MeshTensorType:

@@ -41,7 +41,7 @@ def block_dependencies(ops: Sequence[Op]) -> list[list[int]]:
     result: list[list[int]] = []
     for op in ops:
         # Producers first, then their numbers: a fragment has many operands, but they come from few ops.
-        producers = {use.value.op: None for use in op._operands if isinstance(use.value, OpResult)}
+        producers = {use.value.op: None for use in op.operand_uses if isinstance(use.value, OpResult)}
         for region in op.regions:
             if not region.frozen:
                 producers.update({value.op: None for value in free_values(op) if isinstance(value, OpResult)})

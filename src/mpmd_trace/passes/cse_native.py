@@ -158,7 +158,7 @@ class _Search:
 
     def _first_like(self, op: Op) -> Op:
         """Return the visible op that computes the same; `op` itself, which becomes known, if there is none."""
-        key: Hashable = (op.name, *self._operands(op)) if op._operands else (op.name, op.props.get("value"))
+        key: Hashable = (op.name, *self._operands(op)) if op.operand_uses else (op.name, op.props.get("value"))
         visible = self._known.setdefault(key, [])
         for other in visible:
             if _agree(op, other) and all(map(self._equal, other.regions, op.regions)):

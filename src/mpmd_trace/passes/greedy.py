@@ -195,7 +195,7 @@ class Rewriter:
                 for block in reversed(region.blocks):
                     for nested in reversed(block):
                         self._forget(nested)
-        for use in op._operands:
+        for use in op.operand_uses:
             operand = use.value
             producer = operand.defining_op
             if producer is not None and self._few_other_users(operand, op):
@@ -207,7 +207,7 @@ class Rewriter:
         definer, other = value.defining_op, None
         if self._stands_for and definer is not None:
             definer = self.leader(definer)
-        use = value._first
+        use = value.first_use
         while use is not None:
             user = self.leader(use.owner) if self._stands_for else use.owner
             if user is not op and user is not other and user is not definer:
@@ -293,7 +293,7 @@ class Choices:
         every, plain = patterns
         if every is plain:
             return every
-        for use in op._operands:
+        for use in op.operand_uses:
             value = use.value
             if isinstance(value, OpResult) and is_constant_like(value.op):
                 return every

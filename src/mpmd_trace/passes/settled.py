@@ -115,10 +115,10 @@ def _look(function: FuncOp) -> Settled | None:
     while op is not None and op is not last:
         results = op.results
         for result in results:
-            if result._first is None:
+            if result.first_use is None:
                 return None
         if op.__class__ is FragmentOp:
-            operands = tuple([use.value for use in op._operands])
+            operands = tuple([use.value for use in op.operand_uses])
             body = op.regions[0]
             count = arguments.get(body)
             if count is None:
@@ -131,7 +131,7 @@ def _look(function: FuncOp) -> Settled | None:
             bodies[body].append(op)  # type: ignore[arg-type]  # `isinstance` takes longer
             key: object = operands or op.props["mesh_name"]
         elif op.__class__ is TransferOp:
-            value = op._operands[0].value
+            value = op.operand_uses[0].value
             if value.type is results[0].type or (isinstance(value, OpResult) and value.op.__class__ is TransferOp):
                 return None
             key = value

@@ -142,7 +142,7 @@ def _follow_memories(functions: Sequence[FuncOp]) -> None:
                 for user in dict.fromkeys(result.users):
                     transfer = make_transfer(result, wanted)
                     function.body.insert_before(user, transfer)
-                    for use in [use for use in user._operands if use.value is result]:
+                    for use in [use for use in user.operand_uses if use.value is result]:
                         use.set(transfer.result)
 
 

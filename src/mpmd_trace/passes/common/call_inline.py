@@ -114,7 +114,7 @@ class _Copier:
         #: Whether there are only leaf ops, and ops that share their bodies.
         self.flat = True
         for op in callee.body:
-            operands = [number.get(use.value, -1) for use in op._operands]
+            operands = [number.get(use.value, -1) for use in op.operand_uses]
             self.steps.append((op, operands))
             for result in op.results:
                 number[result] = len(number)

@@ -49,7 +49,7 @@ class FragmentDce(FunctionPass):
         clean: set[Region] = set()  # bodies of which nothing goes while all results are used
         for op in function_ops(function, reverse=True):  # users before producers
             if isinstance(op, FragmentOp):
-                keep = [result._first is not None for result in op.results]
+                keep = [result.first_use is not None for result in op.results]
                 body = op.body
                 if body in clean and False not in keep:
                     continue

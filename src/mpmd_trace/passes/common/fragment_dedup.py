@@ -47,7 +47,7 @@ class FragmentDedup(FunctionPass):
             return False
         changed = False
         for fragment in function_fragments(function):
-            values = [use.value for use in fragment._operands]
+            values = [use.value for use in fragment.operand_uses]
             repeats = len(set(values)) < len(values) or _returns_twice(fragment.body)
             if repeats and _dedup(fragment):
                 changed = True

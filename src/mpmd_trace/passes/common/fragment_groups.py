@@ -77,7 +77,7 @@ class Group:
     def own(self) -> list[Slot]:
         """The operands of the fragment that it began with."""
         if self._own is None:
-            self._own = [Slot(use.value, use.index) for use in self.first._operands]
+            self._own = [Slot(use.value, use.index) for use in self.first.operand_uses]
         return self._own
 
     @property
@@ -103,7 +103,7 @@ class Group:
     def values(self) -> Iterator[Value]:
         """Yield what the merged fragment needs, one after the other."""
         if self._data is None:
-            yield from (use.value for use in self.first._operands)
+            yield from (use.value for use in self.first.operand_uses)
         else:
             yield from (slot.value for slot in self._data)
             yield from (slot.value for slot in self._controls)
@@ -168,7 +168,7 @@ class Groups:
         Uses by members are passed over once for all: a member stays one.
         """
         group_of, passed = self._group, self._inside.get(value)
-        use = value._first if passed is None or passed.owner.block is None else passed.next
+        use = value.first_use if passed is None or passed.owner.block is None else passed.next
         while use is not None and group_of.get(use.owner) is group:
             passed = self._inside[value] = use
             use = use.next
@@ -182,7 +182,7 @@ class Groups:
         result: dict[Op | Group, None] = {}
         group_of = self._group
         for value in group.results:
-            use = value._first
+            use = value.first_use
             while use is not None:
                 result[group_of.get(use.owner, use.owner)] = None
                 use = use.next
@@ -361,7 +361,7 @@ class Groups:
         for member in group.members:
             row: list[int] = []
             args = self._first[member].own[: len(member.body.block.args)]
-            for use, slot in zip(member._operands, args, strict=False):
+            for use, slot in zip(member.operand_uses, args, strict=False):
                 made = inside.get(use.value)
                 if made is not None:
                     row.append(-1 - made)
@@ -382,7 +382,7 @@ class Groups:
             loc=label.loc,
         )
         if wanted:
-            for slot, use in zip(slots, fragment._operands, strict=True):
+            for slot, use in zip(slots, fragment.operand_uses, strict=True):
                 if slot in wanted:
                     self._new_uses[slot] = use
         assert group.anchor.block is not None
@@ -397,7 +397,7 @@ class Groups:
 
 
 def _used_once(value: Value) -> bool:
-    first = value._first
+    first = value.first_use
     return first is None or first.next is None
 
 

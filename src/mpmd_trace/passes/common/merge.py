@@ -146,7 +146,7 @@ def _is_single_use(producer: FragmentOp, consumer: FragmentOp) -> bool:
 
 
 def _is_used_besides(value: Value, consumer: Op) -> bool:
-    use = value._first
+    use = value.first_use
     while use is not None:
         if use.owner is not consumer:
             return True

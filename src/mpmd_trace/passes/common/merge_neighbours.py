@@ -149,7 +149,7 @@ class _Merger:
         if self.mode == "sideways":
             return False
         for result in producer.results:
-            use = result._first
+            use = result.first_use
             while use is not None:
                 user = use.owner
                 if user.block is not producer.block or self.groups.of(user) is not None:

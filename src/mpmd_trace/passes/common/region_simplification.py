@@ -28,13 +28,13 @@ def simplify_region(op_name: str, *, keep_attributes: bool) -> Pattern:
 
 def _simplify(keep_attributes: bool, op: Op, rewriter: Rewriter) -> bool:
     body = op.regions[0]
-    if len(op._operands) != len(body.block.args):  # control operands are no arguments
+    if len(op.operand_uses) != len(body.block.args):  # control operands are no arguments
         return False
     facts = facts_of(body) if body.frozen else _facts(body)
     merged = _repeated_operands(op)
     if not merged and facts.stays and op.results:
         for result in op.results:
-            if result._first is None:
+            if result.first_use is None:
                 break
         else:
             return False
@@ -130,7 +130,7 @@ def _add_unused(op: Op, facts: _Facts, gone: set[int]) -> None:
             gone.add(0)
         return
     for result in op.results:
-        if result._first is None and facts.droppable[result.index]:
+        if result.first_use is None and facts.droppable[result.index]:
             gone.add(result.index)
 
 

@@ -246,7 +246,7 @@ def _grouped(fragments: list[FragmentOp], by_sharding: bool) -> tuple[list[_Grou
             representative[op.body],
             op.attrs.get("arg_attrs"),
             op.attrs.get("res_attrs"),
-            shardings_of(tuple([use.value.type for use in op._operands])) if by_sharding else (),
+            shardings_of(tuple([use.value.type for use in op.operand_uses])) if by_sharding else (),
             shardings_of(tuple([result.type for result in op.results])) if by_sharding else (),
         )
         group = groups.get(key)

@@ -131,7 +131,7 @@ def _last_uses(function: FuncOp) -> tuple[list[tuple[FragmentOp, list[Use]]], se
         if isinstance(op, TransferOp):
             transferred.add(op.operand(0))
         uses = []
-        for use in reversed(op._operands):
+        for use in reversed(op.operand_uses):
             value = use.value
             if value not in seen:
                 seen.add(value)

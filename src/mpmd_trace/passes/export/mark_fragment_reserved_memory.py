@@ -122,7 +122,7 @@ class _Count:
         dying: Sequence[Value] = self.last_read.get(op, ())
         if isinstance(op, FragmentOp):
             inputs = op.attrs.get("arg_attrs")
-            operands = [use.value for use in op._operands]
+            operands = [use.value for use in op.operand_uses]
             if isinstance(inputs, ArrayAttr) and mentions(inputs, MEMORY_KIND, PINNED_HOST):
                 pairs = zip(operands, value_dicts(op, "arg_attrs") or (), strict=False)
                 operands = [v for v, d in pairs if not is_pinned_host(d)]
@@ -138,7 +138,7 @@ class _Count:
             self.add(dying, -1)
         born: list[OpResult] = []
         for result in op.results:
-            if result._first is not None:
+            if result.first_use is not None:
                 born.append(result)
         outputs = op.attrs.get("res_attrs")
         if isinstance(outputs, ArrayAttr) and mentions(outputs, MEMORY_KIND, PINNED_HOST):
@@ -153,7 +153,7 @@ def _last_read(function: FuncOp, kept: set[Value]) -> dict[Op, list[Value]]:
     seen = kept
     for op in reversed(function.body):
         dying = []
-        for use in op._operands:
+        for use in op.operand_uses:
             value = use.value
             if value not in seen:
                 seen.add(value)

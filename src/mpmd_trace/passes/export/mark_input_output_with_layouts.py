@@ -115,7 +115,7 @@ class _Marker:
 
     def _says_nothing(self) -> bool:
         return not any(LAYOUT_MODE in d.entries for d in (*self.arg_attrs, *self.res_attrs)) and all(
-            _say_nothing(op.attrs.get("arg_attrs"), op.attrs.get("res_attrs"), len(op._operands))
+            _say_nothing(op.attrs.get("arg_attrs"), op.attrs.get("res_attrs"), len(op.operand_uses))
             if isinstance(op, FragmentOp)
             else isinstance(op, TransferOp) or op is self.terminator
             for op in self.function.body
@@ -123,7 +123,7 @@ class _Marker:
 
     def users(self, value: Value) -> _Users:
         result = _Users()
-        use = value._first
+        use = value.first_use
         while use is not None:
             op, index = use.owner, use.index
             use = use.next
@@ -151,7 +151,7 @@ class _Marker:
         inputs = self.inputs
         while todo:
             current, chosen = todo.pop()
-            use = current._first
+            use = current.first_use
             while use is not None:
                 op, index = use.owner, use.index
                 use = use.next
@@ -195,7 +195,7 @@ class _Marker:
                 continue
             if self.is_silent and op.attrs.get("res_attrs") is none_of(len(op.results)):
                 for result in op.results:
-                    if result._first is None:
+                    if result.first_use is None:
                         break
                 else:
                     continue

@@ -75,7 +75,7 @@ def _mark(function: FuncOp, memory: HostMemory, diagnostics: Diagnostics) -> Non
     }
     for op in function.body:
         if isinstance(op, FragmentOp):
-            if not on_host or on_host.isdisjoint([use.value for use in op._operands]):
+            if not on_host or on_host.isdisjoint([use.value for use in op.operand_uses]):
                 _set_default(op, "arg_attrs", op.num_operands)
             else:
                 inputs = list(value_dicts(op, "arg_attrs") or (EMPTY,) * op.num_operands)
@@ -137,7 +137,7 @@ class _Check:
         for i, arg in enumerate(self.function.args):
             if not arg.has_uses:
                 continue
-            first, *others = arg.uses if self.users_care else [cast(Use, arg._first)]
+            first, *others = arg.uses if self.users_care else [cast(Use, arg.first_use)]
             common = self.kind_at(first.owner, first.index)
             for use in others:
                 kind = self.kind_at(use.owner, use.index)

@@ -133,7 +133,7 @@ class ValueNumbering:
 
     def _read_by_several(self) -> set[Value]:
         """Return the values that fragments of several microbatches read."""
-        return self._of_several((fragment, [use.value for use in fragment._operands]) for fragment in self.fragments)
+        return self._of_several((fragment, [use.value for use in fragment.operand_uses]) for fragment in self.fragments)
 
     def _shared_slices(self) -> frozenset[Expression]:
         """The slices that several microbatches read; of others, such as those of the batch, everything differs."""
@@ -159,7 +159,7 @@ class ValueNumbering:
     def _learn(self, fragment: FragmentOp) -> KnownExpressions:
         body, shardings = fragment.regions[0], fragment.props.get("in_shardings")
         of_value, shared = self._of_value, self._shared
-        values = [use.value for use in fragment._operands[: len(body.block.args)]]
+        values = [use.value for use in fragment.operand_uses[: len(body.block.args)]]
         # Other values are all the same: nothing is known of them.
         alike = tuple([value if value in shared or value in of_value else None for value in values])
         like = (body, alike, shardings, fragment.attrs.get(UNSET))

@@ -207,7 +207,7 @@ class Absorber:
         the sum.  Equal to `absorb` and erasing the op, with the uses by `op` becoming those by the fragment.
         """
         (result,) = op.results
-        use = result._first
+        use = result.first_use
         if use is None or use.next is not None or op.regions or op.props or op.attrs:
             return False
         plan = self._plans.get(use.owner)
@@ -216,7 +216,7 @@ class Absorber:
         number = use.index
         if plan.direct and plan.direct[-1] >= number:
             return False
-        uses = op._operands
+        uses = op.operand_uses
         if len(uses) > 2 or (len(uses) == 2 and uses[0].value is uses[1].value):
             return False
         step = plan.step.after.get(_short_key(op, number))
@@ -249,4 +249,4 @@ class Absorber:
 
 def _short_key(op: Op, number: int) -> Hashable:
     """Return what `op`, without attributes and with distinct operands, is to a fragment that reads it at that slot."""
-    return (op.name, number, op.results[0].type, *[use.value.type for use in op._operands])
+    return (op.name, number, op.results[0].type, *[use.value.type for use in op.operand_uses])

@@ -317,17 +317,17 @@ def drop_if_trivial(op: Op, changes_memory: ChangesMemory) -> bool:
     """Remove the op if it is dead or an assign on the same mesh; False when it may be for another pattern."""
     if isinstance(op, AssignOp):
         result = op.results[0]
-        if result._first is not None:
-            unassign = op._operands[0].value.defining_op
+        if result.first_use is not None:
+            unassign = op.operand_uses[0].value.defining_op
             if not isinstance(unassign, UnassignOp):
                 return True
             if unassign.mesh_type.mesh != op.mesh_type.mesh or changes_memory(unassign, op):
                 return False
-            result.replace_all_uses_with(unassign._operands[0].value)
+            result.replace_all_uses_with(unassign.operand_uses[0].value)
         op.erase()
         return True
     if isinstance(op, UnassignOp):
-        if op.results[0]._first is None:
+        if op.results[0].first_use is None:
             op.erase()
         return True
     if op.name in ("mpmd.broadcast", "mpmd.reduce") or any(not region.frozen for region in op.regions):

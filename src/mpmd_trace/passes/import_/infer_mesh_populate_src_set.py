@@ -105,7 +105,7 @@ class _SrcSets:
             self.call(op)
         elif isinstance(op, AssignOp) or is_meshless(op):
             meshes = src_of_op(op)
-            for use in op._operands:
+            for use in op.operand_uses:
                 other = self.sets.src_of(use.value)
                 if other is not meshes:
                     meshes = intersect(meshes, other)
@@ -163,7 +163,7 @@ class _SrcSets:
         if callee is None:
             return
         boundary = self.sets.boundary(callee)
-        for use, old in zip(call._operands, list(boundary.arg_src), strict=False):
+        for use, old in zip(call.operand_uses, list(boundary.arg_src), strict=False):
             meshes = self.sets.src_of(use.value)
             if meshes is not old:
                 meshes = intersect(meshes, old)
@@ -184,7 +184,7 @@ class _SrcSets:
 
 def _reads_reduction(op: Op) -> bool:
     """Return whether an operand is marked as a reduction across meshes, of whatever kind."""
-    for use in op._operands:
+    for use in op.operand_uses:
         producer = use.value.defining_op
         if producer is not None and REDUCE in producer.attrs:
             return True

@@ -263,7 +263,7 @@ class Rewrite:
             signature = self.signatures[callee] = _Signature(callee)
         around: list[Op] = []
         operands: list[Value | None] = [None] * len(signature.args)
-        for use, positions in zip(call._operands, signature.operands, strict=False):
+        for use, positions in zip(call.operand_uses, signature.operands, strict=False):
             value = use.value
             if not isinstance(value.type, TensorType):
                 operands[use.index] = value

@@ -321,7 +321,7 @@ class MeshSets:
     def needed(self, value: Value) -> MeshSet:
         """Return the meshes needed by the uses of `value`, from the sets of its users, newest use first."""
         result = EMPTY
-        use = value._first
+        use = value.first_use
         if use is None:
             return result
         block = value.block

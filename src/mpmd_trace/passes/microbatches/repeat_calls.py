@@ -297,7 +297,7 @@ def _stack_all(fragment: FragmentOp, stacks: Sequence[_Stack], calls: Sequence[C
 def _are_alike(a: Op, b: Op) -> bool:
     """Return whether two ops differ in operands and bodies at most."""
     types = [result.type for result in a.results] == [result.type for result in b.results]
-    return types and (a.name, a.props, a.attrs, len(a._operands)) == (b.name, b.props, b.attrs, len(b._operands))
+    return types and (a.name, a.props, a.attrs, len(a.operand_uses)) == (b.name, b.props, b.attrs, len(b.operand_uses))
 
 
 def _number_of(op: Op) -> int | None:

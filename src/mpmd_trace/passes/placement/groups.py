@@ -95,14 +95,14 @@ def _places(block: Block, meshes: Mapping[Op, str], free: Mapping[Op, object]) -
     for place in range(len(ops) - 1, -1, -1):
         op = ops[place]
         here = meshes.get(op)
-        use = op.results[0]._first if here is not None and len(op.results) == 1 else None
+        use = op.results[0].first_use if here is not None and len(op.results) == 1 else None
         if use is not None and use.next is None and meshes.get(use.owner) == here:  # as nearly all
             results[op] = results[use.owner]
             continue
         readers: dict[str | None, int] = {}
         before = len(ops) - 1
         for result in op.results:
-            use = result._first
+            use = result.first_use
             while use is not None:
                 user = use.owner
                 use = use.next

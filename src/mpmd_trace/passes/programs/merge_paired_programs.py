@@ -95,7 +95,7 @@ def _pairs(fragments: Iterable[FragmentOp]) -> Iterator[Pair]:
     """
     last: dict[str, tuple[FragmentOp, int | None]] = {}
     for op in fragments:
-        if not op._operands and is_pure(op):
+        if not op.operand_uses and is_pure(op):
             continue
         mesh, phase = op.mesh, single_transpose_count(op)
         if phase == 1 and mesh in last:

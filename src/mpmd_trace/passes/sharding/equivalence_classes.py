@@ -221,7 +221,7 @@ class Kinds:
     def _readers(self, value: Value) -> int:
         if is_scalar(value):
             return -1
-        use = value._first
+        use = value.first_use
         if use is None or use.next is None:  # as most of them
             return self._number(None if use is None else self._reader(use))
         readers = set()
