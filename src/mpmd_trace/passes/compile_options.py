@@ -32,30 +32,30 @@ class CompileOptions:
     mpmd_fragment_remat: bool = option(False, "recompute forward fragments before backward ones")
     mpmd_merge_remat_fragments: bool = option(False, "merge the recomputation into the backward fragment")
     mpmd_split_bwd_fragments: bool | None = option(
-        None, "split backward fragments at the values that are transferred, as some schedules want"
+        None, "split backward fragments at the values that are transferred, for schedules with split backwards"
     )
     mpmd_pipeline_schedule: str | Order | None = option(
-        None, f"one of {', '.join(SCHEDULES)}; the first, if partition is not given any"
+        None, f"one of {', '.join(SCHEDULES)}; the default of partition is the first"
     )
-    mpmd_assume_homogeneous_devices: bool = option(False, "accepted for the reference's sake; has no effect")
+    mpmd_assume_homogeneous_devices: bool = option(False, "accepted as in the C++ partitioner, without effect")
     mpmd_absorb_inferred_fragments_on_entry_point_function: bool = option(
-        False, "let user fragments absorb inferred ones in the main function, too"
+        False, "merge unnamed fragments into named ones in the main function, too"
     )
     mpmd_copy_constant_creation_from_producer_to_consumer: bool = option(
         False, "create constants where they are used instead of sending them"
     )
     mpmd_apply_merge_transfers_pass: bool = option(False, "send small values between the same meshes in one transfer")
     mpmd_merge_inferred_after_scheduling: bool = option(
-        False, "merge inferred fragments after scheduling instead of before"
+        False, "merge unnamed fragments after scheduling instead of before"
     )
     mpmd_fail_on_backward_deps: bool = option(
-        False, "refuse programs in which a value moves to an earlier mesh in a forward pass"
+        False, "reject programs that send a value to an earlier mesh in a forward pass"
     )
     mpmd_merge_forward_with_backward: bool | None = option(
         None,
-        "one program for a forward and the backward that follows it on its mesh, as on the last one of 1F1B "
-        "(the C++ partitioner has the pass, but no such option; mpmd_trace.jit, if it is not given, does so with what "
-        "no other stage runs)",
+        "one program for a forward and the backward that follows it on its mesh, as on the last mesh of 1F1B. "
+        "If it is not given, mpmd_trace.jit does so only for code that no other stage runs. (The C++ partitioner has "
+        "the pass, but not the option)",
     )
     mpmd_merge_backward_with_forward: bool = option(
         False,
@@ -64,15 +64,17 @@ class CompileOptions:
     )
     mpmd_equal_microbatches: bool | None = option(
         None,
-        "one program for all microbatches of a stage: sums start from zeros that are passed in, and what comes before "
-        "the first and after the last microbatch is a program of its own (mpmd_trace.jit does so if it is not given; "
-        "the C++ partitioner has no such option)",
+        "one program for all microbatches of a stage: sums start from zeros that are passed in, and code before the "
+        "first and after the last microbatch has programs of its own. mpmd_trace.jit does so if it is not given. (The "
+        "C++ partitioner has no such option)",
     )
     enable_heterogeneous_meshes: bool | None = option(
-        None, "the meshes may have different axes, as is found out if it is not given; of mpmd_trace.jit"
+        None, "whether meshes have different axes; by default, mpmd_trace.jit detects it"
     )
-    placement: Literal["reference", "cut"] = option("cut", "where unnamed code goes; see make_config, as of all below")
-    hoist_invariants: bool = option(True, "compute once per step what is the same for all microbatches")
+    placement: Literal["reference", "cut"] = option(
+        "cut", "where to place unnamed code; make_config describes this option and those below"
+    )
+    hoist_invariants: bool = option(True, "compute values that are the same for all microbatches once per step")
     gather: Literal["auto", "step", "phase", "microbatch"] = option("auto", "how long gathered parameters are kept")
     gradient_reduction: Literal["step", "microbatch"] = option("step", "how often sums over devices are completed")
     device_memory: int | None = option(None, "the bytes of memory of a device that a step may use")
@@ -80,7 +82,7 @@ class CompileOptions:
     remat: Literal["auto"] | None = option(None, "recompute activations that do not fit into memory")
     offload: Literal["auto"] | None = option(None, "keep activations that do not fit into memory on the host")
     overlap: Literal["auto", "pairs"] | None = option(
-        None, "a forward and a backward of two microbatches that meet on a mesh are one program"
+        None, "make one program of a forward and a backward of neighboring microbatches"
     )
 
     def __post_init__(self) -> None:

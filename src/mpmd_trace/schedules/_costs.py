@@ -22,9 +22,9 @@ PerLink: TypeAlias = float | Mapping[tuple[int, int], float]
 class Costs:
     """Times of the actions, and of the transfers between meshes.
 
-    A single number is the time of a *mesh* for one microbatch, all its chunks together, so that
-    one of V chunks takes 1/V of it (the convention of the papers). A tuple holds the time of each
-    *stage*, taken as it is.
+    A single number is the time of a *mesh* for one microbatch, with all of its chunks: if a mesh has V
+    chunks, each takes 1/V of the time. (This is the convention of the papers.) A tuple has the time of
+    each *stage*.
 
     - `forward`, `input_grad`, `weight_grad`: F, I and W;
     - `backward`: a full backward; the sum of I and W unless given;

@@ -35,7 +35,7 @@ def from_comparator(
 ) -> Schedule:
     """Return the schedule in which `comparator(a, b)` means: a before b, for actions on one mesh.
 
-    The relation may be partial; actions it leaves open run in program order (microbatch by
+    The comparator need not order all pairs: other actions run in program order (microbatch by
     microbatch, forward then backward). A pair that contradicts the data flow is ignored. A cycle
     of pairs is an error. `placement` has the mesh of each stage (a loop over `meshes` by default),
     `graph` the data flow between stages (a chain). `split` gives input- and weight-gradients instead of full backwards.

@@ -324,7 +324,7 @@ def zb_auto(
     weight_fraction: float = AUTO_WEIGHT_FRACTION,
     effort: int = AUTO_EFFORT,
 ) -> Schedule:
-    """Return the best that dispatching gives for these costs and this limit, or ZB-H1 if that is better.
+    """Return the best zero-bubble schedule found for these costs and this limit, or ZB-H1 if that is better.
 
     It has one stage per mesh. `memory_limit` is in microbatches of activations, one number or one per mesh; 2P by
     default, enough for no bubble. `weight_fraction` is w of `simulate`, `effort` about how many actions are placed.

@@ -17,13 +17,13 @@ from mpmd_trace.schedules._schedule import Placement, Schedule, make
 def forward_passes(
     placement: Placement, microbatches: int, graph: StageGraph | None = None, costs: Costs | None = None
 ) -> Schedule:
-    """Forward passes through stages that are anywhere.
+    """Forward passes through stages on any meshes.
 
-    A mesh takes, of what is ready, the latest stage, and of that the first microbatch. So microbatches leave as early
-    as they can: when stages come back to a mesh, new microbatches start in the gaps only.
+    Of the actions that are ready, a mesh runs the latest stage first, and of this stage the first microbatch. So
+    microbatches end as early as possible; if stages come back to a mesh, new microbatches start only in the gaps.
 
-    `graph` is the data flow between the stages, a chain by default. Of `costs` the forward times and the latencies
-    count; by default all meshes have as much to do, and transfers take no time.
+    `graph` is the data flow between the stages, a chain by default. Only the forward times and the latencies of
+    `costs` are used; by default, all meshes have the same work, and transfers take no time.
     """
     graph = StageGraph.chain(len(placement.mesh_of)) if graph is None else graph
     costs = Costs() if costs is None else costs
@@ -58,13 +58,14 @@ def training_passes(
     costs: Costs | None = None,
     in_flight: int | None = None,
 ) -> Schedule:
-    """Forward and backward passes through stages that are anywhere, as where a U-Net comes back to its first mesh.
+    """Forward and backward passes through stages on any meshes, such as a U-Net that comes back to its first mesh.
 
-    A mesh takes backwards before forwards, of backwards the first microbatch, of forwards the latest stage. At most
-    `in_flight` microbatches have begun and are not done, any number of them by default: that bounds activations.
-    With stages in a row and as many microbatches in flight as there are stages a step takes as long as with 1F1B.
+    A mesh runs backwards before forwards: of backwards the first microbatch, of forwards the latest stage. At most
+    `in_flight` microbatches are started and not finished, which limits the activations; by default, there is no limit.
+    If stages form a chain, and as many microbatches are in flight as there are stages, a step takes as long as with
+    1F1B.
 
-    `graph` is the data flow between the stages, a chain by default; gradients go back along it.
+    `graph` is the data flow between the stages, a chain by default; gradients flow in the opposite direction.
     """
     graph = StageGraph.chain(len(placement.mesh_of)) if graph is None else graph
     costs = Costs() if costs is None else costs

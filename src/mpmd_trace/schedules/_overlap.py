@@ -18,10 +18,10 @@ GAIN = 0.01
 def overlapped(schedule: Schedule, costs: Costs, *, transfers: Transfers = "async") -> Schedule:
     """Return the schedule with blocks of a forward and a backward of two microbatches, if that makes it shorter.
 
-    A block hides the collectives of either part behind the computation of the other, but begins when the inputs of both
-    are there and gives all outputs at its end.  So blocks are tried of a forward and the backward behind it, of a
-    backward and the forward behind it, and of whichever comes first; blocks that the schedule has stay.  The result
-    is the schedule itself unless one of these is at least 1 % shorter.
+    A block hides the collectives of each part behind the computation of the other part.  But it starts only when the
+    inputs of both parts have arrived, and its outputs are sent only at its end.  So three kinds of blocks are tried: a
+    forward with the backward after it, a backward with the forward after it, and either.  Blocks that the schedule has
+    are kept.  If none of these is at least 1 % shorter, the schedule itself is returned.
     """
     best, shortest = schedule, simulate(schedule, costs, transfers=transfers).makespan * (1 - GAIN)
     for first in ("F", "B", ""):

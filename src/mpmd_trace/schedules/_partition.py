@@ -12,7 +12,7 @@ from mpmd_trace.schedules._errors import ScheduleError
 
 
 class Cut(NamedTuple):
-    """What it costs, for a microbatch there and back, to cut between two layers.
+    """The cost of a cut between two layers, for the forward and the backward of a microbatch.
 
     `before` and `after` are times that the stages on the two sides spend on transfers; `link` is how
     long the busier direction of the link is in use while they compute.
@@ -64,12 +64,11 @@ def partition_layers(
 ) -> Partition:
     """Return the contiguous split into `meshes` stages whose most expensive stage is cheapest.
 
-    Among those, the one with the smallest sum of squared costs, then the earliest cuts. Every
-    stage has a layer. With `memory` (a limit, or one per stage), stage s must fit: the sum of its
-    `layer_memory` plus `in_flight[s]` times the sum of its `layer_activations`; 1F1B keeps P-s
-    microbatches in flight, the default. With `cuts`, `cuts[i]` says what a cut behind layer i costs:
-    stages pay for the transfers they wait for, and a link can be the bottleneck. Exact, by dynamic
-    programming in O(layers^2 stages).
+    If there are several, return the one with the smallest sum of squared costs, then the one with the earliest cuts.
+    Every stage has at least one layer. With `memory` (a limit, or one per stage), stage s must fit: the sum of its
+    `layer_memory` plus `in_flight[s]` times the sum of its `layer_activations`; 1F1B keeps P-s microbatches in flight,
+    the default. With `cuts`, `cuts[i]` says what a cut behind layer i costs: stages pay for the transfers they wait
+    for, and a link can be the bottleneck. Exact, by dynamic programming in O(layers^2 stages).
     """
     layers = len(layer_costs)
     if meshes < 1:

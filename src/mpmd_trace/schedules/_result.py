@@ -63,7 +63,7 @@ class Simulation:
     There are two kinds of bubble. The *makespan* bubble counts from time 0 to the end of the last
     action, so it includes the ramp before a mesh starts. The *span* bubble takes the longest time
     from a mesh's own first start to its own last end, the measure of the zero-bubble papers. Both
-    are what is left after the work of the busiest mesh.
+    subtract the work of the busiest mesh from this time.
     """
 
     schedule: Schedule

@@ -28,7 +28,7 @@ EXACT_UP_TO = 60
 
 @dataclass(frozen=True)
 class Candidate:
-    """A schedule, what its simulation says, and whether it keeps to the memory limit."""
+    """A schedule, its simulation, and whether it fits into the memory limit."""
 
     schedule: Schedule
     result: Simulation
@@ -82,7 +82,7 @@ def search(
     names: Sequence[str] | None = None,
     effort: int = ACTIONS_TO_PLACE,
 ) -> SearchResult:
-    """Search the library and the zero-bubble schedules that dispatching gives, and bound the time from below.
+    """Find the best schedule of the library and of generated zero-bubble schedules, and a lower bound of the time.
 
     `memory_limit` is in microbatches of activations, one number or one per mesh. `measure` is what to minimize:
     `makespan` for one step by itself, `span` when steps may overlap. `chunks` are the numbers of

@@ -36,9 +36,9 @@ def simulate(
     """Simulate a schedule: return the start and end of each action, and measures derived from them.
 
     - `transfers`: `async` transfers occupy no mesh (the papers' model); `exposed` ones occupy the
-      sending mesh; `blocking` ones occupy both ends, which must meet: between two actions a mesh
-      sends the results of the first and receives the inputs of the second, as one group; of
-      `in-order` ones, in the background, a mesh sends or receives one at a time, as they can go.
+      sending mesh; `blocking` ones occupy both meshes, which wait for each other: between two actions,
+      a mesh sends the results of the first and receives the inputs of the second, as one group;
+      `in-order` ones run in the background, one at a time on each mesh.
     - `fused`: a fused `block` waits for all inputs and gives all outputs at its end; `serial` runs
       its parts one after the other, as if they were not fused.
     - `weight_fraction`: the part of a stage's activations that its weight-gradient keeps (w).

@@ -24,7 +24,7 @@ MERGE, SCHEDULE = "fragment_merge_rules", "fragment_schedule_rules"
 
 @dataclasses.dataclass(frozen=True)
 class MergeNeighbours:
-    """A fragment and the next one on its mesh, once scheduled, are one where the function says so."""
+    """After scheduling, merges a fragment and the next one on its mesh if the function returns True."""
 
     may_merge: Callable[[Fragment, Fragment], bool]
 
