@@ -88,6 +88,10 @@ assert lowered.schedule.name == "zb-v"
 """,
         ),
         2: (
+            "first = second = third = fourth = Mesh(np.array(jax.devices()[:1]), ('x',))",
+            "assert ('v0', 'v1') in towers.pipeline_schedule",
+        ),
+        3: (
             "def model(parameters, x):\n    return jnp.mean(x) + loss_of(parameters, x)",
             "requests = jnp.arange(64.0).reshape(4, 2, 8)\n"
             "answers = mt.jit(predict, mt.make_config(meshes, names, pipeline_schedule='forward'))(weights, requests)\n"

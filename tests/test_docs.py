@@ -425,7 +425,7 @@ BLOCKS = {
     "programs_of_a_step": 1,
     "resuming": 2,
     "rules": 5,
-    "schedules": 3,
+    "schedules": 4,
     "serving": 4,
     "stacked": 1,
     "steps": 6,

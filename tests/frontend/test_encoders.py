@@ -121,6 +121,84 @@ def test_meshes_of_the_model_encode_again_while_they_wait() -> None:
     )
 
 
+def tower(name: str) -> Any:
+    """An encoder of two layers."""
+
+    def run(params: Any, x: jax.Array) -> jax.Array:
+        return encode("text")(params, encode(name)(params, x))
+
+    return run
+
+
+def lower_tower(schedule: Any, encoder: int, model: int) -> mt.stages.Lowered:
+    """The step with a tower in front, which computes what `jax.jit` does."""
+    names = {"image": "v0", "text": "v1", "lower": "m0", "upper": "m1"}
+    params, inputs, x = data()
+
+    def of_rows(params: Any, encoded: Any, x: jax.Array) -> jax.Array:
+        return loss(params, {"image": encoded["image"], "text": jnp.zeros_like(x)}, x)
+
+    encoders = {"image": (tower("image"), encoder)}
+    run = mt.gradients.encoded_value_and_grad(of_rows, encoders, microbatches=model)
+    mesh = Mesh(np.array(jax.devices()[:1]), ("x",))
+    config = mt.make_config(dict.fromkeys(names.values(), mesh), names, pipeline_schedule=schedule)
+    given = params, {"image": inputs["image"]}, x
+    want = jax.value_and_grad(lambda p: of_rows(p, {"image": tower("image")(p, inputs["image"])}, x))(params)
+    lowered = mt.jit(run, config).lower(*given)
+    got = mt.fetch(lowered.compile()(*given))
+    jax.tree.map(lambda a, b: np.testing.assert_allclose(a, b, rtol=1e-5, atol=1e-6), got, want)
+    return lowered
+
+
+TOWER, MODEL = ("v0", "v1"), ("m0", "m1")
+
+
+def test_a_schedule_for_each_group_of_meshes() -> None:
+    """The tower is a pipeline of two meshes, as the model is; forward first, then its own schedule."""
+    lowered = lower_tower({TOWER: "GPipe", MODEL: "1F1B"}, 4, 4)
+    assert of_mesh(lowered, "v0") == "; ".join(["image"] * 8 + ["image(1)"] * 4)
+    assert of_mesh(lowered, "v1") == "; ".join(["text"] * 8 + ["text(1)"] * 4)
+    assert of_mesh(lowered, "m0") == (
+        "lower; lower; lower(1); lower; lower(1); lower; lower(1); lower(1)"  # two in flight
+    )
+    lowered = lower_tower({TOWER: "1F1B", MODEL: "GPipe"}, 4, 4)
+    again = "image; image; image(1); image; image(1); image; image(1); image(1)"
+    assert of_mesh(lowered, "v0") == "; ".join(["image"] * 4) + "; " + again
+    assert of_mesh(lowered, "m0") == "; ".join(["lower"] * 4 + ["lower(1)"] * 4)
+
+
+@pytest.mark.parametrize(
+    ("schedule", "numbers"),
+    [
+        ({TOWER: "1F1B", MODEL: "zb-h1"}, (4, 8)),
+        ({"v0": "none", "v1": "GPipe", MODEL: "zb-h2"}, (8, 4)),
+        ({TOWER: "auto", MODEL: "auto"}, (4, 4)),
+        ({TOWER: mt.schedules.get_schedule("1f1b", 2, 2), MODEL: "auto"}, (2, 8)),
+    ],
+)
+@pytest.mark.filterwarnings("error:.*cannot be followed")
+def test_schedules_of_groups(schedule: Any, numbers: tuple[int, int]) -> None:
+    lowered = lower_tower(schedule, *numbers)
+    assert "auto" not in lowered.schedule.name
+
+
+@pytest.mark.parametrize(
+    ("schedule", "text"),
+    [
+        ({TOWER: "GPipe", "m0": "1F1B"}, "mesh 'm1' has no schedule"),
+        ({TOWER: "GPipe", ("m0", "m1", "v0"): "1F1B"}, "mesh 'v0' has 2 schedules"),
+        ({TOWER: "GPipe", MODEL: "1F1B", "x": "auto"}, "there is no mesh 'x' for stages; there are: v0, v1, m0, m1"),
+        ({TOWER: "1F2B", MODEL: "auto"}, "unknown schedule '1F2B'; did you mean 1f1b"),
+        ({TOWER: 3, MODEL: "auto"}, "a group of meshes has a schedule, the name of one, or 'auto', not 3"),
+        ({0: "auto"}, "a schedule is for a mesh or a tuple of meshes, as in"),
+    ],
+)
+def test_mistakes_in_groups(schedule: Any, text: str) -> None:
+    mesh = Mesh(np.array(jax.devices()[:1]), ("x",))
+    with pytest.raises(mt.MpmdError, match=text):
+        mt.make_config(dict.fromkeys((*TOWER, *MODEL), mesh), {}, pipeline_schedule=schedule)
+
+
 def test_outside_of_a_pipeline_it_is_the_gradient() -> None:
     args = data()
     got = jax.jit(step(2, 4, 2))(*args)

@@ -95,7 +95,8 @@ def make_config(
             argument.
         partitioning_options: options of the compiler, by name; the arguments below may be among them.
         pipeline_schedule: a schedule, the name of a schedule, "auto", or a comparator of two fragments.  By default,
-            microbatches run one after the other, in program order (`docs/schedules.md`).
+            microbatches run one after the other, in program order (`docs/schedules.md`).  Or a schedule for each group
+            of meshes, such as `{"vision": "GPipe", ("m0", "m1"): "1F1B"}`: each group is a pipeline of its own.
         fragment_merge_rules: which fragments to merge: rules, their text, or functions that build rules from the
             program's fragments; see `mpmd_trace.rules`.
         fragment_schedule_rules: which fragments to run in a given order, in addition to the schedule; in the same form.

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import inspect
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 from mpmd_trace.diagnostics.messages import MpmdError
@@ -12,7 +12,7 @@ from mpmd_trace.frontend.errors import problem
 from mpmd_trace.ir.ops import Module
 from mpmd_trace.passes.compile_options import CompileOptions
 from mpmd_trace.passes.mesh_order import is_cpu_mesh, schedulable_meshes
-from mpmd_trace.passes.microbatches.action_order import ActionOrder, for_inference
+from mpmd_trace.passes.microbatches.action_order import ActionOrder, MeshOrders, for_inference
 from mpmd_trace.passes.optimize.schedules import SCHEDULES, Comparator, Order, find_schedule
 from mpmd_trace.passes.placement.find_stages import comes_back, stage_edges
 from mpmd_trace.schedules import Schedule, find_entry, get_schedule, meshes_over
@@ -45,12 +45,15 @@ class ScheduleChoice:
     reverse_backward: bool = False
     #: Still to be made by `settle`, from the program.
     auto: AutoSchedule | None = None
+    #: The schedule of each group of meshes, where each has one.
+    parts: tuple[tuple[tuple[str, ...], ScheduleChoice], ...] = ()
 
 
 def choose_schedule(config: Config, engine: str = "python") -> ScheduleChoice:
     """Return the schedule of a configuration: a name of the reference's or of the library's, a `Schedule`, "auto" or
-    an `AutoSchedule`, or a comparator `(unit, unit) -> bool` that says which of two fragments of a mesh runs
-    first.  Without any it is the order of the program, or the reference's default with the engine "cpp".
+    an `AutoSchedule`, such ones by groups of meshes, or a comparator `(unit, unit) -> bool` that says which of two
+    fragments of a mesh runs first.  Without any it is the order of the program, or the reference's default with the
+    engine "cpp".
 
     Raises `MpmdError` for a name that neither has, and for options that want something else than the schedule.
     """
@@ -128,6 +131,8 @@ def _choice(config: Config, engine: str) -> ScheduleChoice:
         placed = wanted.placement.mesh_of
         stages: str = "no" if len(placed) == wanted.meshes else "v" if placed == placed[::-1] else "loop"
         return _of_library(wanted.name, lambda p, m, v: wanted, stages)
+    if isinstance(wanted, Mapping):
+        return _of_groups(wanted, config, engine)
     if callable(wanted):
         _check_comparator(wanted, config)
         name = getattr(wanted, "__name__", "comparator")
@@ -139,6 +144,49 @@ def _choice(config: Config, engine: str) -> ScheduleChoice:
                 config.where,
             )
         ]
+    )
+
+
+def _of_groups(wanted: Mapping[Any, Any], config: Config, engine: str) -> ScheduleChoice:
+    """Return the schedules of groups of meshes.  Raises `MpmdError` unless each mesh is in one of them."""
+    groups = {(key,) if isinstance(key, str) else key: one for key, one in wanted.items()}
+    if not all(isinstance(group, tuple) and group for group in groups):
+        example = 'pipeline_schedule={"vision": "GPipe", ("m0", "m1"): "1F1B"}'
+        raise MpmdError([problem(f"a schedule is for a mesh or a tuple of meshes, as in {example}", config.where)])
+    meshes = [mesh for mesh in config.topology if not is_cpu_mesh(mesh)]
+    named = [mesh for group in groups for mesh in group]
+    texts = [
+        *(
+            f"there is no mesh {mesh!r} for stages; there are: {', '.join(meshes)}"
+            for mesh in named
+            if mesh not in meshes
+        ),
+        *(f"mesh {mesh!r} has {named.count(mesh)} schedules; give it one" for mesh in meshes if named.count(mesh) > 1),
+        *(f"mesh {mesh!r} has no schedule; put it into a group" for mesh in meshes if mesh not in named),
+    ]
+    if engine == "cpp":
+        texts.append('engine="cpp" follows one schedule on all meshes')
+    for one in groups.values():
+        if not isinstance(one, str | Schedule | AutoSchedule):
+            texts.append(f"a group of meshes has a schedule, the name of one, or 'auto', not {one!r}")
+    if texts:
+        raise MpmdError([problem(f"pipeline_schedule: {text}", config.where) for text in texts])
+    return _together(
+        [(group, _choice(dataclasses.replace(config, pipeline_schedule=one), engine)) for group, one in groups.items()]
+    )
+
+
+def _together(parts: Sequence[tuple[tuple[str, ...], ScheduleChoice]]) -> ScheduleChoice:
+    order = MeshOrders.of([(group, one.order) for group, one in parts])
+    kinds = [one.stages for _, one in parts]
+    return ScheduleChoice(
+        "; ".join(f"{', '.join(group)}: {one.name}" for group, one in parts),
+        order,
+        splits_backward=any(one.splits_backward for _, one in parts),
+        stages=next((kind for kind in ("v", "loop") if kind in kinds), "no"),
+        reverse_backward=any(one.reverse_backward for _, one in parts),
+        auto=next((one.auto for _, one in parts if one.auto is not None), None),
+        parts=tuple(parts),
     )
 
 
@@ -155,21 +203,41 @@ def _check_comparator(comparator: Callable[..., Any], config: Config) -> None:
 
 
 def settle(
-    choice: ScheduleChoice, importing: Callable[[str], Module], options: CompileOptions, *, overlaps: bool
+    choice: ScheduleChoice,
+    importing: Callable[[str], Module],
+    options: CompileOptions,
+    *,
+    overlaps: bool,
+    group: tuple[str, ...] = (),
 ) -> ScheduleChoice:
     """The schedule that "auto" stands for, or "forward", for a program and the options.
 
     `importing` gives the program after the import phase, with its stages numbered as said; `overlaps` says whether a
-    forward and a backward of two microbatches become one program (`PartitionRequest.overlaps`).  Without microbatches
-    every schedule is the same one, GPipe; without backward passes there is one, "forward", made for the stages that the
-    program has, which is GPipe again where each mesh has one.  Raises `MpmdError` for "forward" and a program with
-    backward passes.
+    forward and a backward of two microbatches become one program (`PartitionRequest.overlaps`); `group` are the meshes
+    that it is for, all by default.  Without microbatches every schedule is the same one, GPipe; without backward passes
+    there is one, "forward", made for the stages that the program has, which is GPipe again where each mesh has one.
+    Raises `MpmdError` for "forward" and a program with backward passes.
     """
+    if choice.parts:
+        return _together(
+            [
+                (own, one if one.auto is None else settle(one, importing, options, overlaps=overlaps, group=own))
+                for own, one in choice.parts
+            ]
+        )
     assert choice.auto is not None
     imported = importing(choice.stages)
     if choice.stages == "no" and comes_back(imported):
         imported = importing("loop")
     costs = program_costs(imported, choice.auto)
+    topology = imported.main.topology
+    assert topology is not None
+    meshes = schedulable_meshes(topology)
+    if costs is not None and len(costs.mesh_of) > costs.meshes:
+        costs = dataclasses.replace(costs, edges=tuple(sorted(_edges(imported))))
+    if costs is not None and group:
+        costs = costs.on_meshes([i for i, mesh in enumerate(meshes) if mesh in group])
+        meshes = [mesh for mesh in meshes if mesh in group]
     if costs is None or (costs.forward_only and choice.name != _FORWARD and len(costs.mesh_of) <= costs.meshes):
         return ScheduleChoice("GPipe", SCHEDULES["GPipe"])
     if costs.forward_only:
@@ -178,13 +246,9 @@ def settle(
     if choice.name == _FORWARD:
         raise MpmdError(for_inference(_FORWARD))
     several = len(costs.mesh_of) > costs.meshes
-    if several:
-        costs = dataclasses.replace(costs, edges=tuple(sorted(_edges(imported))))
     whole = options.mpmd_split_bwd_fragments is False
     costs = dataclasses.replace(costs, overlaps=overlaps)
-    topology = imported.main.topology
-    assert topology is not None
-    limit = choice.auto.limit_of(schedulable_meshes(topology))
+    limit = choice.auto.limit_of(meshes)
     if _has_encoders(costs) and not meshes_over([costs.meshes] * costs.meshes, limit):
         return ScheduleChoice("1F1B", SCHEDULES["1F1B"])
     best = best_schedule(costs, limit, whole_backwards=whole).schedule

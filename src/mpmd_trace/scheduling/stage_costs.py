@@ -5,7 +5,7 @@ from __future__ import annotations
 import dataclasses
 import itertools
 from collections.abc import Callable, Mapping, Sequence
-from typing import TypeAlias
+from typing import TypeAlias, TypeVar
 
 from mpmd_trace.ir.core import Region
 from mpmd_trace.ir.ops import FragmentOp, Module, TransferOp
@@ -18,6 +18,8 @@ from mpmd_trace.passes.optimize.schedules import Unit
 from mpmd_trace.schedules import Costs, Transfers
 from mpmd_trace.scheduling.costs import collective_bytes
 from mpmd_trace.scheduling.transfers import Link, Links, fragment_action
+
+T = TypeVar("T")
 
 
 @dataclasses.dataclass(frozen=True)
@@ -57,6 +59,35 @@ class StageCosts:
         """Stages per mesh, where every mesh has as many; else 0."""
         counts = {self.mesh_of.count(m) for m in range(self.meshes)}
         return counts.pop() if len(counts) == 1 else 0
+
+    def on_meshes(self, meshes: Sequence[int]) -> StageCosts:
+        """Return the costs of the stages on some meshes, as of a pipeline of their own."""
+        stages = [stage for stage, mesh in enumerate(self.mesh_of) if mesh in meshes]
+        place = {stage: i for i, stage in enumerate(stages)}
+        number = {mesh: i for i, mesh in enumerate(meshes)}
+
+        def of_links(values: Mapping[tuple[int, int], float]) -> dict[tuple[int, int], float]:
+            return {(number[a], number[b]): v for (a, b), v in values.items() if a in number and b in number}
+
+        def of_stages(values: Sequence[T]) -> tuple[T, ...]:
+            return tuple(values[stage] for stage in stages) if values else ()
+
+        visits = of_stages(self.visits)
+        return dataclasses.replace(
+            self,
+            meshes=len(meshes),
+            microbatches=max((own[-1] + 1 for own in visits if own), default=self.microbatches),
+            mesh_of=tuple(number[self.mesh_of[stage]] for stage in stages),
+            forward=of_stages(self.forward),
+            input_grad=of_stages(self.input_grad),
+            weight_grad=of_stages(self.weight_grad),
+            visits=visits,
+            sends={(place[a], place[b]): v for (a, b), v in self.sends.items() if a in place and b in place},
+            latency=of_links(self.latency),
+            bandwidth=None if self.bandwidth is None else of_links(self.bandwidth),
+            collectives={kind: of_stages(own) for kind, own in self.collectives.items()},
+            edges=tuple((place[a], place[b]) for a, b in self.edges if a in place and b in place),
+        )
 
     def costs(self) -> Costs:
         """For the simulator."""

@@ -40,6 +40,8 @@ class ActionOrder(Order):
 
     make: Make
     reference: ReferenceSchedule | None = None
+    #: Whether the stages of its meshes have the numbers of the schedule; not in a part of a pipeline.
+    is_whole: bool = True
 
     @classmethod
     @functools.cache  # so that equal ones are equal
@@ -124,7 +126,7 @@ class ActionOrder(Order):
             raise ScheduleError(for_inference(schedule.name))
         own = schedule.placement.stages_on[mesh]
         if self.reference is None:
-            _check_stages(schedule, own, units[0].mesh, stages)
+            _check_stages(schedule, own, units[0].mesh, stages, self.is_whole)
         rank = {stage: i for i, stage in enumerate(stages)}
         waiting: dict[tuple[int, str, int], list[Unit]] = {}
         for unit in units:
@@ -153,6 +155,42 @@ class ActionOrder(Order):
         return chain
 
 
+@dataclasses.dataclass(frozen=True)
+class MeshOrders(Order):
+    """An order for each group of meshes, as for towers and the model behind them: each is a pipeline of its own."""
+
+    orders: tuple[tuple[tuple[str, ...], Order], ...]
+
+    @classmethod
+    def of(cls, orders: Sequence[tuple[tuple[str, ...], Order]]) -> Self:
+        """Return the orders; their name lists the groups."""
+        parts = []
+        for meshes, order in orders:
+            if isinstance(order, ReferenceSchedule) and order.name != "none":
+                order = ActionOrder.of(order)
+            elif isinstance(order, ActionOrder):
+                order = dataclasses.replace(order, is_whole=False)
+            parts.append((meshes, order))
+        return cls("; ".join(f"{', '.join(meshes)}: {order}" for meshes, order in parts), tuple(parts))
+
+    def placed(self, unit: Unit, meshes: Sequence[str]) -> Unit:
+        """Return the unit with the number of its mesh in its group; `meshes` are all, in the order of the pipeline."""
+        group = next((own for own, _ in self.orders if unit.mesh in own), ())
+        own = [mesh for mesh in meshes if mesh in group]
+        return dataclasses.replace(unit, mesh_index=own.index(unit.mesh), num_meshes=len(own)) if own else unit
+
+    def _of(self, unit: Unit) -> Order | None:
+        return next((order for meshes, order in self.orders if unit.mesh in meshes), None)
+
+    def before(self, a: Unit, b: Unit) -> bool:
+        order = self._of(a)
+        return order is not None and order.before(a, b)
+
+    def constraints(self, units: Sequence[Unit]) -> Constraints | None:
+        order = self._of(units[0])
+        return Constraints() if order is None else order.constraints(units)
+
+
 def for_inference(name: str) -> str:
     """Return why a schedule of forward passes alone cannot order a training step."""
     return (
@@ -171,7 +209,7 @@ class StagesError(ScheduleError):
     """A schedule has other stages on a mesh than the program."""
 
 
-def _check_stages(schedule: Schedule, own: Sequence[int], mesh: str, stages: Sequence[int]) -> None:
+def _check_stages(schedule: Schedule, own: Sequence[int], mesh: str, stages: Sequence[int], is_whole: bool) -> None:
     """Raise `StagesError` for a program whose stages on a mesh are not those of the schedule, `own`."""
     if stages and len(own) != len(stages):
         raise StagesError(
@@ -179,7 +217,7 @@ def _check_stages(schedule: Schedule, own: Sequence[int], mesh: str, stages: Seq
             f"has {len(stages)} there ({', '.join(map(str, stages))}); assign as many stages, or choose "
             "another schedule"
         )
-    if len(own) > 1 and stages and tuple(stages) != tuple(own) and stages[-1] < schedule.stages:
+    if is_whole and len(own) > 1 and stages and tuple(stages) != tuple(own) and stages[-1] < schedule.stages:
         wanted = ", ".join(map(str, own))
         placed = ", ".join(map(str, schedule.placement.mesh_of))
         raise StagesError(
