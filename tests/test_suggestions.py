@@ -194,6 +194,10 @@ TRIALS: dict[str, Trial] = {
         lambda: engine("cpp", fragment_merge_rules=NEIGHBORS),
         [lambda: engine("python", fragment_merge_rules=NEIGHBORS), lambda: engine("cpp")],
     ),
+    '"vision": "GPipe", ("m0", "m1"): "1F1B"': (
+        lambda: config(pipeline_schedule={0: "GPipe"}),
+        [lambda: config(pipeline_schedule={"m0": "GPipe", ("m1",): "1F1B"})],
+    ),
     "which want engine=": (
         lambda: engine("cpp", optimizer_sharding="x"),
         [lambda: engine("python", optimizer_sharding="x")],

@@ -164,8 +164,6 @@ def _of_groups(wanted: Mapping[Any, Any], config: Config, engine: str) -> Schedu
         *(f"mesh {mesh!r} has {named.count(mesh)} schedules; give it one" for mesh in meshes if named.count(mesh) > 1),
         *(f"mesh {mesh!r} has no schedule; put it into a group" for mesh in meshes if mesh not in named),
     ]
-    if engine == "cpp":
-        texts.append('engine="cpp" follows one schedule on all meshes')
     for one in groups.values():
         if not isinstance(one, str | Schedule | AutoSchedule):
             texts.append(f"a group of meshes has a schedule, the name of one, or 'auto', not {one!r}")
