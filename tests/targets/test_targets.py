@@ -190,16 +190,21 @@ def test_programs_are_compiled_for_gpus() -> None:
 
 
 @needs_libtpu
-def test_xla_takes_the_options_of_pairs() -> None:
-    moved = for_target(program(jax.devices()[:4], overlap="pairs"), "tpu:v6e:2x4")
-    assert options_of_overlap(moved.config) == dict.fromkeys(("m0", "m1"), _HIDING["tpu"])
+@pytest.mark.parametrize("kind", KINDS)
+def test_xla_takes_the_options_of_pairs(kind: str) -> None:
+    moved = for_target(program(jax.devices()[:4], overlap="pairs"), f"tpu:{kind}:2x4")
+    options = {**_HIDING["tpu"], **_HIDING.get(KINDS[kind], {})}
+    assert options_of_overlap(moved.config) == dict.fromkeys(("m0", "m1"), options)
 
 
 @needs_libtpu
 @pytest.mark.nightly
-@pytest.mark.parametrize("target", ["v5e:2x4", "v6e:2x4", "v5p:2x2x2"])
-def test_a_pair_hides_its_collectives(target: str) -> None:
-    done = ran(str(ROOT / "benchmarks" / "overlap.py"), "--target", f"tpu:{target}", "--check")
+@pytest.mark.parametrize(
+    ("target", "layer"),
+    [("v5e:2x4", "experts"), ("v5e:2x4", "tensor"), ("v6e:2x4", "experts"), ("v5p:2x2x2", "experts")],
+)
+def test_a_pair_hides_its_collectives(target: str, layer: str) -> None:
+    done = ran(str(ROOT / "benchmarks" / "overlap.py"), "--target", f"tpu:{target}", "--of", layer, "--check")
     assert done.returncode == 0, done.stdout + done.stderr
 
 

@@ -155,10 +155,16 @@ def statics(
     return (tuple(dict.fromkeys([*numbers, *more_numbers])), tuple(dict.fromkeys([*names, *more_names])))
 
 
-#: Options with which XLA hides collectives where it does not by itself: otherwise an all-to-all waits, and the products
-#: of one half of a pair are not spread over the collectives of the other.
+#: Options with which XLA hides collectives where it does not by itself, by platform and kind of device: otherwise an
+#: all-to-all waits, and products of one half of a pair are not spread over the collectives of the other.  Only XLA for
+#: v5e puts all-reduces behind products, each by itself; larger ones of the two halves must not be combined.
 _HIDING: dict[str, dict[str, bool | int | str]] = {
-    "tpu": {"xla_tpu_enable_async_all_to_all": True, "xla_tpu_use_aggressive_scheduling": True}
+    "tpu": {"xla_tpu_enable_async_all_to_all": True, "xla_tpu_use_aggressive_scheduling": True},
+    "TPU v5 lite": {
+        "xla_enable_async_all_reduce": True,
+        "xla_tpu_enable_async_collective_fusion_fuse_all_reduce": True,
+        "xla_jf_crs_combiner_threshold_in_bytes": 1 << 19,
+    },
 }
 
 
@@ -170,9 +176,10 @@ def options_of_overlap(config: Config) -> CompilerOptions:
     taken: dict[str, Mapping[str, Any]] = {}
     for device in itertools.chain.from_iterable(devices.values()):
         # All processes have the same version of XLA, which each asks for a device of its own.
-        if device.platform not in taken and process_of(device) == jax.process_index():
-            taken[device.platform] = accepted(device, _HIDING.get(device.platform, {}))
-    return {name: taken.get(those[0].platform, {}) for name, those in devices.items()}
+        if device.device_kind not in taken and process_of(device) == jax.process_index():
+            wanted = {**_HIDING.get(device.platform, {}), **_HIDING.get(device.device_kind, {})}
+            taken[device.device_kind] = accepted(device, wanted)
+    return {name: taken.get(those[0].device_kind, {}) for name, those in devices.items()}
 
 
 def compiler_options(given: Mapping[str, Any] | None, config: Config, where: str | None) -> CompilerOptions:
