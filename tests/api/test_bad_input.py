@@ -138,7 +138,7 @@ def test_microbatches_of_different_number() -> None:
 
 def test_an_argument_on_the_wrong_mesh() -> None:
     jitted = mpmd_trace.jit(accumulate, config())
-    elsewhere = jax.device_put(weights()[0], NamedSharding(topology()["m1"], PartitionSpec()))
+    elsewhere = jax.device_put(weights()[0], NamedSharding(Mesh(topology()["m1"].devices, ("own",)), PartitionSpec()))
     error = error_of(lambda: jitted([elsewhere, weights()[1]], batch(2)))
     assert ("argument 0 (ws[0]) is on devices 2, 3, and the program wants it on mesh 'm0' (devices 0, 1)") in str(error)
     assert "move it with compiled.place(*args)" in str(error)

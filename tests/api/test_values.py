@@ -372,7 +372,8 @@ def test_results_may_be_passed_back_from_another_mesh() -> None:
         assert meshes_of(found, cfg.topology) == ["m1", "m0"]
         assert_same(found, expected)
     with pytest.raises(MpmdError, match=r"argument 0 \(ws\[0\]\) is on devices 2, 3"):
-        jitted([jax.device_put(w, NamedSharding(cfg.topology["m1"], PartitionSpec("x"))) for w in weights()], batch())
+        own = NamedSharding(Mesh(cfg.topology["m1"].devices, ("own",)), PartitionSpec("own"))
+        jitted([jax.device_put(w, own) for w in weights()], batch())
 
 
 @pytest.mark.parametrize("ahead", [False, True])
@@ -385,6 +386,11 @@ def test_other_programs_take_results_from_where_they_are(ahead: bool, recwarn: p
     evaluate = swapped.lower(weights(), batch(rows=4)).compile() if ahead else swapped
     plain = [np.asarray(w) for w in ws]
     assert_same(evaluate(ws, batch(rows=4)), loss(plain, batch(rows=4)))
+    of_results = [w.at[0].set(1.0) for w in ws]  # equal shardings, other objects
+    assert not any(w.sharding is x.sharding for w, x in zip(ws, of_results, strict=True))
+    assert_same(
+        evaluate(of_results, batch(rows=4)), loss([w.at[0].set(1.0) for w in map(jnp.asarray, plain)], batch(rows=4))
+    )
     placed = mpmd_trace.place(compiled, weights())[0]
     assert_same(evaluate(placed, batch(rows=4)), loss(weights(), batch(rows=4)))
     assert not recwarn.list
@@ -396,7 +402,7 @@ def test_large_arrays_of_other_programs_are_warned_of_once() -> None:
 
     first, second = (mpmd_trace.jit(double, config({"f0": mesh})) for mesh in ("m0", "m1"))
     large = first(jnp.ones((1024, 256)))
-    with pytest.warns(mpmd_trace.MpmdWarning, match=r"1,048,576 bytes of arguments are where another program has them"):
+    with pytest.warns(mpmd_trace.MpmdWarning, match=r"1,048,576 bytes of arguments are on other meshes than"):
         assert_same(second(large), 4 * np.ones((1024, 256), np.float32))
     with warnings.catch_warnings():
         warnings.simplefilter("error")

@@ -278,7 +278,8 @@ def test_every_argument_that_does_not_fit_is_named() -> None:
     assert "argument 1 (params['w']) must be float32[8, 8], not int32[8, 8]" in text
     assert "argument 2 (params['v']) must be" in text
     with pytest.raises(MpmdError, match=r"argument 2 \(params\['v'\]\) is on devices 0, 1.*mesh 'b' \(devices 2, 3\)"):
-        program(arrays[0], arrays[1], jax.device_put(v, program.input_shardings[1]))
+        own = jax.sharding.NamedSharding(mesh(0, ("own", 2)), jax.sharding.PartitionSpec())
+        program(arrays[0], arrays[1], jax.device_put(v, own))
     with pytest.raises(MpmdError, match=r"argument 0 \(x\) has sharding .*input_shardings\[0\]"):
         program(jax.device_put(x, program.input_shardings[1]), *arrays[1:])
     with pytest.raises(MpmdError, match=r"argument 0 \(x\) is a tracer"):

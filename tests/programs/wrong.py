@@ -90,7 +90,7 @@ def undivided() -> Any:
 
 def wrong_mesh() -> Any:
     found = program()
-    there = NamedSharding(found.config.topology["b"], PartitionSpec())
+    there = NamedSharding(Mesh(found.config.topology["b"].devices, ("own",)), PartitionSpec())
     return dataclasses.replace(found, args=jax.device_put(found.args, there))
 
 

@@ -21,6 +21,9 @@ _OFTEN, _COSTLY = 3, 2**20
 #: By id, the sharding objects of the arguments and results of every program of the process.  An array that has one is
 #: where a program left it, or where `place` or `restore` put it for one, and other programs take it from there.
 _PLACED: dict[int, Any] = {}
+#: The shardings of the results of every program of the process.  What is computed from results, outside of programs,
+#: has equal shardings, but other objects.
+_RESULTS: set[Any] = set()
 
 
 class WrongSharding(MpmdError):
@@ -97,7 +100,7 @@ class ArgumentChecker:
                 result[i] = placed = self._place(i, x)
                 if placed is x and x.__class__ is cls:
                     self._fit[i] = x.aval, x.sharding, None if self._has_one_layout(i) else layout_of(x)
-                elif x.__class__ is cls and id(x.sharding) in _PLACED:
+                elif x.__class__ is cls and x.committed and x.sharding.device_set != placed.sharding.device_set:
                     moved.append(i)
             except _Gone:
                 gone.append(self.name(i))
@@ -117,7 +120,7 @@ class ArgumentChecker:
         if moved:  # of those of this program, compiling warns
             self._warn_once(
                 [i for i in moved if id(args[i].sharding) not in self.ours],
-                "arguments are where another program has them, and are moved to the meshes where this one takes them",
+                "arguments are on other meshes than those where the program takes them, and are moved",
                 "move",
             )
         return result
@@ -127,6 +130,7 @@ class ArgumentChecker:
         shardings = {id(x.sharding): x.sharding for x in results}
         if not shardings.keys() <= self.ours.keys():
             _PLACED.update(shardings)
+            _RESULTS.update(shardings.values())
             self.ours.update(shardings)
 
     def name(self, index: int) -> str:
@@ -135,17 +139,13 @@ class ArgumentChecker:
         return f"argument {index} ({name})" if name else f"argument {index}"
 
     def _moves(self, index: int, x: jax.Array, elsewhere: bool) -> bool:
-        """Return whether a committed array that does not fit is moved: a step returned it, or something where it is.
-
-        What is computed from results (an optimizer outside of the step) has equal shardings, but other objects.
-        """
-        if not elsewhere and index in self.plan.movable:
+        """Return whether a committed array that does not fit is moved: a step returned it, or something where it is."""
+        if elsewhere:
+            is_of_other = id(x.sharding) in _PLACED and id(x.sharding) not in self._wanted
+            return is_of_other or x.sharding in _RESULTS
+        if index in self.plan.movable:
             return True
-        if elsewhere and id(x.sharding) in _PLACED and id(x.sharding) not in self._wanted:
-            return True
-        if not elsewhere and not self.moves_ours_within_mesh:
-            return False
-        return id(x.sharding) in self.ours or x.sharding in self.ours.values()
+        return self.moves_ours_within_mesh and x.sharding in self.ours.values()
 
     def _has_one_layout(self, index: int) -> bool:
         return len(self.specs[index].shape) < 2 and not self._layouts[index].tiling
