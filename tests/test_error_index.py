@@ -38,7 +38,7 @@ def run(fn: Callable[..., Any], *args: Any, names: Any = None, **options: Any) -
 
 
 def elsewhere() -> None:
-    there = jax.device_put(ONES, NamedSharding(meshes()["m1"], PartitionSpec()))
+    there = jax.device_put(ONES, NamedSharding(Mesh(meshes()["m1"].devices, ("own",)), PartitionSpec()))
     run(layers, ONES, ONES)(there, ONES)
 
 

@@ -12,6 +12,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from jax import lax
 from jax.extend.core import jaxpr_as_fun
+from jax.sharding import Mesh, NamedSharding, PartitionSpec
 
 import mpmd_trace as mt
 from mpmd_trace.frontend import layers
@@ -19,6 +20,7 @@ from mpmd_trace.frontend.stacked import analysis, interpreter
 from mpmd_trace.jax_compat import tracing
 
 LAYERS, ROWS, WIDTH = 6, 2, 3
+MESH = Mesh(np.array(jax.devices()[:1]), ("x",))
 NAMES = ("w[0:2]", "w[2:3]", "w[3:6]")
 
 
@@ -152,6 +154,7 @@ UNARY |= {f"vmap {name}": jax.vmap(f) for name, f in BY_LAYER.items()}
 UNARY |= {
     "stop_gradient": lax.stop_gradient,
     "straight through": lambda v: v + lax.stop_gradient(jnp.round(v) - v),
+    "constrained": lambda v: lax.with_sharding_constraint(v, NamedSharding(MESH, PartitionSpec(None, "x"))),
     "columns by number": lambda v: v[:, :, jnp.array([1, 0])],
     "columns at": lambda v: lax.dynamic_slice(v, (0, 0, jnp.argmax(X)), (LAYERS, ROWS, 1)),
     "columns set": lambda v: jnp.asarray(v).at[:, :, jnp.array([0])].set(1.0),

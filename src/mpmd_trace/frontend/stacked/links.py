@@ -94,6 +94,8 @@ def _links(eqn: Equation) -> Iterator[Link]:
         case "broadcast_in_dim":
             at = {dim: i for i, dim in enumerate(params["broadcast_dimensions"]) if shape[i] == out[dim]}
             yield from alone((at.get(axis), axis) for axis in range(len(out)))
+        case "sharding_constraint":
+            yield from alone((axis, axis) for axis in range(len(shape)) if not _is_sharded(params["sharding"], axis))
         case "iota":
             yield from (((None,) * len(shapes) + (axis,)) for axis in range(len(out)))
         case "reshape" if 0 not in shape:
@@ -153,6 +155,12 @@ def _links(eqn: Equation) -> Iterator[Link]:
             yield from _gather_links(params, shape, len(shapes[1]), len(out))
         case _ if name.startswith("scatter"):
             yield from _scatter_links(params, shapes)
+
+
+def _is_sharded(sharding: Any, axis: int) -> bool:
+    """Return whether a sharding divides an axis, or may do so."""
+    spec = getattr(sharding, "spec", None)
+    return spec is None or (axis < len(spec) and spec[axis] is not None)
 
 
 def _has_window(params: dict[str, Any], axis: int) -> bool:
