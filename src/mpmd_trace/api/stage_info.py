@@ -8,6 +8,7 @@ from contextlib import AbstractContextManager
 from typing import Any, NamedTuple
 
 import jax
+from jax.experimental import checkify
 from jax.stages import ArgInfo
 
 from mpmd_trace.frontend.trace import Traced
@@ -37,8 +38,12 @@ class Adapter:
         return tree
 
     def together(self, tree: Any) -> Iterable[Iterable[int]]:
-        """Groups of results that are better on one mesh each; `tree` is the result with their numbers."""
-        return ()
+        """Groups of results that are better on one mesh each; `tree` is the result with their numbers.
+
+        The numbers of an error of `checkify`, whose `get` compares the codes of all kinds of errors, are one.
+        """
+        nodes = jax.tree.leaves(tree, is_leaf=lambda node: isinstance(node, checkify.Error))
+        return [jax.tree.leaves(node) for node in nodes if isinstance(node, checkify.Error)]
 
     def calling(self) -> AbstractContextManager[Any]:
         """Return the time from `wrap` to `unwrap_result`."""
