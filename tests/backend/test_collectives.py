@@ -112,6 +112,16 @@ def test_bytes_are_hidden_where_a_product_runs_between_start_and_done(lines: tup
     assert whole.hidden_share == hidden / 64
 
 
+@pytest.mark.parametrize("is_behind", [True, False])
+def test_a_call_that_is_prepared_begins_with_its_operands(is_behind: bool) -> None:
+    """As XLA for TPUs gives collectives to SparseCores."""
+    start = '%s = ((), (), (s32[1])) call-start(), async_execution_thread="sparsecore", to_apply=%step.2'
+    given = "%u = ((bf16[4,8]), bf16[32,8]) call-update(%s, %x)"
+    middle = (given, PRODUCT) if is_behind else (PRODUCT, given)
+    whole = collectives_of(Text(start, *middle, "%d = bf16[32,8] call-done(%u)"))["all-gather"]
+    assert whole == Collective(1, 1, 32 * 8 * 2, 32 * 8 * 2 if is_behind else 0)
+
+
 @pytest.mark.parametrize("hides", [True, False])
 def test_a_collective_in_steps_counts_once(hides: bool) -> None:
     """As XLA fuses the steps of a gather with products on TPUs."""

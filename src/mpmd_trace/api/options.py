@@ -156,14 +156,19 @@ def statics(
 
 
 #: Options with which XLA hides collectives where it does not by itself, by platform and kind of device: otherwise an
-#: all-to-all waits, and products of one half of a pair are not spread over the collectives of the other.  Only XLA for
-#: v5e puts all-reduces behind products, each by itself; larger ones of the two halves must not be combined.
+#: all-to-all waits, and products of one half of a pair are not spread over the collectives of the other.  XLA for v5e
+#: puts all-reduces behind products, each by itself: larger ones of the two halves must not be combined.  That for v6e
+#: gives collectives to SparseCores, if a mesh has all devices of a slice.
 _HIDING: dict[str, dict[str, bool | int | str]] = {
     "tpu": {"xla_tpu_enable_async_all_to_all": True, "xla_tpu_use_aggressive_scheduling": True},
     "TPU v5 lite": {
         "xla_enable_async_all_reduce": True,
         "xla_tpu_enable_async_collective_fusion_fuse_all_reduce": True,
         "xla_jf_crs_combiner_threshold_in_bytes": 1 << 19,
+    },
+    "TPU v6 lite": {
+        f"xla_tpu_enable_sparse_core_collective_offload_{kind}": True
+        for kind in ("all_gather", "all_reduce", "reduce_scatter")
     },
 }
 

@@ -138,7 +138,9 @@ class _Program:
             elif opcode.endswith(("-update", "-done")) and given is not None and given[1] in begun:
                 what, before = begun[given[1]]
                 if opcode.endswith("-update"):
-                    begun[result] = what, before
+                    # A call that was prepared ahead begins when it gets its operands.
+                    has_operands = len(_OPERAND.findall(rest.partition(")")[0])) > 1
+                    begun[result] = what, products if has_operands else before
                 else:
                     # The results of what begins are among its operands and what else it needs; here they are alone.
                     done = Collectives({what: _sized(type)}) if isinstance(what, str) else what
