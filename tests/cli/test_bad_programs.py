@@ -6,17 +6,11 @@ import re
 from pathlib import Path
 
 import pytest
-from commands import Command, runner
+from commands import Command
 
 from mpmd_trace.diagnostics.messages import Diagnostic, MpmdError
 
 WRONG = Path(__file__).parent.parent / "programs" / "wrong.py"
-
-
-@pytest.fixture
-def command(capsys: pytest.CaptureFixture[str]) -> Command:
-    """Runs a command of `mpmd-trace`."""
-    return runner(capsys)
 
 
 #: Program -> (a piece of the line that the error must point to, what is wrong, what to do).

@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from commands import Command, runner
+from commands import Command
 
 from mpmd_trace.backend.runtime import Runtime
 from mpmd_trace.ir.bodies import map_ops
@@ -23,11 +23,6 @@ from mpmd_trace_devtools.numbers import Numbers, largest
 from mpmd_trace_devtools.reduce import count_ops
 
 TINY = str(Path(__file__).parent.parent / "programs" / "tiny.py")
-
-
-@pytest.fixture
-def command(capsys: pytest.CaptureFixture[str]) -> Command:
-    return runner(capsys)
 
 
 @pytest.fixture

@@ -14,7 +14,7 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 import pytest
-from commands import Command, runner
+from commands import Command
 from explorer_walk import CHROMIUM, Walker, browser, walk
 from jax.sharding import AbstractMesh
 
@@ -26,11 +26,6 @@ from mpmd_trace_cli.explore import explore
 from mpmd_trace_cli.inspect import dump_program
 
 TINY = str(Path(__file__).parent.parent / "programs" / "tiny.py")
-
-
-@pytest.fixture
-def command(capsys: pytest.CaptureFixture[str]) -> Command:
-    return runner(capsys)
 
 
 @pytest.fixture(scope="module")

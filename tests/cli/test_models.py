@@ -6,15 +6,9 @@ import json
 from pathlib import Path
 
 import pytest
-from commands import Command, runner
+from commands import Command
 
 MODEL = str(Path(__file__).parent.parent / "programs" / "model.py")
-
-
-@pytest.fixture
-def command(capsys: pytest.CaptureFixture[str]) -> Command:
-    """Runs a command of `mpmd-trace`."""
-    return runner(capsys)
 
 
 def test_run(command: Command, tmp_path: Path) -> None:

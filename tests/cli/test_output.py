@@ -26,12 +26,6 @@ SPECIAL = str(PROGRAMS / "special.py")
 TINY = str(PROGRAMS / "tiny.py")
 
 
-@pytest.fixture
-def command(capsys: pytest.CaptureFixture[str]) -> Command:
-    """Runs a command of `mpmd-trace`."""
-    return runner(capsys)
-
-
 def test_what_a_program_prints_is_talk(command: Command) -> None:
     result = command("show", f"{SPECIAL}:printing", "--stage", "plan")
     assert result.status == 0 and result.out.startswith("plan jit_step:")

@@ -8,17 +8,11 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from commands import Command, runner
+from commands import Command
 
 import mpmd_trace
 
 TINY = str(Path(__file__).parent.parent / "programs" / "tiny.py")
-
-
-@pytest.fixture
-def command(capsys: pytest.CaptureFixture[str]) -> Command:
-    """Runs a command of `mpmd-trace`."""
-    return runner(capsys)
 
 
 def test_run_tells_the_measured_peak_beside_the_predicted_one(

@@ -8,17 +8,12 @@ from typing import Any
 
 import pytest
 import typer
-from commands import Command, runner
+from commands import Command
 
 from mpmd_trace_cli.main import EXAMPLES, app
 
 TINY = str(Path(__file__).parents[1] / "programs" / "tiny.py")
 PROGRAM_COMMANDS = ("run", "show", "explore", "plan", "check", "explain", "bisect", "dump")
-
-
-@pytest.fixture
-def command(capsys: pytest.CaptureFixture[str]) -> Command:
-    return runner(capsys)
 
 
 @pytest.fixture
