@@ -35,10 +35,10 @@ from mpmd_trace.scheduling.utilization import model_flops
 
 
 class Compiled(StageInfo):
-    """A compiled program.  Call it with arguments of the types it was lowered for.
+    """A compiled program.  Call it with arguments of the types for which it was lowered.
 
-    Arguments that are not on the mesh and sharding that the program wants are moved there first; `place` does that
-    ahead of time.
+    Arguments that are elsewhere are moved to the meshes and shardings of the program first; `place` does this in
+    advance.
     """
 
     def __init__(self, lowered: PartitionedProgram, program: LoadedProgram) -> None:
@@ -92,7 +92,7 @@ class Compiled(StageInfo):
 
     @explains_internal_errors
     def measure(self, *args: Any, **kwargs: Any) -> tuple[Any, Timeline]:
-        """Run a step; return its result, and when each program and transfer ran on each mesh."""
+        """Run a step; return its result, and the start and end of each program and transfer on each mesh."""
         check_not_forked()
         self.program.check_attached()
         with self.adapter.calling():
@@ -109,7 +109,7 @@ class Compiled(StageInfo):
 
     @explains_internal_errors
     def place(self, *args: Any, **kwargs: Any) -> tuple[tuple[Any, ...], dict[str, Any]]:
-        """Return the arguments as `(args, kwargs)`, each array moved to the mesh and sharding the program wants.
+        """Move each array to its mesh and sharding; return the arguments as `(args, kwargs)`.
 
         A Ref is returned as it is, and has its array there.
         """
@@ -124,10 +124,10 @@ class Compiled(StageInfo):
     def save(self, path: str | os.PathLike[str]) -> None:
         """Write the program to a file: its plan and executables, which `mpmd_trace.load` reads without tracing.
 
-        A file that is there is replaced when the new one is complete.
+        An existing file is replaced when the new file is complete.
 
-        Raises `MpmdError` where it cannot be written, for a program that calls back Python functions, or whose
-        arguments have static parts that cannot be written, and where several processes run it.
+        Raises `MpmdError` if the file cannot be written, if the program calls back Python functions, if static parts
+        of its arguments cannot be written, or if it runs in several processes.
         """
         self.program.check_attached()
         check_output(os.fspath(path))
@@ -143,15 +143,15 @@ class Compiled(StageInfo):
         write_file(path, data)
 
     def step_stats(self, *, tokens: int | None = None, peak_flops: float | None = None) -> StepStats:
-        """Return step time, tokens per second, MFU, bubble, bytes sent and the most memory in use on each mesh.
+        """Return step time, tokens per second, MFU, bubble, bytes sent and the peak memory on each mesh.
 
-        A call costs one reading of the clock, whether this is asked for or not; asking does not wait for the devices.
+        It does not wait for the devices.  To collect the times, each call of the program only reads the clock once.
 
             if step % 100 == 0:
                 logger.log(step, dataclasses.asdict(compiled.step_stats(tokens=batch.size)))
 
         Args:
-            tokens: how many tokens (or samples) a step handles.
+            tokens: the number of tokens (or samples) of a step.
             peak_flops: the peak FLOP/s of one device; by default that of common GPUs and TPUs (dense bfloat16).
         """
         flops, bubble = self._costs
@@ -251,7 +251,7 @@ class Compiled(StageInfo):
         return {(one.name, one.mesh): one.runtime_executable() for one in self.executables()}
 
     def placement_report(self) -> PlacementReport:
-        """Return what each mesh holds (its peak with scratch memory), and what moves between meshes, by cause."""
+        """Return what each mesh holds (its peak with temporary memory), and what is sent between meshes, by cause."""
         return self.program.placement_report()
 
     def residence(self) -> PlacementReport:

@@ -481,8 +481,8 @@ class Traced(StageInfo):
     def lower(self, *, lowering_platforms: Sequence[str] | None = None, hooks: Sequence[Hook] = ()) -> Lowered:
         """Partition the program; `hooks` are called after every pass.  Raises `MpmdError` with all problems.
 
-        `lowering_platforms`: the one platform to lower for ("cpu", "cuda", "rocm", "tpu"), which need not be there;
-        by default that of the meshes.  What is lowered for another one cannot be compiled here.
+        `lowering_platforms`: the one platform to lower for ("cpu", "cuda", "rocm", "tpu"), by default that of the
+        meshes.  A program that is lowered for another platform cannot be compiled here.
         """
         given = (lowering_platforms,) if isinstance(lowering_platforms, str) else tuple(lowering_platforms or ())
         if lowering_platforms is not None and len(given) != 1:

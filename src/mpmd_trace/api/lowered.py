@@ -34,7 +34,7 @@ from mpmd_trace.jax_compat.lowering import platform_of
 
 @dataclasses.dataclass(frozen=True, eq=False, repr=False)
 class Lowered(PartitionedProgram):
-    """A traced program and its partitioned form; the counterpart of `jax.stages.Lowered`."""
+    """A traced and partitioned program; the counterpart of `jax.stages.Lowered`."""
 
     #: XLA's options for each mesh.
     compiler_options: CompilerOptions = dataclasses.field(default_factory=dict)

@@ -413,7 +413,7 @@ def _restored(
 def run_module(
     module: Any, topology: Mapping[str, Mesh] | Sequence[tuple[str, Mesh]], args: Sequence[Any]
 ) -> list[jax.Array]:
-    """Compile and run an exported module, whoever made it.
+    """Compile and run an exported module, also one of another compiler.
 
     Args:
         module: the module, as IR of this package or of jaxlib, or its MLIR text: for instance what `jaxlib`'s C++
@@ -422,7 +422,7 @@ def run_module(
         args: one array per argument of `@main`.
 
     Raises:
-        MpmdError: as `load`, and for a topology or arguments that do not fit.
+        MpmdError: in the cases of `load`, and if the topology or the arguments do not fit.
         TypeError: for a `module` that is none.
     """
     if not isinstance(module, Module):

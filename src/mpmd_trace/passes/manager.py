@@ -142,7 +142,7 @@ def check_bodies(one: Pass, before: Mapping[Region, str], diagnostics: Diagnosti
 def run_passes(module: Module, pipeline: str | Sequence[str | Pass], hooks: Sequence[Hook] = ()) -> Module:
     """Run a pipeline on the module in place and return it; `hooks` are called after each pass.
 
-    What its passes warn of is an `MpmdWarning`.  Raises `MpmdError` with all problems.
+    Warnings of passes are shown as `MpmdWarning`.  Raises `MpmdError` with all problems.
     """
     _run(module, pipeline, hooks)
     return module
