@@ -29,7 +29,7 @@ from mpmd_trace.schedules import (
     to_html,
     to_svg,
 )
-from mpmd_trace.schedules._picture import Text
+from mpmd_trace.schedules._picture import AREA, Text
 
 
 def test_grid() -> None:
@@ -63,6 +63,7 @@ def test_svg(name: str, meshes: int, microbatches: int) -> None:
     titles = [e for e in root.iter() if e.tag.endswith("title")]
     assert len(titles) == len(schedule)
     assert ("two colors: one program of both" in svg) == (name == "dualpipe-v")
+    assert sum(e.get("fill") == AREA for e in root.iter()) == schedule.meshes, "activations held"
     width = float(root.get("width") or 0)
     texts = [e for e in root.iter() if e.tag.endswith("text")]
     assert len(texts) >= len(schedule) and all(0 <= float(t.get("x") or -1) < width for t in texts)
