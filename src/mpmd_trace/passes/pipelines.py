@@ -168,15 +168,20 @@ def contents(module: Module, asked: Collection[str]) -> frozenset[str]:
         if topology is not None and any(mesh.size > 1 for mesh in topology.meshes.values()):
             names.add("several devices")
         has_meshes = topology is not None or function.sym_name in called
-        own = {op.name for op in _top_level(function)}
+        shapes = {(op.name, *op.props, *op.attrs) for op in _top_level(function)}
+        regions = {region for op in _top_level(function) for region in op.regions}  # many fragments have the same body
+        own = {shape[0] for shape in shapes}
         if topology is not None and CallOp.op_name in own:
             called.update(op.callee for op in _top_level(function) if isinstance(op, CallOp))
-        inside = frozenset().union(*map(_names_in, _regions(function)))
+        inside = frozenset().union(*map(_names_in, regions))
         names |= own | inside
         if not inside.isdisjoint(_NAMED) or not (has_meshes or own.isdisjoint(_NAMED)):
             names.add("nested names")
-    if "shardings" in asked and any(map(_mentions_shardings, module.functions)):
-        names.add("shardings")
+        signature = {name for attrs in (*function.arg_attrs, *function.res_attrs) for name in attrs.entries}
+        if "shardings" in asked and "shardings" not in names:
+            shapes.add(("", *signature))
+            if any(map(_mentions_sharding, shapes)) or any(map(_shardings_in, regions)):
+                names.add("shardings")
     if "host memory" in asked and any(map(_uses_host_memory, module.functions)):
         names.add("host memory")
     return frozenset(names)
@@ -190,22 +195,11 @@ def _top_level(function: FuncOp) -> Iterator[Op]:
         yield from block
 
 
-def _regions(function: FuncOp) -> set[Region]:
-    """Return the regions of the ops of a function: many fragments have the same body."""
-    return {region for op in _top_level(function) for region in op.regions}
-
-
 def _names_in(region: Region) -> frozenset[str]:
     def find() -> frozenset[str]:
         return frozenset(op.name for op in region.walk())
 
     return remembered(region, "names of ops", find) if region.frozen else find()
-
-
-def _mentions_shardings(function: FuncOp) -> bool:
-    signature = {name for attrs in (*function.arg_attrs, *function.res_attrs) for name in attrs.entries}
-    own = any(map(_mentions_sharding, {(op.name, *op.props, *op.attrs) for op in _top_level(function)}))
-    return own or _mentions_sharding(("", *signature)) or any(map(_shardings_in, _regions(function)))
 
 
 def _mentions_sharding(names: Sequence[str]) -> bool:

@@ -133,10 +133,13 @@ class _Copier:
     def _copies(self, call: CallOp, attrs: dict[str, Attribute]) -> tuple[list[Op], list[Value]]:
         values = call.operands
         copies: list[Op] = []
+        own = attrs if _INHERENT[FragmentOp].isdisjoint(attrs) else None
         for op, operands in self.steps[:-1]:
             copy = op.clone(operands=[values[number] for number in operands])
             values += copy.results
-            if attrs:
+            if own is not None and copy.__class__ is FragmentOp:
+                copy.attrs.update(own)
+            elif attrs:
                 _annotate(copy, attrs)
             copies.append(copy)
         return copies, [values[number] for number in self.steps[-1][1]]

@@ -121,6 +121,8 @@ def check_mergeable(producer: FragmentOp, consumer: FragmentOp, counts: tuple[in
             consumer,
             "their stages differ; give the computations the same stage in the assignment, or keep them apart",
         )
+    if CONTROL_START not in producer.attrs and CONTROL_START not in consumer.attrs:
+        return
     for i, fragment in enumerate((producer, consumer)):
         start = fragment.attrs.get(CONTROL_START)
         if start is None:
@@ -167,6 +169,8 @@ def _wire(producer: FragmentOp, consumer: FragmentOp) -> tuple[list[Value], tupl
 
 def _control_operands(fragment: FragmentOp, other: FragmentOp) -> list[Value]:
     values = fragment.operands[len(fragment.body.block.args) :]
+    if not values:
+        return values
     return [value for value in values if value.defining_op is not other]
 
 
