@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import dataclasses
+import itertools
 import math
 import random
 
@@ -10,9 +12,11 @@ from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from mpmd_trace.schedules import Costs, Placement, check, get_schedule, overlapped, search, simulate, solve_exact
+from mpmd_trace.schedules._actions import Action
 from mpmd_trace.schedules._dispatch import _changed, _Run, _settings, actions_of, dispatch
 from mpmd_trace.schedules._lower_bounds import Chain, memory_floor
 from mpmd_trace.schedules._schedule import make
+from mpmd_trace.schedules._search import Candidate, _bound
 from unequal_costs import unequal_costs
 
 TIMES = st.integers(1, 4)
@@ -33,6 +37,37 @@ def test_no_optimum_is_below_the_bound(times, latency, limits, fraction, measure
     optimum = solve_exact(2, 3, costs, limits, weight_fraction=fraction, measure=measure)
     frame = get_schedule("zb-h1", 2, 3, guard=False)
     assert memory_floor(frame, costs, limits, fraction, measure) <= optimum.value + 1e-6
+
+
+@settings(max_examples=5, deadline=None)
+@given(times=st.tuples(TIMES, TIMES, TIMES), latency=st.sampled_from([0.0, 1.5]))
+def test_no_order_of_two_chains_is_below_the_bound(times: tuple[int, int, int], latency: float) -> None:
+    """All orders of a microbatch in each direction over four meshes, the same on both halves."""
+    costs = Costs(*map(float, times), latency=latency)
+    base = get_schedule("dualpipe", 4, 8)
+    frame = dataclasses.replace(base, microbatches=2, only=(range(1),) * 4 + (range(1, 2),) * 4)
+    best = math.inf
+    ways = [[n in chosen for n in range(6)] for chosen in itertools.combinations(range(6), 3)]
+    for outer, inner in itertools.product(ways, repeat=2):
+        rows = []
+        for mesh, way in enumerate((outer, inner, inner, outer)):
+            one, other = sorted(base.placement.stages_on[mesh], reverse=mesh >= 2)
+            left = {stage: iter("FIW") for stage in (one, other)}
+            taken = [one if is_first else other for is_first in way]
+            rows.append(tuple(Action(stage, next(left[stage]), stage // 4) for stage in taken))
+        schedule = dataclasses.replace(frame, orders=tuple(rows))
+        if not check(schedule):
+            result = simulate(schedule, costs)
+            best = min(best, result.makespan)
+    candidate = Candidate(schedule, result, True)
+    bound = _bound(candidate, costs, "makespan", None, 1.0)
+    assert max(result.busy) < bound <= best
+
+
+def test_two_chains_start_late_in_the_middle() -> None:
+    result = search(meshes=8, microbatches=20, names=["dualpipe"], exact=False)
+    assert result.lower_bound == 20 * 3 + 3
+    assert result.gap < 0.05
 
 
 @pytest.mark.parametrize(("limit", "least"), [(2, 0.2), (3, 0.05), (8, 0.0)])
