@@ -21,7 +21,7 @@ import sys
 import time
 import warnings
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import jax
@@ -80,13 +80,16 @@ class Shape:
 
 @dataclass(frozen=True)
 class Part:
-    """What a stage costs for a microbatch (ms), holds for each (bytes of a device), and holds besides."""
+    """What a stage costs for a microbatch (ms), holds for each (bytes of a device), and holds besides; and what its
+    programs take while they run, one layer after the other.
+    """
 
     forward: float
     input_grad: float
     weight_grad: float
     activation: float
     static: float
+    scratch: float
 
     @property
     def time(self) -> float:
@@ -95,7 +98,8 @@ class Part:
     def plus(self, other: Part, times: float) -> Part:
         """Return the stage with so many more of another one in it."""
         pairs = zip(vars(self).values(), vars(other).values(), strict=True)
-        return Part(*(a + times * b for a, b in pairs))
+        whole = Part(*(a + times * b for a, b in pairs))
+        return replace(whole, scratch=max(self.scratch, other.scratch))
 
 
 def _norm(x: jax.Array) -> jax.Array:
@@ -220,9 +224,9 @@ def parts(shape: Shape) -> tuple[Part, Part, Part]:
     plan = study(Estimated(lowered), actions, flops_per_second=chip.flops * chip.efficiency)
     costs = plan.stages
     first_one, middle, last_one = (
-        Part(f, i, w, a, max(s))
-        for f, i, w, a, s in zip(
-            costs.forward, costs.input_grad, costs.weight_grad, plan.activations, plan.static, strict=True
+        Part(f, i, w, a, max(whole - part for whole, part in zip(s, c, strict=True)), max(c))
+        for f, i, w, a, s, c in zip(
+            costs.forward, costs.input_grad, costs.weight_grad, plan.activations, plan.static, plan.scratch, strict=True
         )
     )
     return first_one, middle, last_one
@@ -266,7 +270,7 @@ def run(
     # The ends have fewer layers: as published, or by what embedding and loss cost.
     fewer = [1.0 if fewer_at_the_ends else float(round(one.time / middle.time - 1)) for one in (first, last)]
     each = (shape.layers + sum(fewer)) / stages
-    inner = Part(0, 0, 0, 0, 0).plus(middle, each)
+    inner = Part(0, 0, 0, 0, 0, 0).plus(middle, each)
     ends = [one.plus(middle, max(0.0, each - less - 1)) for one, less in zip((first, last), fewer, strict=True)]
     all_parts = [ends[0], *[inner] * (stages - 2), ends[1]]
     hop = 1e3 * 2 * shape.rows * shape.length * shape.width / (shape.data * shape.tensor) / shape.chip.link
@@ -283,7 +287,8 @@ def run(
     memory = 0.0
     for stages_here, peak in zip(made.placement.stages_on, result.peak_activations, strict=True):
         held = max(all_parts[s].activation for s in stages_here) * len(stages_here)
-        memory = max(memory, held * peak + sum(all_parts[s].static for s in stages_here))
+        besides = sum(all_parts[s].static for s in stages_here) + max(all_parts[s].scratch for s in stages_here)
+        memory = max(memory, held * peak + besides)
     return result.span if schedule.startswith("zb") else result.makespan, memory
 
 

@@ -249,8 +249,8 @@ def _bound(
     A mesh cannot finish before its first input arrives and all its work is done, and see `memory_floor`. Of the work,
     blocks may hide collectives: as much as there is computation on the way that they do not belong to.
 
-    Stages that run some of the microbatches, as those of two chains, start no earlier than the forwards of one microbatch
-    before them have run.
+    Stages that run some of the microbatches, as those of two chains, start no earlier than the forwards of one
+    microbatch before them have run.
 
     After its last input-gradient a mesh may still have weight-gradients to run, so the way back to
     mesh 0 counts only as far as those do not cover it.
