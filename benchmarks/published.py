@@ -283,12 +283,11 @@ def run(
     if limit is not None:
         options |= {"costs": costs, "memory_limit": limit}
     made = get_schedule(schedule, meshes, microbatches, guard=False, **options)
-    result = simulate(made, costs, weight_fraction=WEIGHT_FRACTION, activation=1.0)
+    result = simulate(made, costs, weight_fraction=WEIGHT_FRACTION, activation=tuple(p.activation for p in all_parts))
     memory = 0.0
     for stages_here, peak in zip(made.placement.stages_on, result.peak_activations, strict=True):
-        held = max(all_parts[s].activation for s in stages_here) * len(stages_here)
         besides = sum(all_parts[s].static for s in stages_here) + max(all_parts[s].scratch for s in stages_here)
-        memory = max(memory, held * peak + besides)
+        memory = max(memory, peak + besides)
     return result.span if schedule.startswith("zb") else result.makespan, memory
 
 
