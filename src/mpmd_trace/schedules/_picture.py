@@ -6,9 +6,9 @@ import math
 import textwrap
 from collections.abc import Sequence
 from dataclasses import dataclass
+from html import escape
 from pathlib import Path
 from typing import Any
-from xml.sax.saxutils import escape
 
 from mpmd_trace.schedules._actions import COLORS, KIND_NAMES, KINDS, Action, Step
 from mpmd_trace.schedules._errors import ScheduleError
@@ -103,7 +103,7 @@ def to_svg(picture: Picture) -> str:
             out.append(
                 f'<text x="{_n(shape.x)}" y="{_n(shape.y)}" font-size="{_n(shape.size)}" '
                 f'fill="{shape.fill}"{anchor}{weight} pointer-events="none">'
-                f"{escape(shape.text)}</text>"
+                f"{escape(shape.text, quote=False)}</text>"
             )
         else:
             points = " ".join(f"{_n(x)},{_n(y)}" for x, y in shape.points)
@@ -116,7 +116,7 @@ def to_svg(picture: Picture) -> str:
 
 
 def _rect(shape: Rect) -> str:
-    title = f"<title>{escape(shape.title)}</title>" if shape.title else ""
+    title = f"<title>{escape(shape.title, quote=False)}</title>" if shape.title else ""
     place = f'x="{_n(shape.x)}" width="{_n(shape.width)}"'
     boxes = [f'<rect {place} y="{_n(y)}" height="{_n(height)}" fill="{fill}"' for y, height, fill in shape.parts]
     if shape.second:
@@ -417,7 +417,7 @@ def to_html(picture: Picture, title: str, *, overview: Picture | None = None) ->
     return (
         '<!doctype html>\n<html lang="en">\n<head><meta charset="utf-8">'
         '<meta name="viewport" content="width=device-width">'
-        f"<title>{escape(title)}</title><style>{_STYLE}</style></head>\n<body>\n"
+        f"<title>{escape(title, quote=False)}</title><style>{_STYLE}</style></head>\n<body>\n"
         f'{small}<div class="wide">\n{to_svg(picture)}</div>\n</body>\n</html>\n'
     )
 
