@@ -10,11 +10,14 @@ from hypothesis import strategies as st
 
 from mpmd_trace.ir.diagnostics import Diagnostics
 from mpmd_trace.ir.ops import FragmentOp, FuncOp, Module
+from mpmd_trace.ir.text import parse
 from mpmd_trace.passes import settled
 from mpmd_trace.passes.base import FunctionPass
+from mpmd_trace.passes.manager import after, run_passes
 from util import run
 
-PASSES = (
+#: Those that look whether a function is settled if they do not know.
+LOOKING = (
     "mpmd-convert-sdy-constants",
     "stablehlo-target-independent-optimization",
     "mpmd-simplify-program",
@@ -24,6 +27,17 @@ PASSES = (
     "mpmd-copy-scalars",
     "mpmd-copy-constants",
     "mpmd-fragment-dce",
+    "mpmd-shardy-propagation",
+)
+PASSES = (
+    *LOOKING,
+    "mpmd-propagate-with-chlo",
+    "mpmd-merge-inferred-fragments",
+    "mpmd-merge-inferred-apart",
+    "mpmd-uniquify-function-inputs-outputs",
+    "mpmd-share-programs",
+    "mpmd-reuse-programs{least=1}",
+    "mpmd-hoist-invariants{launch=0 least=1}",
 )
 #: Bodies of one or two arguments: their ops and what they return.
 BODIES = [
@@ -53,8 +67,11 @@ def programs(draw: st.DrawFn) -> str:
         args = ", ".join(f"{name}: !t" for name in ("%x", "%y")[: len(operands)])
         names = ", ".join(["!t"] * len(returned))
         types = ", ".join([f"!{mesh}"] * len(returned))
+        origin = draw(st.sampled_from(['["f"]', '["f"]', "[]"]))
+        counter = draw(st.sampled_from(["", "{call_counter = 0 : ui32} ", "{call_counter = 1 : ui32} "]))
         lines.append(
-            f'%{i}:{len(returned)} = mpmd.fragment<mesh="{mesh}", origin=["f"]> ({", ".join(operands)}) ({args}) {{\n'
+            f'%{i}:{len(returned)} = mpmd.fragment<mesh="{mesh}", origin={origin}> ({", ".join(operands)}) '
+            f"{counter}({args}) {{\n"
             f"{ops}\nmpmd.return {', '.join(returned)} : {names}\n"
             f"}} : ({', '.join([f'!{mesh}'] * len(operands))}) -> ({types})"
         )
@@ -99,14 +116,50 @@ class ReadTheSame(FunctionPass):
         return True
 
 
-def test_what_a_pass_changes_is_looked_at_again() -> None:
-    fragment = (
-        'mpmd.fragment<mesh="a", origin=["f"]> (%p) (%x: !t) {\n'
-        "%v = stablehlo.negate %x : !t\nmpmd.return %v : !t\n} : (!a) -> !a"
-    )
-    program = (
-        "func.func public @main(%p: !a, %q: !a) -> (!a, !a) attributes {topology = #topology} {\n"
-        f"%0 = {fragment}\n%1 = {fragment.replace('(%p)', '(%q)')}\nreturn %0, %1 : !a, !a\n}}"
-    )
-    module = run(program, ["mpmd-cse", ReadTheSame(), "mpmd-cse"], PRELUDE)
+class ReadTheSameSilently(ReadTheSame):
+    """Says that it knows of settled functions, but not that this one is not settled any more."""
+
+    keeps_settled = True
+
+
+FRAGMENT = (
+    'mpmd.fragment<mesh="a", origin=["f"]> (%p) (%x: !t) {\n'
+    "%v = stablehlo.negate %x : !t\nmpmd.return %v : !t\n} : (!a) -> !a"
+)
+SETTLED = (
+    "func.func public @main(%p: !a, %q: !a) -> (!a, !a) attributes {topology = #topology} {\n"
+    f"%0 = {FRAGMENT}\n%1 = {FRAGMENT.replace('(%p)', '(%q)')}\nreturn %0, %1 : !a, !a\n}}"
+)
+
+
+@pytest.mark.parametrize("changing", [ReadTheSame(), ReadTheSameSilently()])
+def test_what_a_pass_changes_is_looked_at_again(changing: ReadTheSame) -> None:
+    module = run(SETTLED, ["mpmd-cse", changing, "mpmd-cse"], PRELUDE)
     assert len([op for op in module.main.body if isinstance(op, FragmentOp)]) == 1
+
+
+def test_hooks_may_change_a_settled_function() -> None:
+    module = parse(PRELUDE + SETTLED)
+    run_passes(module, "mpmd-cse,mpmd-fragment-dce,mpmd-cse", [after("mpmd-fragment-dce", ReadTheSame())])
+    assert len([op for op in module.main.body if isinstance(op, FragmentOp)]) == 1
+
+
+@pytest.fixture
+def looks(monkeypatch: pytest.MonkeyPatch) -> list[FuncOp]:
+    """Return the functions that were looked at."""
+    seen: list[FuncOp] = []
+    look = settled._look
+    monkeypatch.setattr(settled, "_look", lambda function: seen.append(function) or look(function))
+    return seen
+
+
+@pytest.mark.parametrize("name", [name.partition("{")[0] for name in PASSES])
+def test_a_settled_function_is_looked_at_once(name: str, looks: list[FuncOp]) -> None:
+    run(SETTLED.replace("negate", "sine", 1), f"mpmd-cse,{name},mpmd-cse", PRELUDE)
+    assert len(looks) == 1
+
+
+@pytest.mark.parametrize("name", LOOKING)
+def test_who_looks_tells_the_next(name: str, looks: list[FuncOp]) -> None:
+    run(SETTLED, f"{name},mpmd-cse", PRELUDE)
+    assert len(looks) == 1

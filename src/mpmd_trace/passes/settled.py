@@ -3,7 +3,7 @@
 After the schedule a program of many microbatches has thousands of fragments and a few bodies.  Several passes in a row
 look for something to simplify and find it in bodies alone.  Instead of looking at each op again, they ask for what the
 pass before learned: the manager hands it from pass to pass, and drops it where a pass does not say that it
-`keeps_settled`, or where hooks may change the program.
+`keeps_settled`, does not `keep` it, or where hooks may change the program.
 """
 
 from __future__ import annotations
@@ -63,7 +63,9 @@ class Settled(ByBody):
 
 
 class _State(threading.local):
+    #: What the pass before knew, and what the next one is to know.
     views: dict[FuncOp, Settled] | None = None
+    kept: dict[FuncOp, Settled] | None = None
 
 
 _state = _State()
@@ -71,12 +73,16 @@ _state = _State()
 
 @contextmanager
 def shared(views: dict[FuncOp, Settled] | None) -> Iterator[None]:
-    """A pass that takes what others knew from here, and puts here what it knows."""
-    before, _state.views = _state.views, views
+    """Let a pass take what is known from here; afterwards, only what it kept is here."""
+    before = _state.views, _state.kept
+    _state.views, _state.kept = views, None if views is None else {}
     try:
         yield
     finally:
-        _state.views = before
+        if views is not None and _state.kept is not None:
+            views.clear()
+            views.update(_state.kept)
+        _state.views, _state.kept = before
 
 
 def take(function: FuncOp) -> Settled | None:
@@ -92,8 +98,8 @@ def known(function: FuncOp) -> Settled | None:
 
 def keep(function: FuncOp, view: Settled | None) -> None:
     """Say that what `take` or `known` returned is true for the next pass as well."""
-    if _state.views is not None and view is not None and view.is_settled:
-        _state.views[function] = view
+    if _state.kept is not None and view is not None and view.is_settled:
+        _state.kept[function] = view
 
 
 def _look(function: FuncOp) -> Settled | None:
