@@ -114,7 +114,7 @@ class Config:
         names: Any = self.name_to_mesh_assignment
         if self.assigns_names:
             names = list(self.layers_per_stage) or "'auto'"
-        schedule = getattr(self.pipeline_schedule, "name", self.pipeline_schedule)
+        schedule = self._schedule
         options = "".join(f", {name}={value!r}" for name, value in self.options.changed().items())
         return f"Config({{{meshes}}}, {names}, pipeline_schedule={schedule!r}{options})"
 
@@ -162,10 +162,19 @@ class Config:
         turns = [meshes[::-1] if self.stages_in_a_v and n % 2 else meshes for n in range(rounds)]
         return tuple(itertools.chain.from_iterable(turns))
 
+    @property
+    def _schedule(self) -> Any:
+        """The schedule, those of the library by name."""
+        given = self.pipeline_schedule
+        if isinstance(given, Mapping):
+            return {group: getattr(one, "name", one) for group, one in given.items()}
+        return getattr(given, "name", given)
+
     def _repr_html_(self) -> str:
         options = [[name, one_line(value)] for name, value in self.options.changed().items()]
-        schedule = getattr(self.pipeline_schedule, "name", self.pipeline_schedule)
-        return as_html(f"Config: schedule {schedule}", [self.table, Table("options", ["option", "value"], options, 2)])
+        return as_html(
+            f"Config: schedule {self._schedule}", [self.table, Table("options", ["option", "value"], options, 2)]
+        )
 
     @property
     def name_to_mesh_assignment(self) -> dict[str, str]:

@@ -182,11 +182,56 @@ def test_schedules_of_groups(schedule: Any, numbers: tuple[int, int]) -> None:
     assert "auto" not in lowered.schedule.name
 
 
+ACROSS = ("v0", "m0"), ("v1", "m1")
+
+
+@pytest.mark.parametrize(
+    ("schedules", "chosen"), [(("1F1B", "auto"), ("1F1B", "1F1B")), (("auto", "GPipe"), ("GPipe", "GPipe"))]
+)
+@pytest.mark.filterwarnings("error:.*cannot be followed")
+def test_auto_leaves_the_schedules_of_other_groups(schedules: tuple[str, str], chosen: tuple[str, str]) -> None:
+    """By costs it is another one, which the program cannot follow together with the schedule of the other group."""
+    lowered = lower_tower(dict(zip(ACROSS, schedules, strict=True)), 4, 4)
+    assert lowered.schedule.name == "v0, m0: {}; v1, m1: {}".format(*chosen)
+
+
+def test_limits_of_groups() -> None:
+    limited = mt.scheduling.AutoSchedule(memory_limit={"m0": 1})
+    with pytest.raises(mt.MpmdError, match=r"keeps the activations of inf, inf, 1, inf microbatches per mesh"):
+        lower_tower({ACROSS[0]: limited, ACROSS[1]: "GPipe"}, 4, 4)
+    with pytest.raises(mt.MpmdError, match="memory_limit names 'm0'; the meshes are v1, m1"):
+        lower_tower({ACROSS[0]: "GPipe", ACROSS[1]: limited}, 4, 4)
+
+
+@pytest.mark.parametrize(
+    ("schedule", "text"),
+    [
+        (
+            mt.schedules.get_schedule("1f1b", 2, 8),
+            "the schedule is for 2 meshes and 8 microbatches, but the program has",
+        ),
+        ("interleaved-1f1b", "schedule 'interleaved-1f1b' puts 2 stages on mesh 'm0', but the program has 1 there"),
+    ],
+)
+def test_errors_name_the_group(schedule: Any, text: str) -> None:
+    with pytest.raises(mt.MpmdError, match=f"on m0, m1: {text}"):
+        lower_tower({TOWER: "GPipe", MODEL: schedule}, 4, 4)
+
+
+def test_configurations_list_the_schedules_of_groups_by_name() -> None:
+    mesh = Mesh(np.array(jax.devices()[:1]), ("x",))
+    schedule = {TOWER: mt.schedules.get_schedule("1f1b", 2, 4), MODEL: "auto"}
+    config = mt.make_config(dict.fromkeys((*TOWER, *MODEL), mesh), {}, pipeline_schedule=schedule)
+    assert "pipeline_schedule={('v0', 'v1'): '1f1b', ('m0', 'm1'): 'auto'}" in repr(config)
+    assert "orders" not in config._repr_html_()
+
+
 @pytest.mark.parametrize(
     ("schedule", "text"),
     [
         ({TOWER: "GPipe", "m0": "1F1B"}, "mesh 'm1' has no schedule"),
         ({TOWER: "GPipe", ("m0", "m1", "v0"): "1F1B"}, "mesh 'v0' has 2 schedules"),
+        ({"v0": "GPipe", ("v0",): "1F1B", "v1": "GPipe", MODEL: "1F1B"}, "mesh 'v0' has 2 schedules"),
         ({TOWER: "GPipe", MODEL: "1F1B", "x": "auto"}, "there is no mesh 'x' for stages; there are: v0, v1, m0, m1"),
         ({TOWER: "1F2B", MODEL: "auto"}, "unknown schedule '1F2B'; did you mean 1f1b"),
         ({TOWER: 3, MODEL: "auto"}, "a group of meshes has a schedule, the name of one, or 'auto', not 3"),

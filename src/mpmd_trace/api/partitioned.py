@@ -252,30 +252,37 @@ class PartitionedProgram(ConfiguredProgram):
     def settled(self) -> ScheduleChoice:
         """Return the schedule that "auto" stands for, or "forward".  Raises `MpmdError`.
 
-        Costs do not tell whether several loops over microbatches can follow the best one, so it is tried.
+        Costs do not tell whether several loops over microbatches, or groups of meshes with schedules of their own, can
+        follow the best one, so it is tried.
         """
         importing = functools.cache(self.imported)
         best = settle(self.schedule, importing, self.config.options, overlaps=self._overlaps)
-        auto = self.schedule.auto
-        if not may_have_several_loops(importing("no")) or auto is None:
+        groups = bool(self.schedule.parts)
+        if self.schedule.auto is None or not (groups or may_have_several_loops(importing("no"))):
             return best
         with contextlib.suppress(MpmdError):
             if self._is_followed(self.config, best):
                 return best
         topology = importing("no").main.topology
-        limit = None if topology is None else auto.limit_of(schedulable_meshes(topology))
+        limit = None if topology is None else self.schedule.limit_of(schedulable_meshes(topology))
         peaks: dict[str, float] = {}
 
         def suits(config: Config, schedule: ScheduleChoice) -> bool:
-            module = self._ordered(config, schedule)
+            module = None
+            with contextlib.suppress(MpmdError):
+                module = self._ordered(config, schedule)
             if module is None or limit is None:
                 return module is not None
             held = held_microbatches(module)
             peaks[schedule.name] = max(held)
             return not meshes_over(held, limit)
 
-        tried = followed_schedules(self.config, importing, suits, [], overlaps=self._overlaps)
-        choice = next((choice for _, choice in tried), None)
+        choice: ScheduleChoice | None
+        if groups:
+            choice = next((one for one in self.schedule.simpler() if suits(self.config, one)), None)
+        else:
+            tried = followed_schedules(self.config, importing, suits, [], overlaps=self._overlaps)
+            choice = next((choice for _, choice in tried), None)
         if choice is None and limit is not None and peaks:
             raise MpmdError(over_limit("that the program can follow", limit, peaks))
         return choice or best

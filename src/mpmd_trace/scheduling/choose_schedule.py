@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import inspect
+import math
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
@@ -15,7 +16,7 @@ from mpmd_trace.passes.mesh_order import is_cpu_mesh, schedulable_meshes
 from mpmd_trace.passes.microbatches.action_order import ActionOrder, MeshOrders, for_inference
 from mpmd_trace.passes.optimize.schedules import SCHEDULES, Comparator, Order, find_schedule
 from mpmd_trace.passes.placement.find_stages import comes_back, stage_edges
-from mpmd_trace.schedules import Schedule, find_entry, get_schedule, meshes_over
+from mpmd_trace.schedules import MemoryLimit, Schedule, find_entry, get_schedule, meshes_over
 from mpmd_trace.schedules import ScheduleError as LibraryError
 from mpmd_trace.scheduling.auto import AutoSchedule, best_schedule, forward_schedule, program_costs
 from mpmd_trace.scheduling.stage_costs import StageCosts, stage_ranks
@@ -47,6 +48,26 @@ class ScheduleChoice:
     auto: AutoSchedule | None = None
     #: The schedule of each group of meshes, where each has one.
     parts: tuple[tuple[tuple[str, ...], ScheduleChoice], ...] = ()
+
+    def limit_of(self, meshes: Sequence[str]) -> MemoryLimit | None:
+        """Return the limit of "auto" for these meshes, of each group for its own."""
+        if not self.parts:
+            return None if self.auto is None else self.auto.limit_of(meshes)
+        limits: dict[str, float] = {}
+        for group, one in self.parts:
+            own = [mesh for mesh in meshes if mesh in group]
+            limit = one.limit_of(own)
+            if limit is not None:
+                limits |= (
+                    dict.fromkeys(own, limit) if isinstance(limit, int | float) else dict(zip(own, limit, strict=True))
+                )
+        return tuple(limits.get(mesh, math.inf) for mesh in meshes) if limits else None
+
+    def simpler(self) -> Iterator[ScheduleChoice]:
+        """Yield it with schedules that more programs can follow for the groups that have "auto"."""
+        for name in ("1F1B", "GPipe"):
+            plain = ScheduleChoice(name, SCHEDULES[name])
+            yield _together([(own, one if one.auto is None else plain) for own, one in self.parts])
 
 
 def choose_schedule(config: Config, engine: str = "python") -> ScheduleChoice:
@@ -149,12 +170,12 @@ def _choice(config: Config, engine: str) -> ScheduleChoice:
 
 def _of_groups(wanted: Mapping[Any, Any], config: Config, engine: str) -> ScheduleChoice:
     """Return the schedules of groups of meshes.  Raises `MpmdError` unless each mesh is in one of them."""
-    groups = {(key,) if isinstance(key, str) else key: one for key, one in wanted.items()}
-    if not all(isinstance(group, tuple) and group for group in groups):
+    groups = [((key,) if isinstance(key, str) else key, one) for key, one in wanted.items()]
+    if not all(isinstance(group, tuple) and group for group, _ in groups):
         example = 'pipeline_schedule={"vision": "GPipe", ("m0", "m1"): "1F1B"}'
         raise MpmdError([problem(f"a schedule is for a mesh or a tuple of meshes, as in {example}", config.where)])
     meshes = [mesh for mesh in config.topology if not is_cpu_mesh(mesh)]
-    named = [mesh for group in groups for mesh in group]
+    named = [mesh for group, _ in groups for mesh in group]
     texts = [
         *(
             f"there is no mesh {mesh!r} for stages; there are: {', '.join(meshes)}"
@@ -164,13 +185,13 @@ def _of_groups(wanted: Mapping[Any, Any], config: Config, engine: str) -> Schedu
         *(f"mesh {mesh!r} has {named.count(mesh)} schedules; give it one" for mesh in meshes if named.count(mesh) > 1),
         *(f"mesh {mesh!r} has no schedule; put it into a group" for mesh in meshes if mesh not in named),
     ]
-    for one in groups.values():
+    for _, one in groups:
         if not isinstance(one, str | Schedule | AutoSchedule):
             texts.append(f"a group of meshes has a schedule, the name of one, or 'auto', not {one!r}")
     if texts:
         raise MpmdError([problem(f"pipeline_schedule: {text}", config.where) for text in texts])
     return _together(
-        [(group, _choice(dataclasses.replace(config, pipeline_schedule=one), engine)) for group, one in groups.items()]
+        [(group, _choice(dataclasses.replace(config, pipeline_schedule=one), engine)) for group, one in groups]
     )
 
 

@@ -187,8 +187,14 @@ class MeshOrders(Order):
         return order is not None and order.before(a, b)
 
     def constraints(self, units: Sequence[Unit]) -> Constraints | None:
-        order = self._of(units[0])
-        return Constraints() if order is None else order.constraints(units)
+        mesh = units[0].mesh
+        for meshes, order in self.orders:
+            if mesh in meshes:
+                try:
+                    return order.constraints(units)
+                except ScheduleError as error:
+                    raise type(error)(f"on {', '.join(meshes)}: {error}") from None
+        return Constraints()
 
 
 def for_inference(name: str) -> str:

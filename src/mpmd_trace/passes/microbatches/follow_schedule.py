@@ -140,7 +140,7 @@ class FollowSchedule(PipelineScheduler):
             meshes = schedulable_meshes(function.topology)
             idle = [f"'{name}'" for name in meshes if name not in {unit.mesh for unit in units.values()}]
             text = str(error)
-            if isinstance(error, StagesError) and idle:
+            if isinstance(error, StagesError) and idle and not isinstance(self.schedule, MeshOrders):
                 text = (
                     f"the schedule '{self.schedule}' has stages on all {len(meshes)} meshes, but nothing of a "
                     f"microbatch is on {', '.join(idle)}; assign names to them, or leave them out of the topology"
