@@ -39,6 +39,26 @@ def test_no_optimum_is_below_the_bound(times, latency, limits, fraction, measure
     assert memory_floor(frame, costs, limits, fraction, measure) <= optimum.value + 1e-6
 
 
+@settings(max_examples=20, deadline=None)
+@given(data=st.data())
+def test_no_optimum_of_three_meshes_is_below_the_bound(data: st.DataObject) -> None:
+    """The mesh in the middle waits for its last input gradient, and one before it ends later."""
+    each = st.tuples(TIMES, TIMES, TIMES)
+    costs = Costs(data.draw(each), data.draw(each), data.draw(each), latency=data.draw(st.sampled_from([0.0, 0.5])))
+    limits = data.draw(st.tuples(*[st.sampled_from([1.0, 1.5, 2.0, 2.5, 3.0])] * 3))
+    fraction, measure = data.draw(st.sampled_from([0.0, 0.5, 1.0])), data.draw(st.sampled_from(["span", "makespan"]))
+    optimum = solve_exact(3, 3, costs, limits, weight_fraction=fraction, measure=measure)
+    frame = get_schedule("zb-h1", 3, 3, guard=False)
+    assert memory_floor(frame, costs, limits, fraction, measure) <= optimum.value + 1e-6
+
+
+def test_weight_gradients_wait_for_the_end_or_fill_the_time_before_the_last_input_gradient() -> None:
+    costs = Costs((4.0, 2.0, 3.0), (2.0, 4.0, 2.0), (3.0, 2.0, 3.0), latency=0.5)
+    optimum = solve_exact(3, 3, costs, [3, 2.5, 2.5], weight_fraction=1.0)
+    frame = get_schedule("zb-h1", 3, 3, guard=False)
+    assert memory_floor(frame, costs, [3, 2.5, 2.5], 1.0, "span") == pytest.approx(optimum.value) == 36.0
+
+
 @settings(max_examples=5, deadline=None)
 @given(times=st.tuples(TIMES, TIMES, TIMES), latency=st.sampled_from([0.0, 1.5]))
 def test_no_order_of_two_chains_is_below_the_bound(times: tuple[int, int, int], latency: float) -> None:

@@ -61,7 +61,7 @@ class Chain:
         # Until the first backward of a mesh the ones before it have none either, but all of its forwards.
         rooms = (max(1, math.floor(limit + _TINY)) for limit in self.limits)
         self.most = list(itertools.accumulate(rooms, min))
-        self._needed = [self._idle_at_the_end(s) + self._until_all_end(s) for s in stages]
+        self._needed = [self._until_all_end(s) for s in stages]
 
     def _idle_at_the_end(self, s: int) -> float:
         """Return how long a mesh waits between its last forward and that microbatch's input gradient, at least.
@@ -75,15 +75,24 @@ class Chain:
         return max(0.0, self.paths[s] - self.forward[s] - others)
 
     def _until_all_end(self, s: int) -> float:
-        """Return how long a step takes if mesh s is never idle: its work, and the way back from its last backward.
+        """Return how long a step takes if mesh s is idle only at its end: its work, and the way back from there.
 
-        Of its weight gradients only as many can wait for that as memory holds.
+        When its last forward starts, memory holds `flying` microbatches before their backward, and others whose weight
+        gradients wait. Until the input gradient of the last one, there are only the `flying` - 1 backwards before that.
+        A weight gradient that runs meanwhile, and saves idle time, cannot wait for the end, and saves nothing there.
+        If all forwards may come before the first backward, `forwards_first` counts the idle time between them.
         """
-        waiting = self.count
-        if self.fraction > 0.0:
-            waiting = min(waiting, max(0, math.floor((self.limits[s] - 1.0) / self.fraction + _TINY)) + 1)
-        time = self.heads[s] + self.work[s] - waiting * self.weight_grad[s]
-        longest = self.work[s] + (0.0 if self.span else self.heads[s])
+        turn = self.paths[s] - self.forward[s] if self.count > self.most[s] else 0.0
+        saved = -math.inf
+        for flying in range(1, self.most[s] + 1):
+            waiting = self.count
+            if self.fraction > 0.0:
+                kept = math.floor((self.limits[s] - flying) / self.fraction + _TINY)
+                waiting = min(waiting, flying + max(0, kept))
+            idle = max(0.0, turn - (flying - 1) * self.input_grad[s])
+            saved = max(saved, waiting * self.weight_grad[s] - idle)
+        time = self.heads[s] + self.work[s] - saved
+        longest = self.work[s] + self._idle_at_the_end(s) + (0.0 if self.span else self.heads[s])
         for r in reversed(range(s)):
             time += self.up[r] + self.input_grad[r]
             longest = max(longest, time + self.weight_grad[r] - (self.heads[r] if self.span else 0.0))
