@@ -388,11 +388,16 @@ def waiting_meshes(module: Module) -> int:
 
 def without_microbatches(module: Module, schedule: str) -> str | None:
     """Return what to say of a training step over several meshes, after the import phase, without two microbatches."""
-    named = [op for op in module.main.body if isinstance(op, FragmentOp) and op.is_user]
+    named, counted = [], set[int]()
+    for op in module.main.body:
+        if isinstance(op, FragmentOp) and op.is_user:
+            named.append(op)
+            counted.update(() if op.call_counter is None else (op.call_counter,))
+            if len(counted) > 1:
+                return None
     meshes = len({op.mesh for op in named})
     trains = any(origin.transpose_count for op in named for origin in op.origin)
-    counted = {op.call_counter for op in named} - {None}
-    if not trains or meshes < 2 or len(counted) > 1:
+    if not trains or meshes < 2:
         return None
     waiting = (
         f"one mesh works at a time while the others wait, {(meshes - 1) / meshes:.0%} of a step each if all have as "

@@ -134,27 +134,27 @@ class _Planner:
         last: dict[Value, int] = {}
         for at, group in enumerate(groups):
             for draft in group:
-                last.update(dict.fromkeys(draft.inputs, at))
+                for value in draft.inputs:
+                    last[value] = at
         kept = set(returned)
         args = dict(zip(main.args, donated, strict=True))
         instructions: list[Instruction] = []
         for at, group in enumerate(groups):
             values = group[0].inputs if len(group) == 1 else [v for d in group for v in d.inputs]
-            inputs = tuple(map(self.number.__getitem__, values))
+            inputs = tuple([self.number[v] for v in values])
+            different = dict.fromkeys(values)
+            dead = [v for v in different if last[v] == at and v not in kept]
             op = group[0].op
             if isinstance(op, FragmentCallOp):
-                times = Counter(values)
-                donated_here = tuple(
-                    i
-                    for i in self._signature(op.callee)[1]
-                    if last[v := values[i]] == at and v not in kept and args.get(v, True) and times[v] == 1
-                )
+                given = {v for v in dead if args.get(v, True)}
+                if len(different) < len(values):
+                    given.difference_update([v for v, times in Counter(values).items() if times > 1])
+                donated_here = tuple([i for i in self._signature(op.callee)[1] if values[i] in given])
                 instructions.append(self._run(op, inputs, donated_here))
             else:
                 instructions.append(self._transfer([cast(TransferOp, d.op) for d in group], inputs))
-            dead = [v for v in dict.fromkeys(values) if last[v] == at and v not in kept]
             dead += [r for d in group for r in d.op.results if r not in last and r not in kept]
-            free = sorted(map(self.number.__getitem__, dead))
+            free = sorted([self.number[v] for v in dead])
             if free:
                 instructions.append(Free(tuple(free)))
         results = tuple(self._laid_out(returned, wanted, instructions))

@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Callable, Collection, Iterator, Sequence
 
 from mpmd_trace.ir.bodies import remembered
-from mpmd_trace.ir.core import Op, Region
+from mpmd_trace.ir.core import Region
 from mpmd_trace.ir.ops import CallOp, FuncOp, Module
 from mpmd_trace.ir.types import MeshTensorType
 from mpmd_trace.passes.base import Pass
@@ -168,11 +168,12 @@ def contents(module: Module, asked: Collection[str]) -> frozenset[str]:
         if topology is not None and any(mesh.size > 1 for mesh in topology.meshes.values()):
             names.add("several devices")
         has_meshes = topology is not None or function.sym_name in called
-        shapes = {(op.name, *op.props, *op.attrs) for op in _top_level(function)}
-        regions = {region for op in _top_level(function) for region in op.regions}  # many fragments have the same body
+        ops = [op for block in function.regions[0].blocks for op in block]
+        shapes = {(op.name, *op.props, *op.attrs) for op in ops}
+        regions = {region for op in ops for region in op.regions}  # many fragments have the same body
         own = {shape[0] for shape in shapes}
         if topology is not None and CallOp.op_name in own:
-            called.update(op.callee for op in _top_level(function) if isinstance(op, CallOp))
+            called.update(op.callee for op in ops if isinstance(op, CallOp))
         inside = frozenset().union(*map(_names_in, regions))
         names |= own | inside
         if not inside.isdisjoint(_NAMED) or not (has_meshes or own.isdisjoint(_NAMED)):
@@ -188,11 +189,6 @@ def contents(module: Module, asked: Collection[str]) -> frozenset[str]:
 
 
 _NAMED = frozenset({"mpmd.named_computation", "mpmd.named_tensor", "mpmd.broadcast", "mpmd.reduce"})
-
-
-def _top_level(function: FuncOp) -> Iterator[Op]:
-    for block in function.regions[0].blocks:
-        yield from block
 
 
 def _names_in(region: Region) -> frozenset[str]:
@@ -215,7 +211,8 @@ def _shardings_in(region: Region) -> bool:
 
 
 def _uses_host_memory(function: FuncOp) -> bool:
-    types = {value.type for op in _top_level(function) for value in op.results} | set(function.type.inputs)
+    ops = [op for block in function.regions[0].blocks for op in block]
+    types = {value.type for op in ops for value in op.results} | set(function.type.inputs)
     return any(isinstance(type, MeshTensorType) and (type.on_host or is_cpu_mesh(type.mesh)) for type in types)
 
 

@@ -57,7 +57,19 @@ def _by_loop(units: Mapping[FragmentOp, Unit], repeats: bool) -> Iterator[list[l
         key = loop, unit.mesh, origin, unit.transpose, unit.drops_transferred, unit.counter
         time = times[key] = times.get(key, -1) + 1
         last[loop] = max(last.get(loop, 0), time)
-        known = RepeatedUnit(**dataclasses.asdict(unit), loop=loop, time=time, stages=tuple(stages[unit.mesh]))
+        known = RepeatedUnit(  # `dataclasses.asdict` copies deeply, which takes as long as all the rest of the pass
+            unit.index,
+            unit.mesh,
+            unit.mesh_index,
+            unit.num_meshes,
+            unit.transpose,
+            unit.counter,
+            unit.stage,
+            unit.drops_transferred,
+            loop,
+            time,
+            stages=tuple(stages[unit.mesh]),
+        )
         by_loop.setdefault((unit.mesh, loop), []).append(known)
     if repeats and any(last.values()):
         yield [[dataclasses.replace(u, times=last[loop] + 1) for u in group] for (_, loop), group in by_loop.items()]
