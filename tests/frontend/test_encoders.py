@@ -182,6 +182,34 @@ def test_schedules_of_groups(schedule: Any, numbers: tuple[int, int]) -> None:
     assert "auto" not in lowered.schedule.name
 
 
+def test_a_group_may_turn_back() -> None:
+    """The turns of both flows have two stages each, on the second mesh of the group."""
+    names = {"a0": "v0", "a1": "v1", "a2": "v1", "a3": "v0", "b0": "m0", "b1": "m1", "b2": "m1", "b3": "m0"}
+    keys = jax.random.split(jax.random.key(0), len(names) + 2)
+    params = {n: jax.random.normal(k, (WIDTH, WIDTH)) / 2 for n, k in zip(names, keys[2:], strict=True)}
+    image, x = (jax.random.normal(k, (ROWS, WIDTH)) for k in keys[:2])
+
+    def chain(letter: str, params: Any, x: jax.Array) -> jax.Array:
+        for i in range(4):
+            x = encode(f"{letter}{i}")(params, x)
+        return x
+
+    def of_rows(params: Any, encoded: Any, x: jax.Array) -> jax.Array:
+        return jnp.mean(chain("b", params, x + encoded["image"]) ** 2)
+
+    def image_of(params: Any, x: jax.Array) -> jax.Array:
+        return chain("a", params, x)
+
+    run = mt.gradients.encoded_value_and_grad(of_rows, {"image": (image_of, 4)}, microbatches=4)
+    mesh = Mesh(np.array(jax.devices()[:1]), ("x",))
+    config = mt.make_config(
+        dict.fromkeys(names.values(), mesh), names, pipeline_schedule={TOWER: "zb-v", MODEL: "zb-v"}
+    )
+    lowered = mt.jit(run, config).lower(params, {"image": image}, x)
+    assert of_mesh(lowered, "m1").startswith("b1; b2; b1; b2; b2(1)")
+    assert of_mesh(lowered, "v1").count("a1; a2") >= 4
+
+
 ACROSS = ("v0", "m0"), ("v1", "m1")
 
 

@@ -36,7 +36,7 @@ class FindStages(Pass):
     With `number`, for schedules that go by stages: where no name has one, computations of one depth on one mesh become
     a stage, numbered along the flow, their backwards with them.  A name that comes at several depths, as that of a
     discriminator of data and of what is generated from noise, has the deepest of them.  For "v", where the flow turns
-    on the last mesh and comes back, the computations there are two stages, the first half of them and the second.
+    on a mesh and comes back, the computations there are two stages, the first half of them and the second.
 
     Stages that the user numbered against the flow are errors.
 
@@ -292,9 +292,22 @@ def _number_stages(module: Module, depths: dict[FragmentOp, int], *, turns: bool
 
 
 def _with_turn(stages: list[list[FragmentOp]]) -> list[list[FragmentOp]]:
-    """Return the stages of a flow a, b, c, b, a as those of a, b, c, c, b, a."""
+    """Return the stages of a flow a, b, c, b, a as those of a, b, c, c, b, a.
+
+    The flow may be a part of the program's, as that of a model behind encoders, if no mesh of it is in another part.
+    """
     meshes = [ops[0].mesh for ops in stages]
-    if len(stages) % 2 == 0 or meshes != meshes[::-1] or len(turn := stages[len(stages) // 2]) < 2:
-        return stages
-    half = (len(turn) + 1) // 2
-    return [*stages[: len(stages) // 2], turn[:half], turn[half:], *stages[len(stages) // 2 + 1 :]]
+    result: list[list[FragmentOp]] = []
+    for i, turn in enumerate(stages):
+        arm = 0
+        while arm < min(i, len(stages) - 1 - i) and meshes[i - arm - 1] == meshes[i + arm + 1]:
+            arm += 1
+        others = {*meshes[: i - arm], *meshes[i + arm + 1 :]}
+        names = list(dict.fromkeys(op.origin[0].name for op in turn))  # of which some come again, in another loop
+        if len(names) > 1 and (arm or len(stages) == 1) and others.isdisjoint(meshes[i - arm : i + arm + 1]):
+            early = names[: (len(names) + 1) // 2]
+            result.append([op for op in turn if op.origin[0].name in early])
+            result.append([op for op in turn if op.origin[0].name not in early])
+        else:
+            result.append(turn)
+    return result
