@@ -13,6 +13,7 @@ from mpmd_trace.ir.ops import FragmentOp, FuncOp, Module
 from mpmd_trace.ir.text import parse
 from mpmd_trace.passes import settled
 from mpmd_trace.passes.base import FunctionPass
+from mpmd_trace.passes.common.walks import function_fragments
 from mpmd_trace.passes.manager import after, run_passes
 from util import run
 
@@ -163,3 +164,85 @@ def test_a_settled_function_is_looked_at_once(name: str, looks: list[FuncOp]) ->
 def test_who_looks_tells_the_next(name: str, looks: list[FuncOp]) -> None:
     run(SETTLED, f"{name},mpmd-cse", PRELUDE)
     assert len(looks) == 1
+
+
+TRANSFERS = (
+    "func.func public @main(%p: !a) -> !b attributes {topology = #topology} {\n"
+    "%0 = mpmd.transfer %p : (!a) -> !b\nreturn %0 : !b\n}"
+)
+WITHOUT_OPERANDS = (
+    "func.func public @main() -> (!a, !a) attributes {topology = #topology} {\n"
+    + "".join(
+        f'%{i} = mpmd.fragment<mesh="a", origin=["f"]> () () {{\n%v = stablehlo.constant dense<{i}.0> : !t\n'
+        "mpmd.return %v : !t\n} : () -> !a\n"
+        for i in range(2)
+    )
+    + "return %0, %1 : !a, !a\n}"
+)
+
+
+@pytest.mark.parametrize(
+    ("program", "is_settled"),
+    [
+        pytest.param(SETTLED, True, id="fragments"),
+        pytest.param(TRANSFERS, True, id="transfers"),
+        pytest.param(WITHOUT_OPERANDS, False, id="two without operands"),
+        pytest.param(SETTLED.replace("return %0, %1", "return %0, %0"), False, id="unused result"),
+        pytest.param(SETTLED.replace("(%q) (", "(%p) ("), False, id="fragments that read the same"),
+        pytest.param(SETTLED.replace("mpmd.return %v", "mpmd.return %x", 1), False, id="forwarded argument"),
+        pytest.param(
+            SETTLED.replace("(%p) (%x: !t)", "(%p, %p) (%x: !t, %y: !t)")
+            .replace("negate %x", "add %x, %y", 1)
+            .replace("(!a) -> !a", "(!a, !a) -> !a", 1),
+            False,
+            id="operand given twice",
+        ),
+        pytest.param(
+            TRANSFERS.replace("%p: !a", "%p: !a, %x: !t")
+            .replace("return %0 : !b", "%1 = mpmd.broadcast %x : !t\nreturn %0, %1 : !b, !t")
+            .replace("-> !b attr", "-> (!b, !t) attr"),
+            False,
+            id="another op",
+        ),
+        pytest.param(TRANSFERS.replace("!b", "!a"), False, id="transfer to the same type"),
+        pytest.param(
+            TRANSFERS.replace("return %0 : !b", "%1 = mpmd.transfer %0 : (!b) -> !a\nreturn %1 : !a").replace(
+                "-> !b attr", "-> !a attr"
+            ),
+            False,
+            id="transfer of a transfer",
+        ),
+        pytest.param(
+            TRANSFERS.replace("return %0 : !b", "%1 = mpmd.transfer %p : (!a) -> !b\nreturn %0, %1 : !b, !b").replace(
+                "-> !b attr", "-> (!b, !b) attr"
+            ),
+            False,
+            id="two transfers of a value",
+        ),
+        pytest.param(TRANSFERS.replace("return", "cf.br ^next\n^next:\nreturn"), False, id="two blocks"),
+        pytest.param(
+            SETTLED.replace("mpmd.return %v : !t\n} : (!a) -> !a", "mpmd.return\n} : (!a) -> ()", 1)
+            .replace("%0 = ", "", 1)
+            .replace("return %0, %1 : !a, !a", "return %1 : !a")
+            .replace("-> (!a, !a) attr", "-> !a attr"),
+            False,
+            id="fragment without results",
+        ),
+    ],
+)
+def test_what_is_settled(program: str, is_settled: bool) -> None:
+    assert (settled.take(parse(PRELUDE + program).main) is not None) == is_settled
+
+
+def test_control_operands_are_not_settled() -> None:
+    function = parse(PRELUDE + SETTLED).main
+    first, _ = function_fragments(function)
+    first.append_operands([function.args[1]])
+    assert settled.take(function) is None
+
+
+def test_bodies_that_may_change_are_not_settled() -> None:
+    function = parse(PRELUDE + SETTLED).main
+    first, _ = function_fragments(function)
+    first.regions[0] = first.body.clone()
+    assert settled.take(function) is None
