@@ -277,7 +277,7 @@ def _recomputing(forwards: list[Forward], held: Liveness, devices: int) -> Itera
         if wanted in seen:
             continue
         seen.add(wanted)
-        change, cost = Change(), 0.0
+        changes, cost = list[Change](), 0.0
         dropped: dict[Forward, tuple[tuple[int, ...], Recomputed]] = {}
         for one, results in zip(forwards, wanted, strict=True):
             listed = tuple(sorted(results))
@@ -286,9 +286,9 @@ def _recomputing(forwards: list[Forward], held: Liveness, devices: int) -> Itera
                 continue
             dropped[one] = listed, made
             cost += made.work / devices
-            change += _change_of_recomputing(one, listed, made, held)
+            changes.append(_change_of_recomputing(one, listed, made, held))
         if dropped:
-            yield Option(how, cost, change, dropped)
+            yield Option(how, cost, Change.of(changes), dropped)
 
 
 def _change_of_recomputing(one: Forward, results: tuple[int, ...], made: Recomputed, held: Liveness) -> Change:
@@ -312,7 +312,8 @@ def _offloading(
     what is left of the copy when that fragment is done.
     """
     offloaded: dict[Forward, tuple[int, ...]] = {}
-    copied, change = 0.0, option.change
+    copied, changes = 0.0, [option.change]
+    back: set[tuple[Value, int]] = set()
     for one in forwards:
         gone, made = option.dropped.get(one, ((), None))
         sizes = {i: held.size(one.fragment.results[i]) for i in sorted(one.left) if i not in gone}
@@ -335,10 +336,12 @@ def _offloading(
             unread += [(value, at) for at in times]
             begin = held.time[early[one]] - 1 if one in early else min(times)
             held_again.append((sizes[i], begin, max(times)))
-        change += Change(tuple(unread), tuple((one.fragment.results[i], start + 1) for i in moved), tuple(held_again))
+        read = tuple((one.fragment.results[i], start + 1) for i in moved)
+        changes.append(Change(tuple(unread), read, tuple(held_again)))
         if made is not None:  # what was read where it is made again is read from the host now
-            back = {(one.fragment.results[i], again) for i in moved}
-            change = Change(change.unread, tuple(pair for pair in change.read if pair not in back), change.made)
+            back.update((one.fragment.results[i], again) for i in moved)
+    change = Change.of(changes)
+    change = dataclasses.replace(change, read=tuple(pair for pair in change.read if pair not in back))
     how: How = "offload" if option.how == "keep" else "recompute cheap, offload"
     if not early:
         how = "offload, fetch late" if option.how == "keep" else "recompute cheap, offload, fetch late"

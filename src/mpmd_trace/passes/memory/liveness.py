@@ -5,13 +5,14 @@ from __future__ import annotations
 import dataclasses
 import itertools
 from collections import Counter, defaultdict
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from typing import Self
 
-from mpmd_trace.ir.attributes import MeshAttr
+from mpmd_trace.ir.attributes import MeshAttr, TensorShardingAttr
 from mpmd_trace.ir.core import BlockArg, Op, Value
 from mpmd_trace.ir.ops import FragmentOp, FuncOp, TransferOp
 from mpmd_trace.ir.shardings import byte_size
-from mpmd_trace.ir.types import MeshTensorType
+from mpmd_trace.ir.types import MeshTensorType, Type
 from mpmd_trace.passes.sharding.edges import ValueShardings
 
 
@@ -27,8 +28,12 @@ class Change:
     read: tuple[tuple[Value, int], ...] = ()
     made: tuple[tuple[float, int, int], ...] = ()
 
-    def __add__(self, other: Change) -> Change:
-        return Change(self.unread + other.unread, self.read + other.read, self.made + other.made)
+    @classmethod
+    def of(cls, changes: Iterable[Change]) -> Self:
+        """Return all the changes together."""
+        parts = [(one.unread, one.read, one.made) for one in changes]
+        unread, read, made = (tuple(itertools.chain.from_iterable(each)) for each in zip(*parts, strict=True))
+        return cls(unread, read, made)
 
 
 class Places:
@@ -81,6 +86,7 @@ class Liveness:
         self.shardings = places.shardings
         self.time, self.end = places.time, places.end
         self.ops = places.ops_of(self.sharing)
+        self._bytes: dict[tuple[Type, TensorShardingAttr | None], float] = {}
         self.sizes: dict[Value, float] = {}
         self.start: dict[Value, int] = {}
         self.reads: dict[Value, list[int]] = {}
@@ -98,6 +104,8 @@ class Liveness:
         for value, root in self.root.items():
             self.reads[root] += [self.time[use.owner] for use in value.uses]
         self._reuse()
+        #: When each value ends.
+        self.ends = {value: max(reads) - (value in self.reused) for value, reads in self.reads.items()}
 
     def _shares(self, op: TransferOp) -> bool:
         """Return whether a transfer between meshes that share their devices moves nothing."""
@@ -112,10 +120,15 @@ class Liveness:
 
     def size(self, value: Value) -> float:
         """Return the bytes of a value on a device of the mesh; 0 for those elsewhere."""
-        type = value.type
+        key = value.type, self.shardings.of(value)
+        size = self._bytes.get(key)
+        if size is None:
+            size = self._bytes[key] = self._bytes_of(*key)
+        return size
+
+    def _bytes_of(self, type: Type, sharding: TensorShardingAttr | None) -> float:
         if not isinstance(type, MeshTensorType) or type.mesh not in self.sharing or type.on_host:
             return 0.0
-        sharding = self.shardings.of(value)
         try:
             return byte_size(type if sharding is None else type.with_sharding(sharding), self.meshes)
         except ValueError:
@@ -167,7 +180,7 @@ class Liveness:
         steps: defaultdict[int, float] = defaultdict(float)
         for value, size in self.sizes.items():
             if value not in touched:
-                self._hold(steps, size, self.start[value], max(self.reads[value]) - (value in self.reused))
+                self._hold(steps, size, self.start[value], self.ends[value])
         unread = {pair for change in changes for pair in change.unread}
         more: dict[Value, list[int]] = {}
         for change in changes:

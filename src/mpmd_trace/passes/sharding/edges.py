@@ -52,7 +52,7 @@ class ValueShardings:
             return None if loop is None else per_value(loop.attr(SHARDING), value.index)
         op = cast(OpResult, value).op
         if isinstance(op, FragmentOp):
-            return per_value(op.out_shardings, value.index)
+            return per_value(op.props.get("out_shardings"), value.index)
         return per_value(op.attr(SHARDING), value.index)
 
 
