@@ -182,32 +182,39 @@ def test_schedules_of_groups(schedule: Any, numbers: tuple[int, int]) -> None:
     assert "auto" not in lowered.schedule.name
 
 
-def test_a_group_may_turn_back() -> None:
-    """The turns of both flows have two stages each, on the second mesh of the group."""
-    names = {"a0": "v0", "a1": "v1", "a2": "v1", "a3": "v0", "b0": "m0", "b1": "m1", "b2": "m1", "b3": "m0"}
-    keys = jax.random.split(jax.random.key(0), len(names) + 2)
-    params = {n: jax.random.normal(k, (WIDTH, WIDTH)) / 2 for n, k in zip(names, keys[2:], strict=True)}
-    image, x = (jax.random.normal(k, (ROWS, WIDTH)) for k in keys[:2])
+def lower_chains(names: dict[str, str], schedule: Any) -> mt.stages.Lowered:
+    """The step with an encoder of the layers a0, a1, ... before a model of b0, b1, ..."""
+    params = {name: jnp.eye(WIDTH) for name in names}
+    x = jnp.ones((ROWS, WIDTH))
 
     def chain(letter: str, params: Any, x: jax.Array) -> jax.Array:
-        for i in range(4):
-            x = encode(f"{letter}{i}")(params, x)
+        for name in sorted(names):
+            x = encode(name)(params, x) if name.startswith(letter) else x
         return x
 
     def of_rows(params: Any, encoded: Any, x: jax.Array) -> jax.Array:
         return jnp.mean(chain("b", params, x + encoded["image"]) ** 2)
 
-    def image_of(params: Any, x: jax.Array) -> jax.Array:
-        return chain("a", params, x)
-
-    run = mt.gradients.encoded_value_and_grad(of_rows, {"image": (image_of, 4)}, microbatches=4)
+    encoders = {"image": (lambda params, x: chain("a", params, x), 4)}
+    run = mt.gradients.encoded_value_and_grad(of_rows, encoders, microbatches=4)
     mesh = Mesh(np.array(jax.devices()[:1]), ("x",))
-    config = mt.make_config(
-        dict.fromkeys(names.values(), mesh), names, pipeline_schedule={TOWER: "zb-v", MODEL: "zb-v"}
-    )
-    lowered = mt.jit(run, config).lower(params, {"image": image}, x)
+    config = mt.make_config(dict.fromkeys(names.values(), mesh), names, pipeline_schedule=schedule)
+    return mt.jit(run, config).lower(params, {"image": x}, x)
+
+
+def test_a_group_may_turn_back() -> None:
+    """The turns of both flows have two stages each, on the second mesh of the group."""
+    names = {"a0": "v0", "a1": "v1", "a2": "v1", "a3": "v0", "b0": "m0", "b1": "m1", "b2": "m1", "b3": "m0"}
+    lowered = lower_chains(names, {TOWER: "zb-v", MODEL: "zb-v"})
     assert of_mesh(lowered, "m1").startswith("b1; b2; b1; b2; b2(1)")
     assert of_mesh(lowered, "v1").count("a1; a2") >= 4
+
+
+def test_stages_of_a_group_are_numbered_by_themselves() -> None:
+    """Those of the model are 1, 2, 3 and 4 of the program, but 0 to 3 of its schedule."""
+    names = {"a0": "v0", "b0": "m0", "b1": "m1", "b2": "m0", "b3": "m1"}
+    lowered = lower_chains(names, {"v0": "GPipe", MODEL: "interleaved-1f1b"})
+    assert of_mesh(lowered, "m0").startswith("b0; b0; b2; b2; b0; b2(1); b0; b2(1)")
 
 
 ACROSS = ("v0", "m0"), ("v1", "m1")
