@@ -75,7 +75,7 @@ def _check(main: FuncOp, topology: TopologyAttr, callees: Mapping[str, FuncOp]) 
         raise MpmdError(problems.found)
 
 
-@dataclasses.dataclass
+@dataclasses.dataclass(slots=True)
 class _Draft:
     """An instruction before slots are numbered: its op, and roots of its operands."""
 

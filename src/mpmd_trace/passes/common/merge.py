@@ -31,7 +31,7 @@ _UNSCOPED = Rewriter()
 
 def data_operands(fragment: FragmentOp) -> list[Value]:
     """Return the operands that have a block argument; those behind them only express an order."""
-    return fragment.operands[: len(fragment.body.block.args)]
+    return [use.value for use in fragment.operand_uses[: len(fragment.body.block.args)]]
 
 
 def merge_fragments(producer: FragmentOp, consumer: FragmentOp, rewriter: Rewriter | None = None) -> FragmentOp:
@@ -168,10 +168,8 @@ def _wire(producer: FragmentOp, consumer: FragmentOp) -> tuple[list[Value], tupl
 
 
 def _control_operands(fragment: FragmentOp, other: FragmentOp) -> list[Value]:
-    values = fragment.operands[len(fragment.body.block.args) :]
-    if not values:
-        return values
-    return [value for value in values if value.defining_op is not other]
+    uses = fragment.operand_uses[len(fragment.body.block.args) :]
+    return [use.value for use in uses if use.value.defining_op is not other]
 
 
 def merged_body(bodies: Sequence[Region], sources: Sequence[tuple[int, ...]], returned: tuple[int, ...]) -> Region:

@@ -114,11 +114,12 @@ def _may_be_one(first: FragmentOp, second: FragmentOp) -> bool:
         return False
     given = set(first.operands)
     needed = [value for value in second.operands if value not in given]
-    if not any(value.defining_op is first for value in needed):
+    makers = [value.defining_op for value in needed]
+    if first not in makers:
         return False
     if any(_on_host(value) for value in (*first.results, *needed)):
         return False
-    awaited = {_maker(value) for value in needed if isinstance(value.defining_op, TransferOp)}
+    awaited = {_maker(value) for value, op in zip(needed, makers, strict=True) if isinstance(op, TransferOp)}
     return not awaited or awaited <= _awaited_by(first)
 
 
