@@ -244,6 +244,9 @@ mpmd_nnx.place(compiled, model)  # in place
 make = lambda: mpmd_nnx.name_layers(Model(nnx.Rngs(1)), "layers", name=["layer0", "layer1"])
 fresh = mpmd_nnx.create(make, compiled)
 
+# == nnx.program
+program = mpmd_nnx.program(gradients, (model, x), mt.make_config(meshes, names), steps=3, loss=lambda result: result[0])
+
 # == nnx.named_computation
 first_layer = mpmd_nnx.named_computation(lambda model, x: model.layers[0](x), name="layer0")
 

@@ -387,6 +387,70 @@ def test_metrics_on_several_meshes_are_a_warning_that_says_what_to_do() -> None:
     run(model, metrics, X)  # said once
 
 
+def with_metrics() -> tuple[Any, Pair, nnx.Optimizer, nnx.MultiMetric]:
+    """A step of tied objects that changes all of them and an array, and the objects."""
+
+    def step(model: Pair, average: jax.Array, optimizer: nnx.Optimizer, metrics: nnx.MultiMetric, x: jax.Array) -> Any:
+        value, grads = mnnx.value_and_grad(lambda model, x: jnp.mean(model(x) ** 2), microbatches=2)(model, x)
+        optimizer.update(model, grads)
+        metrics.update(loss=value)
+        return 0.9 * average + 0.1 * model.layers[0].weight[...], value
+
+    model = named_pair()
+    optimizer = nnx.Optimizer(model, optax.adam(0.1), wrt=nnx.Param)
+    return step, model, optimizer, nnx.MultiMetric(loss=nnx.metrics.Average("loss"))
+
+
+@pytest.mark.parametrize("has_advance", [True, False])
+def test_a_program_of_objects_runs_as_the_step_does(has_advance: bool) -> None:
+    step, model, optimizer, metrics = with_metrics()
+    average = jnp.zeros(4)
+    before = jax.tree.map(np.asarray, nnx.state((model, optimizer, metrics)))
+    program = mnnx.program(
+        step,
+        (model, average, optimizer, metrics, X),
+        pair_config(),
+        steps=3,
+        advance=(lambda i, args, result: (args[0], result[0], *args[2:4], X + i)) if has_advance else None,
+        loss=lambda result: result[1],
+    )
+    expected, batch = [], X
+    args = program.args
+    compiled = program.jitted().lower(*args).compile()
+    losses = []
+    for i in range(3):
+        result = compiled(*args)
+        losses.append(program.loss(result))
+        args = program.advance(i, args, result)
+    jax.tree.map(np.testing.assert_array_equal, before, nnx.state((model, optimizer, metrics)))  # nothing is changed
+    for i in range(3):
+        now, value = step(model, average, optimizer, metrics, batch)
+        expected.append(value)
+        average, batch = (now, X + i) if has_advance else (average, batch)
+    np.testing.assert_allclose(losses, expected, rtol=1e-5)
+    wanted = [*jax.tree.leaves(nnx.state((model, optimizer, metrics))), average]
+    got = [*jax.tree.leaves([args[0], args[2], args[3]]), args[1]]
+    assert len(got) == len(wanted)
+    for a, b in zip(got, wanted, strict=True):
+        np.testing.assert_allclose(a, b, rtol=1e-5)
+
+
+def test_a_program_without_objects_is_an_error() -> None:
+    with pytest.raises(mt.MpmdError, match="no argument is an NNX object"):
+        mnnx.program(lambda x: x, (X,), pair_config())
+
+
+@pytest.mark.filterwarnings("ignore:step is called within another transformation")
+@pytest.mark.parametrize("outer", [nnx.jit, lambda fn: mnnx.jit(fn, pair_config())], ids=["nnx.jit", "mnnx.jit"])
+def test_a_step_with_metrics_is_a_part_of_another(outer: Any) -> None:
+    step, model, optimizer, metrics = with_metrics()
+    inner = mnnx.jit(step, pair_config())
+    outer(lambda *args: inner(*args))(model, jnp.zeros(4), optimizer, metrics, X)
+    plain, expected, state, wanted = with_metrics()
+    plain(expected, jnp.zeros(4), state, wanted, X)
+    np.testing.assert_allclose(metrics.compute()["loss"], wanted.compute()["loss"], rtol=1e-6)
+
+
 def test_stacked_layers_are_cut_and_stay_one_variable() -> None:
     class Stacked(nnx.Module):
         def __init__(self) -> None:

@@ -53,7 +53,8 @@ def kept(
         more = f" and {len(lost) - 4} more" if len(lost) > 4 else ""
         raise mistake(
             f"{name_of(fn)} changes variables of objects in its arguments, which {what} would lose, as jax.jit does: "
-            f"{', '.join(lost[:4])}{more}. Use {instead}, which keeps such changes, or return what they become."
+            f"{', '.join(lost[:4])}{more}. Use {instead}, which keeps such changes (for a Program, "
+            "mpmd_trace.nnx.program), or return what they become."
         )
     return result
 

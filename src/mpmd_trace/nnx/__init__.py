@@ -16,3 +16,4 @@ from mpmd_trace.nnx._layers import name_scans as name_scans
 from mpmd_trace.nnx._layers import named_computation as named_computation
 from mpmd_trace.nnx._placing import create as create
 from mpmd_trace.nnx._placing import place as place
+from mpmd_trace.nnx._program import program as program

@@ -58,7 +58,11 @@ class Objects(Adapter):
 def _warn_of_metrics(changed: Any) -> None:
     """Warn of metrics on several meshes: what `compute` does with their numbers is a program for one."""
     for metric, numbers in _numbers_of_metrics(changed):
-        places = {frozenset(x.sharding.device_set) for x in numbers if isinstance(x, jax.Array)}
+        places = {
+            frozenset(x.sharding.device_set)
+            for x in numbers
+            if isinstance(x, jax.Array) and not isinstance(x, jax.core.Tracer)
+        }
         if len(places) > 1:
             warn(
                 f"the numbers of a metric ({type(metric).__name__}) are on several meshes, and metric.compute() "
