@@ -91,6 +91,14 @@ LINEAR = {
     "a balance that is switched off": lambda w, x, _: jnp.mean(x @ w) + 0.0 * jnp.sum(expert_shares(w, x)),
     "a guard": lambda w, x, _: jnp.where(jnp.isfinite(jnp.mean(x @ w)), jnp.mean(x @ w), 0.0),
     "a branch": lambda w, x, _: lax.cond(w[0, 0] > 0, lambda: jnp.mean(x @ w), lambda: jnp.mean(x**2 @ w)),
+    "sorted within rows": lambda w, x, _: jnp.mean((jnp.sort(x @ w, -1) - jnp.roll(x, 1, -1)) ** 2),
+    "rows in another order": lambda w, x, _: jnp.mean(
+        (jnp.roll(x, 1, 0) @ w) ** 2 * jnp.roll(x, 1, 0) + jnp.flip(jnp.flip(x, 0), 0) * x + jnp.roll(x, -1, 0)
+    ),
+    "sorted together": lambda w, x, _: jnp.mean(jnp.prod(jnp.stack(lax.sort((x @ w, x), dimension=0)), 0)),
+    "chosen and rejected": lambda w, x, _: jnp.mean(
+        jnp.square(jnp.roll(h := jnp.concatenate([x, x @ w]), len(x), 0) - h)
+    ),
     "of the same rows": lambda w, x, _: jnp.mean(jnp.diagonal(x @ w @ x.T)),
 }
 NONLINEAR = {
@@ -110,6 +118,13 @@ NONLINEAR = {
         lambda w, x, _: jnp.mean(jnp.max(jnp.sum((x[:, None] @ w - x[None] @ w) ** 2, -1), 1)),
         "contrastive_value_and_grad",
     ),
+    "rolled rows": (lambda w, x, _: jnp.mean(jnp.tanh(x @ w - jnp.roll(x, 1, 0))), "contrastive_value_and_grad"),
+    "products with rolled rows": (
+        lambda w, x, _: jnp.mean(jnp.einsum("bi,bi->b", x @ w, jnp.roll(x, 1, 0))),
+        "contrastive_value_and_grad",
+    ),
+    "sorted rows": (lambda w, x, _: jnp.mean((jnp.sort(x @ w, 0) - jnp.sort(x, 0)) ** 2), "contrastive_value_and_grad"),
+    "largest losses": (lambda w, x, y: jnp.mean(jnp.sort(cross_entropies(w, x, y))[-2:]), "contrastive_value_and_grad"),
     "one scale": (quantized(None), "nonlinear"),
     "batch norm": (lambda w, x, _: jnp.mean(jnp.tanh((x @ w - jnp.mean(x @ w, 0)) / jnp.std(x @ w, 0))), "nonlinear"),
     "root of a mean": (lambda w, x, _: jnp.sqrt(jnp.mean((x @ w) ** 2)), "nonlinear"),

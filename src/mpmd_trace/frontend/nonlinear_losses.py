@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import enum
 import functools
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from typing import Any, NamedTuple
 
 import jax.numpy as jnp
@@ -37,11 +37,22 @@ class _Kind(enum.Enum):
     SUM = enum.auto()
     #: The sum of one of each.
     ROWS_AND_SUM = enum.auto()
+    #: Successive ones of such entries.
+    PART = enum.auto()
     #: Its entries along two axes depend on two rows.
     PAIRS = enum.auto()
     UNKNOWN = enum.auto()
     #: A nonlinear function of what depends on several rows.
     NONLINEAR = enum.auto()
+
+
+class _Order(NamedTuple):
+    """An order of rows: entry i depends on row `sign * i + shift` of those that are sorted as `base` says."""
+
+    #: What tells this sort from others; empty where rows are in the order of the batch.
+    base: tuple[int, ...] = ()
+    sign: int = 1
+    shift: int = 0
 
 
 class _Value(NamedTuple):
@@ -52,6 +63,7 @@ class _Value(NamedTuple):
     #: For one that is nonlinear: where it becomes so (`file:line`), and how.
     place: str | None = None
     how: str = ""
+    order: _Order = _Order()
 
     @property
     def axis(self) -> int | None:
@@ -124,10 +136,17 @@ def _plus(a: _Value, b: _Value) -> _Value:
     for one, other in ((a, b), (b, a)):
         if one.kind is _Kind.NONLINEAR or other.kind is _Kind.CONSTANT or one == other:
             return one
-    if _Kind.UNKNOWN in (a.kind, b.kind) or _Kind.PAIRS in (a.kind, b.kind):
+    if {_Kind.UNKNOWN, _Kind.PAIRS, _Kind.PART} & {a.kind, b.kind} or len(_orders((a, b))) > 1:
         return _UNKNOWN
     axes = {value.axes for value in (a, b) if value.axes}
-    return _Value(_Kind.ROWS_AND_SUM, axes.pop()) if len(axes) == 1 and (a.has_sum or b.has_sum) else _UNKNOWN
+    if len(axes) != 1 or not (a.has_sum or b.has_sum):
+        return _UNKNOWN
+    return _Value(_Kind.ROWS_AND_SUM, axes.pop(), order=_orders((a, b)).pop())
+
+
+def _orders(values: Iterable[_Value]) -> set[_Order]:
+    """Return the orders of the rows that entries of values depend on."""
+    return {value.order for value in values if value.axes}
 
 
 class _Walk:
@@ -163,7 +182,7 @@ class _Walk:
         if name in _IDENTITIES and len(operands) == count:
             return operands
         if body is not None:
-            return [_placed(value, eqn) for value in self.results(body, operands)]
+            return [_placed(value, eqn, operands) for value in self.results(body, operands)]
         if name == "scan":
             return self._scan(tracing.scan_layout(eqn), operands)
         if name == "cond" and operands[0].kind is _Kind.CONSTANT:
@@ -175,12 +194,14 @@ class _Walk:
         if name == "div" and operands[0].kind is _Kind.SUM and operands[1] is known:  # as by at least 1
             known = known._replace(how=_RATIO)
         if known is None and all(value.kind is not _Kind.UNKNOWN for value in operands):
-            results = _made(eqn, operands)
+            results = _made(eqn, operands, self._rows)
             return [self._checked(eqn, value, v.aval) for v, value in zip(eqn.outvars, results, strict=True)]
         return [self._checked(eqn, known or _UNKNOWN, v.aval) for v in eqn.outvars]
 
     def _checked(self, eqn: Equation, value: _Value, aval: Any) -> _Value:
         """Return what is known of a result of this type, which is UNKNOWN for one that tells nothing of values."""
+        if value.kind is _Kind.PART:
+            return value
         if any(aval.shape[axis] % self._rows for axis in value.axes):
             return _UNKNOWN
         is_number = jnp.issubdtype(aval.dtype, jnp.number)
@@ -204,8 +225,11 @@ class _Walk:
         return [*carries, *stacked]
 
 
-def _placed(value: _Value, eqn: Equation) -> _Value:
+def _placed(value: _Value, eqn: Equation, operands: Sequence[_Value]) -> _Value:
     """Return a value inside of `eqn` with its place in the user's code, which code of JAX that is traced once lacks."""
+    base = value.order.base
+    if base and all(base != operand.order.base for operand in operands):  # sorted in here, as others may be
+        value = value._replace(order=value.order._replace(base=(*base, *map(id, eqn.invars))))
     return value._replace(place=tracing.location(eqn)) if value.how and value.place is None else value
 
 
@@ -222,7 +246,7 @@ def _is_linear(eqn: Equation, operands: Sequence[_Value]) -> bool:
     return name in _LINEAR or (name in _PRODUCTS and len(varying) == 1) or (name == "div" and varying == [0])
 
 
-def _made(eqn: Equation, operands: list[_Value]) -> list[_Value]:
+def _made(eqn: Equation, operands: list[_Value], rows: int) -> list[_Value]:
     """Return what an op without jaxprs inside makes of operands that are known and not all constant."""
     count = len(eqn.outvars)
     kinds = {value.kind for value in operands}
@@ -230,14 +254,59 @@ def _made(eqn: Equation, operands: list[_Value]) -> list[_Value]:
         return [_of_pairs(eqn, operands)] * count
     if kinds <= {_Kind.CONSTANT, _Kind.SUM}:
         return [_SUM if _is_linear(eqn, operands) else _mixed(eqn, operands)] * count
+    if _Kind.PART in kinds:
+        return [_joined(eqn, operands, rows)] * count
     axes = [value.axis for value in operands]
     results = _along(eqn, axes)
     if results is None:
-        return [_across(eqn, operands, axes)] * count
-    if not any(value.has_sum for value in operands):
-        return [_Value(_Kind.ROWS, (axis,)) for axis in results]
-    linear = _is_linear(eqn, operands)
-    return [_Value(_Kind.ROWS_AND_SUM, (axis,)) if linear else _mixed(eqn, operands) for axis in results]
+        return _reordered(eqn, operands, rows) or [_across(eqn, operands, axes)] * count
+    orders = _orders(operands)
+    if len(orders) == 1 and not any(value.has_sum for value in operands):
+        return [_Value(_Kind.ROWS, (axis,), order=max(orders)) for axis in results]
+    if not _is_linear(eqn, operands):
+        return [_mixed(eqn, operands)] * count
+    if len(orders) == 1:
+        how = next((value.how for value in operands if value.how), "")
+    elif eqn.primitive.name in ("add", "add_any", "sub"):
+        how = _COMPARED
+    else:
+        return [_UNKNOWN] * count
+    return [_Value(_Kind.ROWS_AND_SUM, (axis,), how=how, order=max(orders)) for axis in results]
+
+
+def _reordered(eqn: Equation, operands: Sequence[_Value], rows: int) -> list[_Value] | None:
+    """Return what a sort, reversal or range of rows makes; None for other ops."""
+    name, params, first, axis = eqn.primitive.name, eqn.params, operands[0], operands[0].axis
+    if name == "sort":
+        is_row = [value.kind is _Kind.ROWS and value.axis == params["dimension"] for value in operands]
+        if not any(is_row[: params["num_keys"]]):
+            return None
+        order = _Order(tuple(map(id, eqn.invars)))
+        return [value._replace(order=order) if own else _UNKNOWN for value, own in zip(operands, is_row, strict=True)]
+    if name in ("slice", "gather", "dynamic_slice") and first.order.base and all(v is _CONSTANT for v in operands[1:]):
+        return [_Value(_Kind.NONLINEAR, place=tracing.location(eqn), how=_COMPARED)]
+    if first.kind is not _Kind.ROWS or axis is None or eqn.invars[0].aval.shape[axis] != rows:
+        return None
+    base, sign, shift = first.order
+    if name == "rev":
+        return [first._replace(order=_Order(base, -sign, (shift - sign) % rows))]
+    if name == "slice" and (params["strides"] or (1,) * (axis + 1))[axis] == 1:
+        order = _Order(base, sign, (shift + sign * params["start_indices"][axis]) % rows)
+        return [first._replace(kind=_Kind.PART, order=order)]
+    return None
+
+
+def _joined(eqn: Equation, operands: Sequence[_Value], rows: int) -> _Value:
+    """Return what an op makes of parts, which is known of all rows one after another, as `jnp.roll` makes it."""
+    first = operands[0]
+    if eqn.primitive.name != "concatenate" or first.axes != (eqn.params["dimension"],):
+        return _UNKNOWN
+    base, sign, at = first.order
+    for value, v in zip(operands, eqn.invars, strict=True):
+        if value != first._replace(order=_Order(base, sign, at % rows)):
+            return _UNKNOWN
+        at += sign * v.aval.shape[eqn.params["dimension"]]
+    return first._replace(kind=_Kind.ROWS) if abs(at - first.order.shift) == rows else _UNKNOWN
 
 
 def _along(eqn: Equation, axes: Sequence[int | None]) -> list[int] | None:
@@ -272,7 +341,8 @@ def _across(eqn: Equation, operands: Sequence[_Value], axes: Sequence[int | None
     lhs, rhs = axes
     if lhs is None or rhs is None or (lhs, rhs) in pairs:
         own, other = (0, 1) if lhs is not None else (1, 0)
-        if operands[own].kind is operands[other].kind is _Kind.ROWS or operands[other].kind is _Kind.CONSTANT:
+        of_same = operands[own].kind is operands[other].kind is _Kind.ROWS and len(_orders(operands)) == 1
+        if of_same or operands[other].kind is _Kind.CONSTANT:
             return _SUM
         return _mixed(eqn, operands)
     if has_sum or lhs in (*left, *lbatch) or rhs in (*right, *rbatch):
@@ -312,7 +382,7 @@ def _mixed(eqn: Equation, operands: Sequence[_Value]) -> _Value:
     if name not in _NONLINEAR and name != "select_n":
         return _UNKNOWN
     how = _OTHER
-    if any(value.kind is _Kind.PAIRS for value in operands):
+    if any(value.kind is _Kind.PAIRS or value.how for value in operands) or len(_orders(operands)) > 1:
         how = _COMPARED
     elif name == "div" and operands[1] is not _CONSTANT:
         how = _RATIO
