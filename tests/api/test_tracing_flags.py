@@ -67,3 +67,22 @@ def test_the_pipeline_is_the_same(flag: str) -> None:
     finally:
         jax.config.update(flag, before)
     assert len(compiled.program.plan.runs) == runs
+
+
+def test_only_keys_that_the_program_uses_twice_are_refused() -> None:
+    def noisy(times: int, ws: Weights, x: jax.Array, key: jax.Array) -> jax.Array:
+        x = mt.named_computation(layer, name="f0")(ws[0], x)
+        for _ in range(times):
+            x += jax.random.normal(key, x.shape)
+        return jnp.mean(mt.named_computation(layer, name="f1")(ws[1], x))
+
+    def step(times: int) -> object:
+        value_and_grad = mt.value_and_grad(functools.partial(noisy, times), microbatches=4, key_argnum=2)
+        return lambda *args: value_and_grad(*args)
+
+    args = weights(), batch(rows=8), jax.random.key(0)
+    with jax.debug_key_reuse(True):
+        with pytest.raises(jax.errors.KeyReuseError):
+            mt.jit(step(2), config(pipeline_schedule="1F1B")).lower(*args)
+        results = mt.jit(step(1), config(pipeline_schedule="1F1B"))(*args)
+    assert_same(results, jax.jit(step(1))(*args))

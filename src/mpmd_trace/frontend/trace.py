@@ -295,7 +295,7 @@ def trace(
     try:
         with (
             jax.disable_jit(False),
-            tracing.known_forms(),
+            tracing.known_forms(of_user=True),
             assigned_parts(assigned, parts),
             microbatches_refused_by(refusal),
         ):  # names are jits
@@ -314,7 +314,8 @@ def trace(
     for text, where in nonlinear_losses(closed):
         warn(text, where or place_of(fn))
     out_names, out_tree = shape[-1]
-    pieces = split(closed, given, out_names, out_tree)
+    with tracing.known_forms():
+        pieces = split(closed, given, out_names, out_tree)
     if pieces is not None:
         closed, given, out_names, out_tree = pieces.closed, pieces.given, pieces.out_names, pieces.out_tree
         leaves = pieces.leaves(leaves, meshes)

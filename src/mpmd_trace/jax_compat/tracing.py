@@ -350,14 +350,17 @@ def leak_error(tracer: Any) -> Exception:
 
 
 @contextlib.contextmanager
-def known_forms() -> Iterator[None]:
+def known_forms(of_user: bool = False) -> Iterator[None]:
     """Within, functions are traced to the forms that are known here, whatever is set.
 
     Settings of the next JAX may give others for the same numbers: loops without their number of iterations
-    (`jax_scan3`), and equations that are evaluated while they are made (`eager_constant_folding`).
+    (`jax_scan3`), and equations that are evaluated while they are made (`eager_constant_folding`).  Keys of random
+    numbers that are used twice (`jax_debug_key_reuse`) are a mistake only in the function `of_user`: what is made of
+    it uses a key in forward and backward parts.
     """
+    names = ["scan3", "eager_constant_folding", *([] if of_user else ["debug_key_reuse"])]
     with contextlib.ExitStack() as settings:
-        for name in ("scan3", "eager_constant_folding"):
+        for name in names:
             state = getattr(config, name, None)
             if state is not None and state.value:
                 settings.enter_context(state(False))
