@@ -32,9 +32,8 @@ PIPELINE = (
 class CanonicalizeMpmd(Pass):
     """No op has a simpler form: no dead ops, no transfer to a value's own type, no result that is an operand.
 
-    What MLIR's `canonicalize` does, greedy rewriting from the top with unique constants and region clean-up, each
-    distinct body once.  Users of a result that a fragment or loop returns from its operand read the operand, if the
-    types agree.
+    What MLIR's `canonicalize` does, greedy rewriting from the bottom with unique constants, each distinct body once.
+    Users of a result that a fragment or loop returns from its operand read the operand, if the types agree.
 
     Before:
 
