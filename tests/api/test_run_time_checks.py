@@ -103,7 +103,9 @@ def test_all_kinds_of_errors_of_checkify_are_on_one_mesh() -> None:
     configuration = mt.make_config(topology(2, size=1), {"f0": "m0", "f1": "m1"}, pipeline_schedule="1F1B")
     with pytest.warns(mt.MpmdWarning, match="cannot be followed exactly"):  # each check waits for the last one
         error, _ = mt.jit(checks, configuration)(ws, x)
-    assert error.get() == jax.jit(checks)(ws, x)[0].get() == "not finite (`check` failed)"
+    wanted = jax.jit(checks)(ws, x)[0].get()
+    assert wanted  # of the check or of the product before it, depending on the version of JAX
+    assert error.get() == wanted
 
 
 def test_a_check_without_checkify_is_told_how() -> None:
