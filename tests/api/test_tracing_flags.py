@@ -86,3 +86,16 @@ def test_only_keys_that_the_program_uses_twice_are_refused() -> None:
             mt.jit(step(2), config(pipeline_schedule="1F1B")).lower(*args)
         results = mt.jit(step(1), config(pipeline_schedule="1F1B"))(*args)
     assert_same(results, jax.jit(step(1))(*args))
+
+
+@pytest.mark.parametrize("kind", ["nan", "divide"])
+def test_errors_that_jax_keeps_in_a_ref_are_refused_by_the_name_of_the_flag(kind: str) -> None:
+    flag = f"jax_error_checking_behavior_{kind}"
+    args = weights(), batch(rows=8)
+    jax.config.update(flag, "raise")
+    try:
+        with pytest.raises(mt.MpmdError, match=f"{flag}='raise' keeps errors in a Ref .*Set it to 'ignore'"):
+            mt.jit(step, config())(*args)
+    finally:
+        jax.config.update(flag, "ignore")
+    assert_same(mt.jit(step, config())(*args), jax.jit(step)(*args))

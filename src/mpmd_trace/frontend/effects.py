@@ -135,6 +135,11 @@ def _side_effect(eqn: Equation) -> str:
             "mpmd_trace.jit(checkify.checkify(step), config), whose first result has them: error.throw() raises."
         )
     if tracing.uses_ref(eqn):
+        if flags := tracing.error_checks():
+            return (
+                f"{' and '.join(flags)}='raise' keeps errors in a Ref that all of the step writes, which a program "
+                "split over meshes cannot have. Set it to 'ignore', or check the values that the step returns."
+            )
         return (
             "the step uses a Ref (jax.new_ref) that is not among its arguments, so where it lives cannot be chosen. "
             "Give it to the step as an argument: its array is then on the mesh of what uses it, and changed in place."

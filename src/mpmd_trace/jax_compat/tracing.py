@@ -372,6 +372,12 @@ def trace_settings() -> Any:
     return config.trace_context()
 
 
+def error_checks() -> list[str]:
+    """Return the flags of JAX under which functions keep errors in a Ref that JAX makes."""
+    flags = [f"error_checking_behavior_{kind}" for kind in ("nan", "divide", "oob")]
+    return [f"jax_{flag}" for flag in flags if getattr(getattr(config, flag, None), "value", None) == "raise"]
+
+
 def _without_constants(closed: Closed) -> tuple[Any, list[Any]]:
     """Return an open jaxpr of the constants, then the arguments, of `closed`; and the constants."""
     return partial_eval.convert_constvars_jaxpr(getattr(closed, "jaxpr", closed)), list(closed.consts)
