@@ -166,7 +166,13 @@ def folders(path: str) -> dict[str, str]:
         return {"": path}
     # `.NAME.new` is what `save` has not completed yet.
     inside = sorted(n for n in os.listdir(path) if not n.startswith(".") and os.path.isdir(os.path.join(path, n)))
-    items = [n for n in inside if os.path.isfile(os.path.join(path, n, _METADATA)) and not _is_step(path, n)]
+    # Those that have the name of a step are steps, also where one has lost its checksums.
+    stepped = {m[1] for n in inside if _is_step(path, n) and (m := _STEP.fullmatch(n))}
+    items = [
+        n
+        for n in inside
+        if os.path.isfile(os.path.join(path, n, _METADATA)) and not ((m := _STEP.fullmatch(n)) and m[1] in stepped)
+    ]
     steps: dict[str, dict[int, str]] = {}
     for name in inside:
         if name not in items and (match := _STEP.fullmatch(name)):
