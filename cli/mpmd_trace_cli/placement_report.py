@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 from mpmd_trace.api.partitioned import PartitionedProgram
@@ -64,12 +64,17 @@ def as_text(report: PlacementReport, why: Mapping[int, str], file: str, *, retur
             f"  {one.name} ({one.bytes:,} bytes) is taken on {one.mesh} and returned on {one.leaves}"
             for one in report.returning
         ]
-        text += (
-            "arrays that a step returns on another mesh, so the next step moves them back:\n"
-            + "\n".join(shortened(lines))
-            + "\n  output_mesh_assignment with mpmd_trace.MeshOfInput keeps them in place (docs/steps.md)\n"
-        )
+        text += moved_back(lines) + "\n"
     return text
+
+
+def moved_back(lines: Sequence[str], total: str = "") -> str:
+    """Return what to say of arrays that a step leaves on other meshes than those where the next one takes them."""
+    return (
+        f"arrays that a step returns on another mesh, so the next step moves them back:{total}\n"
+        + "\n".join(shortened(lines))
+        + "\n  output_mesh_assignment with mpmd_trace.MeshOfInput keeps them in place (docs/steps.md)"
+    )
 
 
 def collectives_data(collectives: Mapping[str, Collectives]) -> dict[str, Any]:

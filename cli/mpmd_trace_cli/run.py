@@ -19,7 +19,7 @@ from rich.table import Table
 
 from mpmd_trace.api.processes import fetch, initialize
 from mpmd_trace.backend.distribution.job import current
-from mpmd_trace.diagnostics.messages import MpmdError, shortened
+from mpmd_trace.diagnostics.messages import MpmdError
 from mpmd_trace.frontend.errors import at_users_place, place_of, problem
 from mpmd_trace.ir.ops import Module
 from mpmd_trace.ir.text import parse
@@ -248,12 +248,7 @@ def _say_what_returns(plan: Any, returning: Sequence[tuple[int, int]], names: Se
         f"  {names[a - first]} is taken on {plan.slots[a].mesh} and returned on {plan.slots[r].mesh}"
         for a, r in returning
     ]
-    say(
-        "arrays that a step returns on another mesh, so the next step moves them back: "
-        f"{len(returning)} ({size:,} bytes)\n"
-        + "\n".join(shortened(lines))
-        + "\n  output_mesh_assignment with mpmd_trace.MeshOfInput keeps them in place (docs/steps.md)"
-    )
+    say(placement_report.moved_back(lines, f" {len(returning)} ({size:,} bytes)"))
 
 
 def _compile_ahead(plain: Any, args: Any) -> None:

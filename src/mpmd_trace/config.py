@@ -18,7 +18,7 @@ from mpmd_trace.frontend.arguments import Leaf, one_line
 from mpmd_trace.frontend.errors import FrontendError, raise_problems
 from mpmd_trace.ir.assignment import Assignment
 from mpmd_trace.passes.compile_options import PARTITIONING_OPTIONS, CompileOptions
-from mpmd_trace.passes.mesh_order import is_cpu_mesh
+from mpmd_trace.passes.mesh_order import device_meshes
 
 if TYPE_CHECKING:
     from mpmd_trace.frontend.trace import Traced
@@ -157,7 +157,7 @@ class Config:
     @property
     def stage_meshes(self) -> tuple[str, ...]:
         """The mesh of each stage of `layers_per_stage`."""
-        meshes = [name for name in self.topology if not is_cpu_mesh(name)]
+        meshes = device_meshes(self.topology)
         rounds = len(self.layers_per_stage) // max(1, len(meshes))
         turns = [meshes[::-1] if self.stages_in_a_v and n % 2 else meshes for n in range(rounds)]
         return tuple(itertools.chain.from_iterable(turns))

@@ -166,7 +166,17 @@ def test_every_way_to_change_a_body_is_refused(number: int) -> None:
 
 def test_no_method_of_the_nodes_is_forgotten() -> None:
     tried = "".join(inspect.getsource(way) for way in WAYS)
-    reading = {"clone", "walk", "freeze", "operand", "attr", "is_before", "ancestor_in", "check_mutable"}
+    reading = {
+        "clone",
+        "walk",
+        "freeze",
+        "operand",
+        "attr",
+        "is_before",
+        "ancestor_in",
+        "is_only_used_by",
+        "check_mutable",
+    }
     for cls in (Op, Block, Region, Value, Use):
         for name, _ in inspect.getmembers(cls, inspect.isfunction):
             assert name.startswith("_") or name in reading or f".{name}(" in tried, f"{cls.__name__}.{name}"

@@ -23,7 +23,7 @@ from mpmd_trace.frontend.names import nearest
 from mpmd_trace.frontend.tags import is_name
 from mpmd_trace.ir.assignment import Assignment
 from mpmd_trace.passes.compile_options import CompileOptions
-from mpmd_trace.passes.mesh_order import is_cpu_mesh
+from mpmd_trace.passes.mesh_order import device_meshes
 from mpmd_trace.scheduling.choose_schedule import choose_schedule
 from mpmd_trace.scheduling.user_rules import checked_rules
 
@@ -245,7 +245,7 @@ def _layer_counts(given: Any, meshes: Mapping[str, Any], problems: list[Problem]
             )
             return ()
         return None
-    own = [name for name in meshes if not is_cpu_mesh(name)]
+    own = device_meshes(meshes)
     rounds, rest = divmod(len(counts), len(own) or 1)
     if rest or not rounds:
         problems.append(

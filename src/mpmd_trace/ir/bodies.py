@@ -146,21 +146,15 @@ def _dead_ops(region: Region) -> dict[Op, None]:
                 for nested in op.regions:
                     if not nested.frozen:
                         visit(nested)
-                if not op.is_terminator and _only_used_by(op, dead) and is_removable(op):
+                if (
+                    not op.is_terminator
+                    and all(result.is_only_used_by(dead) for result in op.results)
+                    and is_removable(op)
+                ):
                     dead[op] = None
 
     visit(region)
     return dead
-
-
-def _only_used_by(op: Op, users: dict[Op, None]) -> bool:
-    for result in op.results:
-        use = result.first_use
-        while use is not None:
-            if use.owner not in users:
-                return False
-            use = use.next
-    return True
 
 
 def bodies_in(region: Region) -> Iterator[tuple[Op, int, Region]]:

@@ -13,7 +13,7 @@ What does not depend on each other is elsewhere: lists of uses (`ir/use_lists.py
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Container, Iterable, Iterator, Mapping, Sequence
 from typing import Any, ClassVar
 
 from mpmd_trace.diagnostics.location import UNKNOWN, Location
@@ -68,6 +68,15 @@ class Value(UseList[Use]):
             result.append(use.owner)
             use = use.next
         return result
+
+    def is_only_used_by(self, owners: Container[Op]) -> bool:
+        """Return whether no other op uses it; so is a value that nothing uses."""
+        use = self.first_use
+        while use is not None:
+            if use.owner not in owners:
+                return False
+            use = use.next
+        return True
 
     @property
     def distinct_users(self) -> list[Op]:

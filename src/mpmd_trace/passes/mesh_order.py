@@ -62,9 +62,14 @@ def is_cpu_mesh(name: str) -> bool:
     return name.endswith("/cpu")
 
 
+def device_meshes(names: Iterable[str]) -> list[str]:
+    """Return the meshes that can be pipeline stages."""
+    return [name for name in names if not is_cpu_mesh(name)]
+
+
 def schedulable_meshes(topology: TopologyAttr) -> list[str]:
     """Return the meshes that can be pipeline stages, in the order of the topology."""
-    return [name for name in topology.meshes if not is_cpu_mesh(name)]
+    return device_meshes(topology.meshes)
 
 
 def mesh_index(topology: TopologyAttr, mesh: str) -> int:

@@ -92,7 +92,7 @@ def take(function: FuncOp) -> Settled | None:
 
 
 def known(function: FuncOp) -> Settled | None:
-    """Return what is known of the function by now, as `take` does."""
+    """Return what `take` does if it is known already, None otherwise: nothing is looked at."""
     return None if _state.views is None else _state.views.pop(function, None)
 
 

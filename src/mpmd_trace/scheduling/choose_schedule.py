@@ -12,7 +12,7 @@ from mpmd_trace.diagnostics.messages import MpmdError
 from mpmd_trace.frontend.errors import problem
 from mpmd_trace.ir.ops import Module
 from mpmd_trace.passes.compile_options import CompileOptions
-from mpmd_trace.passes.mesh_order import is_cpu_mesh, schedulable_meshes
+from mpmd_trace.passes.mesh_order import device_meshes, schedulable_meshes
 from mpmd_trace.passes.microbatches.action_order import ActionOrder, MeshOrders, for_inference
 from mpmd_trace.passes.optimize.schedules import SCHEDULES, Comparator, Order, find_schedule
 from mpmd_trace.passes.placement.find_stages import comes_back, stage_edges
@@ -88,7 +88,7 @@ def choose_schedule(config: Config, engine: str = "python") -> ScheduleChoice:
 def refusal(config: Config, microbatches: int) -> str | None:
     """Why the schedule of a configuration cannot have so many microbatches, whatever the program; None if it may."""
     wanted = config.pipeline_schedule
-    meshes = sum(not is_cpu_mesh(name) for name in config.topology)  # those that the scheduler orders
+    meshes = len(device_meshes(config.topology))  # those that the scheduler orders
     if isinstance(wanted, Schedule) and wanted.microbatches != microbatches:
         return (
             f"the schedule '{wanted.name}' is for {wanted.microbatches} microbatches, but the program has "
@@ -174,7 +174,7 @@ def _of_groups(wanted: Mapping[Any, Any], config: Config, engine: str) -> Schedu
     if not all(isinstance(group, tuple) and group for group, _ in groups):
         example = 'pipeline_schedule={"vision": "GPipe", ("m0", "m1"): "1F1B"}'
         raise MpmdError([problem(f"a schedule is for a mesh or a tuple of meshes, as in {example}", config.where)])
-    meshes = [mesh for mesh in config.topology if not is_cpu_mesh(mesh)]
+    meshes = device_meshes(config.topology)
     named = [mesh for group, _ in groups for mesh in group]
     texts = [
         *(

@@ -50,7 +50,7 @@ def _is_number(value: object) -> bool:
 
 @dataclasses.dataclass(frozen=True)
 class Links:
-    """How meshes are connected: by `single[source, target]` if it is given, otherwise by `default`.
+    """The links between meshes: `single[source, target]` if it is given, otherwise `default`.
 
     `transfers`: "async" transfers run in the background; "exposed" transfers occupy the mesh that sends; "blocking"
     transfers occupy both meshes; "in-order" transfers run in the background, one at a time on each mesh.

@@ -54,7 +54,7 @@ def merge_fragments(producer: FragmentOp, consumer: FragmentOp, rewriter: Rewrit
     else:
         operands, own, given = _wire(producer, consumer)
         controls = _control_operands(producer, consumer) + _control_operands(consumer, producer)
-        kept = [r.index for r in producer.results if _is_used_besides(r, consumer)]
+        kept = [r.index for r in producer.results if not r.is_only_used_by((consumer,))]
     count = len(producer.results)
     returned = (*kept, *range(count, count + len(consumer.results)))
     body = merged_body([producer.body, consumer.body], [own, given], returned)
@@ -145,15 +145,6 @@ def _is_single_use(producer: FragmentOp, consumer: FragmentOp) -> bool:
         return False
     result = producer.results[0]
     return result.has_one_use and result.users[0] is consumer
-
-
-def _is_used_besides(value: Value, consumer: Op) -> bool:
-    use = value.first_use
-    while use is not None:
-        if use.owner is not consumer:
-            return True
-        use = use.next
-    return False
 
 
 def _wire(producer: FragmentOp, consumer: FragmentOp) -> tuple[list[Value], tuple[int, ...], tuple[int, ...]]:

@@ -31,7 +31,7 @@ Allowed = Callable[[FragmentOp, FragmentOp, bool], bool]
 
 
 class Prospects(Protocol):
-    """What a pass can say about a fragment alone, so that most are passed over without a look at their users.
+    """Tells from a fragment alone whether a pass may merge it, so that most need no look at their users.
 
     For such a pass it makes no difference whether the consumer is the next on the mesh.
     """

@@ -82,7 +82,7 @@ def _write(dicts: list[DictAttr], index: int, layout: Attribute) -> None:
 
 @functools.lru_cache(maxsize=1 << 16)
 def _say_nothing(inputs: Attribute | None, outputs: Attribute | None, count: int) -> bool:
-    """Return whether the dictionaries of a fragment with so many operands do; remembered, for many have the same."""
+    """Return whether a fragment with these dictionaries and so many operands has no layouts; many have the same."""
     has_inputs = isinstance(inputs, ArrayAttr) and len(inputs.elements) == count
     return has_inputs and not any(isinstance(d, ArrayAttr) and mentions(d, LAYOUT_MODE) for d in (inputs, outputs))
 

@@ -412,8 +412,8 @@ class PartialSumAnalysis:
             value not in self.excluded
             and isinstance(value.type, MeshTensorType)
             and value.type.memory_kind is None
-            and any(True for _ in value.uses)
-            and all(user in self._with_mesh for user in value.users)
+            and value.has_uses
+            and value.is_only_used_by(self._with_mesh)
         )
 
 

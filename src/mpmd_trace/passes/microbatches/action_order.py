@@ -175,26 +175,26 @@ class MeshOrders(Order):
 
     def placed(self, unit: Unit, meshes: Sequence[str]) -> Unit:
         """Return the unit with the number of its mesh in its group; `meshes` are all, in the order of the pipeline."""
-        group = next((own for own, _ in self.orders if unit.mesh in own), ())
+        group, _ = self._of(unit)
         own = [mesh for mesh in meshes if mesh in group]
         return dataclasses.replace(unit, mesh_index=own.index(unit.mesh), num_meshes=len(own)) if own else unit
 
-    def _of(self, unit: Unit) -> Order | None:
-        return next((order for meshes, order in self.orders if unit.mesh in meshes), None)
+    def _of(self, unit: Unit) -> tuple[tuple[str, ...], Order | None]:
+        """Return the group of its mesh and the order there, if it is in one."""
+        return next(((meshes, order) for meshes, order in self.orders if unit.mesh in meshes), ((), None))
 
     def before(self, a: Unit, b: Unit) -> bool:
-        order = self._of(a)
+        _, order = self._of(a)
         return order is not None and order.before(a, b)
 
     def constraints(self, units: Sequence[Unit]) -> Constraints | None:
-        mesh = units[0].mesh
-        for meshes, order in self.orders:
-            if mesh in meshes:
-                try:
-                    return order.constraints(units)
-                except ScheduleError as error:
-                    raise type(error)(f"on {', '.join(meshes)}: {error}") from None
-        return Constraints()
+        meshes, order = self._of(units[0])
+        if order is None:
+            return Constraints()
+        try:
+            return order.constraints(units)
+        except ScheduleError as error:
+            raise type(error)(f"on {', '.join(meshes)}: {error}") from None
 
 
 def for_inference(name: str) -> str:

@@ -15,7 +15,7 @@ from mpmd_trace.passes.loop_numbers import LoopNumbers
 
 
 class MergePartsOfStages(FunctionPass):
-    """What is of one stage, phase and microbatch is one fragment, also where neither part needs the other.
+    """All parts of a stage, phase and microbatch are one fragment, also where neither needs the other.
 
     So are the backwards of `h = f(x); y = h + g(tokens)`: both get the gradient of `y`.  The reference merges only
     what one fragment gives to the other, and refuses a stage that runs twice for a microbatch.

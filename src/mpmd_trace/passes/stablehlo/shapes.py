@@ -281,7 +281,7 @@ def _is_empty(type: Type) -> bool:
 
 
 class _Empty:
-    """What has no elements is a constant."""
+    """Replaces values without elements by constants."""
 
     op_name: str | None = None
 
