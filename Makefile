@@ -64,9 +64,10 @@ test: lint pytest
 pytest: $(STAMP)
 	$(BIN)/python -m pytest -n 2 --dist worksteal $(PYTEST_ARGS)
 
-# What `make test` leaves out: most generated programs, the benchmarks at their smallest sizes, the docs site.
+# What `make test` leaves out: most generated programs, the benchmarks at their smallest sizes, the docs site; and random
+# examples, new ones and twice as many.
 nightly: $(STAMP)
-	$(BIN)/python -m pytest -n 2 --dist worksteal -m nightly $(PYTEST_ARGS)
+	$(BIN)/python -m pytest -n 2 --dist worksteal -m 'nightly or hypothesis' --hypothesis-profile nightly $(PYTEST_ARGS)
 
 # The tests on the newest interpreter present, or with GOAL=setup its environment alone.
 GOAL ?= pytest

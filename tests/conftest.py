@@ -36,9 +36,11 @@ os.environ["XLA_FLAGS"] = " ".join([*QUICK, *_given])
 os.environ["JAX_PLATFORMS"] = "cpu"
 os.environ["JAX_NUM_CPU_DEVICES"] = str(DEVICES)
 sys.path.insert(0, str(Path(__file__).parent))  # for helpers such as `util` and `oracle`
-# A machine that does much else may take any time for an example.
-hypothesis.settings.register_profile("unhurried", deadline=None)
-hypothesis.settings.load_profile("unhurried")
+# The same random examples each time, or twice as many that are new (--hypothesis-profile=nightly).  A machine that does
+# much else may take any time for one.
+hypothesis.settings.register_profile("ci", deadline=None, derandomize=True, database=None)
+hypothesis.settings.register_profile("nightly", deadline=None, derandomize=False, max_examples=200, print_blob=True)
+hypothesis.settings.load_profile("ci")
 
 
 def pytest_configure(config: pytest.Config) -> None:

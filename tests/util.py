@@ -5,7 +5,9 @@ from __future__ import annotations
 import ast
 import difflib
 from collections.abc import Iterator, Sequence
+from typing import Any
 
+import hypothesis
 import pytest
 
 from mpmd_trace.diagnostics.messages import Diagnostic, MpmdError
@@ -22,6 +24,11 @@ PRELUDE = """
 !T = !mpmd.mesh_tensor<"beta", tensor<f32>>
 #topo = #mpmd.topology<<"alpha" : <["x"=2]>>, <"beta" : <["x"=2]>>>
 """
+
+
+def max_examples(count: int, **options: Any) -> hypothesis.settings:
+    """Return settings for as many random examples in `make test`, and twice as many in `make nightly`."""
+    return hypothesis.settings(max_examples=count * hypothesis.settings.default.max_examples // 100, **options)
 
 
 def run(before: str, pipeline: str | Sequence[str | Pass], prelude: str = PRELUDE) -> Module:

@@ -6,13 +6,14 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 from jax.sharding import AbstractMesh, AxisType, Mesh
 
 import mpmd_trace as mt
 from mpmd_trace.ir.text import parse
 from mpmd_trace.scheduling.balance import balanced
+from util import max_examples
 
 WIDTH = 8
 
@@ -88,7 +89,7 @@ def test_an_abstract_mesh():
     assert all(dict(m.shape) == {"x": 2} for m in config.topology.values())
 
 
-@settings(max_examples=8, deadline=None, derandomize=True)
+@max_examples(8)
 @given(st.lists(st.integers(1, 5), min_size=1, max_size=6), st.integers(1, 3))
 def test_neighbours_in_the_order_of_the_program_and_every_mesh_has_one(repeats, meshes):
     traced = jax.tree_util.Partial(step_of(repeats))

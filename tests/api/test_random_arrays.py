@@ -8,13 +8,14 @@ import hypothesis.strategies as st
 import jax
 import jax.numpy as jnp
 import numpy as np
-from hypothesis import given, settings
+from hypothesis import given
 from jax.experimental.layout import Format, Layout
 from jax.sharding import Mesh, NamedSharding, PartitionSpec
 from pipelines import assert_same
 
 import mpmd_trace
 from mpmd_trace import named_computation, named_tensor
+from util import max_examples
 
 MESHES = {f"m{i}": Mesh(np.array(jax.devices()[4 * i : 4 * i + 4]).reshape(2, 2), ("x", "y")) for i in range(2)}
 HOST = any(m.kind == "pinned_host" for m in jax.devices()[0].addressable_memories())
@@ -127,7 +128,7 @@ def _names(program: Any) -> set[str]:
     return set().union(*(uses[r % len(uses)] for r in program["results"]))
 
 
-@settings(max_examples=12, derandomize=True, deadline=None, database=None)
+@max_examples(12)
 @given(programs())
 def test_random_programs_equal_plain_jit(program: Any) -> None:
     run(program)

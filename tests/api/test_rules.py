@@ -6,7 +6,7 @@ from typing import Any
 
 import jax
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 from pipelines import accumulate, assert_same, batch, config, loss, weights
 
@@ -15,6 +15,7 @@ from mpmd_trace import MpmdError, MpmdWarning, rules
 from mpmd_trace.passes import cpp_engine
 from mpmd_trace.report.timeline import FragmentActions
 from mpmd_trace.rules import Fragment, FragmentInfo, Fragments, MergeRule, ScheduleRule
+from util import max_examples
 
 COUNT = 3
 
@@ -146,7 +147,7 @@ def test_an_order_between_meshes() -> None:
 
 
 @given(data=st.data())
-@settings(max_examples=4, deadline=None, derandomize=True)
+@max_examples(4)
 def test_consistent_rules_keep_the_values(data: st.DataObject) -> None:
     schedule = data.draw(st.sampled_from(["none", "1F1B", "GPipe", "zb-h1"]))
     example = "1F1B" if schedule == "none" else schedule

@@ -9,7 +9,7 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 from pipelines import assert_same, topology
 
@@ -17,6 +17,7 @@ import mpmd_trace
 from mpmd_trace import MpmdError, MpmdWarning, named_computation, schedules
 from mpmd_trace.api.partitioned import way_out
 from mpmd_trace.scheduling import AutoSchedule
+from util import max_examples
 
 
 def layer(name: str) -> Any:
@@ -210,7 +211,7 @@ def test_meshes_come_behind_what_they_need() -> None:
     check()
 
 
-@settings(max_examples=30, deadline=None)
+@max_examples(30)
 @given(st.data())
 def test_stages_anywhere_get_a_schedule(data: st.DataObject) -> None:
     stages, microbatches = data.draw(st.integers(1, 7)), data.draw(st.integers(1, 6))

@@ -10,7 +10,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 from jax.sharding import Mesh
 
@@ -18,6 +18,7 @@ import mpmd_trace as mt
 from mpmd_trace.backend.issue_threads import lanes_of
 from mpmd_trace.backend.plan import Free, Plan, Run, Transfer
 from mpmd_trace.backend.runtime import SLOW
+from util import max_examples
 
 STAGES = 4
 
@@ -77,7 +78,7 @@ def played(plan: Plan, choose: Any) -> dict[str, list[int]]:
 PLANS = {schedule: compiled(schedule).program.plan for schedule in ("1F1B", "zb-h1", "GPipe")}
 
 
-@settings(max_examples=60, deadline=None)
+@max_examples(60)
 @given(schedule=st.sampled_from(sorted(PLANS)), picks=st.lists(st.integers(0, 3), min_size=1, max_size=40))
 def test_in_any_order_of_threads_each_device_gets_its_programs_in_the_order_of_the_plan(
     schedule: str, picks: list[int]

@@ -6,7 +6,7 @@ from collections.abc import Callable, Mapping, Sequence
 from itertools import chain
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from mpmd_trace.backend.distribution.order import LocalCopy, Receive, RunProgram, Send, distribute
@@ -15,6 +15,7 @@ from mpmd_trace.backend.plan import Plan, Run, Transfer
 from mpmd_trace.backend.planner import make_plan
 from mpmd_trace.ir.text import parse
 from mpmd_trace.schedules import Action, Schedule, get_schedule
+from util import max_examples
 
 #: What each process issues, in its order.
 Parts = Mapping[int, Sequence[object]]
@@ -152,7 +153,7 @@ def duration_of(times: Sequence[float]) -> Callable[[Run], float]:
     return lambda run: times[sum(map(ord, run.label)) % len(times)]
 
 
-@settings(max_examples=15, deadline=None)
+@max_examples(15)
 @given(st.data())
 def test_no_receive_waits_at_the_head_of_a_line(data: st.DataObject) -> None:
     """Whatever programs take, as long as a message takes no longer than the shortest of them."""

@@ -9,10 +9,11 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 import mpmd_trace as mt
+from util import max_examples
 
 KEY = jax.random.key(0)
 WEIGHTS = {"a": jax.random.normal(KEY, (3, 4)), "b": jnp.zeros(4)}
@@ -133,7 +134,7 @@ def test_gradients_of_small_types_are_summed_in_a_larger_one():
     assert wide.dtype == jnp.float32 and float(wide[0]) == 512.0
 
 
-@settings(max_examples=6, deadline=None, derandomize=True)
+@max_examples(6)
 @given(
     st.sampled_from([1, 2, 3, 4, 6]), st.lists(st.integers(0, 3), min_size=12, max_size=12).filter(any), st.booleans()
 )

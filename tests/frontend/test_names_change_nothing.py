@@ -15,7 +15,7 @@ import numpy as np
 import pytest
 from flax import nnx
 from flax.errors import TraceContextError
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 from jax import lax
 
@@ -23,6 +23,7 @@ import mpmd_trace as mt
 import mpmd_trace.equinox
 import mpmd_trace.linen
 import mpmd_trace.nnx as mnnx
+from util import max_examples
 
 F = Callable[[jax.Array], jax.Array]
 X = jnp.linspace(-1.0, 1.0, 12).reshape(3, 4)
@@ -205,7 +206,7 @@ def test_gradients_by_the_arrays_of_the_model(kind: str) -> None:
 
 
 @pytest.mark.parametrize("kind", ["equinox", pytest.param("linen", marks=pytest.mark.nightly), "nnx", "haiku"])
-@settings(max_examples=4, deadline=None, derandomize=True)
+@max_examples(4)
 @given(names=st.lists(st.sampled_from(sorted(TRANSFORMATIONS)), min_size=2, max_size=3))
 def test_transformations_of_transformations(kind: str, names: list[str]) -> None:
 

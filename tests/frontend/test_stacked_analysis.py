@@ -8,7 +8,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 from jax import lax
 from jax.extend.core import jaxpr_as_fun
@@ -18,6 +18,7 @@ import mpmd_trace as mt
 from mpmd_trace.frontend import layers
 from mpmd_trace.frontend.stacked import analysis, interpreter
 from mpmd_trace.jax_compat import tracing
+from util import max_examples
 
 LAYERS, ROWS, WIDTH = 6, 2, 3
 MESH = Mesh(np.array(jax.devices()[:1]), ("x",))
@@ -178,7 +179,7 @@ BINARY = {
 }
 
 
-@settings(max_examples=6, deadline=None, derandomize=True)
+@max_examples(6)
 @given(
     st.lists(st.tuples(st.sampled_from(sorted({*OPS, *BINARY})), st.integers(0, 5), st.integers(0, 5)), max_size=6),
     st.booleans(),

@@ -8,7 +8,7 @@ import re
 from contextlib import nullcontext
 
 import pytest
-from hypothesis import HealthCheck, given, settings
+from hypothesis import HealthCheck, given
 from hypothesis import strategies as st
 
 from dialect_module import BASE
@@ -19,6 +19,7 @@ from mpmd_trace.ir.text import parse
 from mpmd_trace.ir.types import FunctionType, parse_type
 from mpmd_trace.jax_compat.mlir import prettify_or_fail, to_generic
 from shared_work import own_contexts
+from util import max_examples
 
 TESTS = pathlib.Path(__file__).parent.parent
 ODD = (TESTS / "ir/data/odd.mlir").read_text().split("// -----\n")
@@ -162,7 +163,7 @@ def modules(draw: st.DrawFn) -> str:
     return '"foo.graph"() ({\n' + "\n".join(lines) + "\n}) : () -> ()"
 
 
-@settings(max_examples=8, deadline=None, suppress_health_check=[HealthCheck.too_slow])
+@max_examples(8, suppress_health_check=[HealthCheck.too_slow])
 @given(modules())
 def test_generated_modules(text: str) -> None:
     try:
@@ -188,7 +189,7 @@ def test_names_of_files_reach_locations() -> None:
     assert position == ('a "b" \\ (c).mlir', 1, 1)
 
 
-@settings(max_examples=30)
+@max_examples(30)
 @given(st.text())
 def test_strings(text: str) -> None:
     assert unquote(quote(text)) == text

@@ -5,7 +5,7 @@ from __future__ import annotations
 import dataclasses
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from mpmd_trace.ir.diagnostics import Diagnostics
@@ -15,7 +15,7 @@ from mpmd_trace.passes import settled
 from mpmd_trace.passes.base import FunctionPass
 from mpmd_trace.passes.common.walks import function_fragments
 from mpmd_trace.passes.manager import after, run_passes
-from util import run
+from util import max_examples, run
 
 #: Those that look whether a function is settled if they do not know.
 LOOKING = (
@@ -94,7 +94,7 @@ PRELUDE = """
 """
 
 
-@settings(deadline=None, max_examples=60)
+@max_examples(60)
 @given(programs(), st.lists(st.sampled_from(PASSES), min_size=2, max_size=8))
 def test_passes_give_the_same_without_the_knowledge(program: str, passes: list[str]) -> None:
     pipeline = ",".join(passes)

@@ -8,7 +8,7 @@ import math
 import random
 
 import pytest
-from hypothesis import example, given, settings
+from hypothesis import example, given
 from hypothesis import strategies as st
 
 from mpmd_trace.schedules import Costs, Placement, check, get_schedule, overlapped, search, simulate, solve_exact
@@ -18,11 +18,12 @@ from mpmd_trace.schedules._lower_bounds import Chain, memory_floor
 from mpmd_trace.schedules._schedule import make
 from mpmd_trace.schedules._search import Candidate, _bound
 from unequal_costs import unequal_costs
+from util import max_examples
 
 TIMES = st.integers(1, 4)
 
 
-@settings(max_examples=30, deadline=None)
+@max_examples(30)
 @given(
     times=st.lists(st.tuples(TIMES, TIMES, TIMES), min_size=2, max_size=2),
     latency=st.sampled_from([0.0, 0.5, 1.5]),
@@ -39,7 +40,7 @@ def test_no_optimum_is_below_the_bound(times, latency, limits, fraction, measure
     assert memory_floor(frame, costs, limits, fraction, measure) <= optimum.value + 1e-6
 
 
-@settings(max_examples=20, deadline=None)
+@max_examples(20)
 @given(data=st.data())
 def test_no_optimum_of_three_meshes_is_below_the_bound(data: st.DataObject) -> None:
     """The mesh in the middle waits for its last input gradient, and one before it ends later."""
@@ -59,7 +60,7 @@ def test_weight_gradients_wait_for_the_end_or_fill_the_time_before_the_last_inpu
     assert memory_floor(frame, costs, [3, 2.5, 2.5], 1.0, "span") == pytest.approx(optimum.value) == 36.0
 
 
-@settings(max_examples=5, deadline=None)
+@max_examples(5)
 @given(times=st.tuples(TIMES, TIMES, TIMES), latency=st.sampled_from([0.0, 1.5]))
 def test_no_order_of_two_chains_is_below_the_bound(times: tuple[int, int, int], latency: float) -> None:
     """All orders of a microbatch in each direction over four meshes, the same on both halves."""
@@ -110,7 +111,7 @@ def test_unlimited_memory_is_as_much_as_all_microbatches_take() -> None:
     assert memory_floor(v, Costs(), [math.inf] * 2, 1.0, "span") == memory_floor(v, Costs(), [4.0] * 2, 1.0, "span")
 
 
-@settings(max_examples=20, deadline=None)
+@max_examples(20)
 @given(
     times=st.tuples(TIMES, TIMES, TIMES),
     backward=st.sampled_from([None, 2.0, 5.0]),
@@ -171,7 +172,7 @@ def test_a_mesh_starts_with_no_more_forwards_than_those_before_it() -> None:
     assert result.gap < 0.03
 
 
-@settings(max_examples=25, deadline=None)
+@max_examples(25)
 @given(
     times=st.lists(st.tuples(TIMES, TIMES, TIMES), min_size=1, max_size=5),
     count=st.integers(1, 9),

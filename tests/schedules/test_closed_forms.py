@@ -5,14 +5,15 @@ from __future__ import annotations
 import itertools
 
 import pytest
-from hypothesis import assume, given, settings
+from hypothesis import assume, given
 from hypothesis import strategies as st
 
 from mpmd_trace.schedules import Costs, check, contiguous_stages, find_entry, get_schedule, schedule_names, simulate
+from util import max_examples
 
 times = st.integers(1, 6).map(float)
 sizes = st.tuples(st.integers(1, 7), st.integers(1, 12))
-fast = settings(max_examples=20, deadline=None)
+fast = max_examples(20)
 
 
 def close(a: float, b: float) -> bool:

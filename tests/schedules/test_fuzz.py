@@ -2,15 +2,16 @@
 
 from __future__ import annotations
 
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from mpmd_trace.schedules import Action, ScheduleError, Step, check, explain, from_orders, get_schedule, simulate
+from util import max_examples
 
 names = st.sampled_from(["gpipe", "1f1b", "zb-h1", "zb-v", "interleaved-1f1b", "dualpipe-v"])
 
 
-@settings(max_examples=80, deadline=None)
+@max_examples(80)
 @given(
     names,
     st.lists(st.tuples(st.integers(0, 3), st.integers(0, 99), st.integers(0, 99)), min_size=1, max_size=4),

@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from mpmd_trace.schedules import Costs, Schedule, get_schedule, simulate
 from mpmd_trace.schedules._costs import Timer, per_stage
 from mpmd_trace.schedules._engine import Background, InOrder, wire_time
 from mpmd_trace.schedules._program import Program, build
+from util import max_examples
 
 NAMES = ("gpipe", "1f1b", "eager-1f1b", "interleaved-1f1b", "zb-h1", "zb-h2", "zb-v", "dualpipe-v", "dualpipe")
 times = st.integers(0, 8).map(lambda n: n / 4)
@@ -51,7 +52,7 @@ def in_lines(
     return [ends[i] for i in range(len(program.steps))], begins
 
 
-@settings(max_examples=40, deadline=None)
+@max_examples(40)
 @given(st.data())
 def test_no_value_waits_for_one_that_is_not_there(data: st.DataObject) -> None:
     """As long as a value waits, one of its two meshes is busy with another one; and an order of all gives these times.

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import random
 
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from mpmd_trace.schedules import Costs, Placement, check, get_schedule, search, simulate
@@ -13,11 +13,12 @@ from mpmd_trace.schedules._justify import justified
 from mpmd_trace.schedules._lower_bounds import Chain
 from mpmd_trace.schedules._schedule import make
 from unequal_costs import unequal_costs
+from util import max_examples
 
 quarters = st.integers(0, 8).map(lambda n: n / 4)
 
 
-@settings(max_examples=60, deadline=None)
+@max_examples(60)
 @given(st.data())
 def test_justified_schedules_take_no_longer(data: st.DataObject) -> None:
     meshes, count = data.draw(st.integers(1, 5)), data.draw(st.integers(1, 9))

@@ -5,7 +5,7 @@ from __future__ import annotations
 import itertools
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from mpmd_trace.schedules import (
@@ -19,6 +19,7 @@ from mpmd_trace.schedules import (
     simulate,
     solve_exact,
 )
+from util import max_examples
 
 
 @pytest.mark.parametrize(("measure", "limit", "value"), [("makespan", None, 14), ("span", None, 13), ("span", 3, 14)])
@@ -67,7 +68,7 @@ def test_search_says_when_memory_is_too_small() -> None:
 layers = st.lists(st.integers(0, 9).map(float), min_size=1, max_size=8)
 
 
-@settings(max_examples=60, deadline=None)
+@max_examples(60)
 @given(layers, st.integers(1, 4), st.none() | st.integers(3, 20), st.randoms(use_true_random=False))
 def test_partition_is_exact(costs: list[float], stages: int, limit: int | None, random) -> None:  # type: ignore[no-untyped-def]
     stages = min(stages, len(costs))
@@ -91,7 +92,7 @@ def test_partition_is_exact(costs: list[float], stages: int, limit: int | None, 
 
 
 @given(st.lists(st.integers(1, 20), min_size=2, max_size=8), st.integers(1, 4), st.randoms(use_true_random=False))
-@settings(max_examples=60, deadline=None)
+@max_examples(60)
 def test_partition_weighs_cuts(costs: list[int], stages: int, random) -> None:  # type: ignore[no-untyped-def]
     stages = min(stages, len(costs))
     cuts = [Cut(*(random.randint(0, 25) for _ in range(3))) for _ in costs[1:]]

@@ -4,14 +4,14 @@ from __future__ import annotations
 
 import pytest
 from fragment_texts import frag, function
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from mpmd_trace.ir.ops import FragmentOp
 from mpmd_trace.ir.text import parse
 from mpmd_trace.passes.fragment_info import merged_call_counters
 from oracle import assert_same_meaning
-from util import PRELUDE, check, run
+from util import PRELUDE, check, max_examples, run
 
 PASS = "mpmd-merge-backward-with-forward"
 
@@ -125,7 +125,7 @@ def test_others_stay_apart(first: tuple[str, str, str], second: tuple[str, str, 
 STEP = st.tuples(st.sampled_from(["alpha", "beta"]), st.booleans(), st.integers(0, 9))
 
 
-@settings(max_examples=30, deadline=None, derandomize=True)
+@max_examples(30)
 @given(st.lists(STEP, min_size=4, max_size=14))
 def test_any_program_means_the_same(steps: list[tuple[str, bool, int]]) -> None:
     """Fragments that read any value there is, from either mesh; each mesh keeps its order."""

@@ -5,7 +5,7 @@ from __future__ import annotations
 import random
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 from tests.oracle import assert_same_meaning
 from tests.passes.optimize.pipeline_programs import pipeline
@@ -18,6 +18,7 @@ from mpmd_trace.passes.manager import run_passes
 from mpmd_trace.passes.optimize.pipeline_scheduler import PipelineScheduler
 from mpmd_trace.passes.optimize.schedules import SCHEDULES
 from mpmd_trace.passes.programs.merge_followers import MergeFollowers
+from util import max_examples
 
 
 def labels(module: Module, mesh: str) -> list[str]:
@@ -61,7 +62,7 @@ def test_nothing_without_a_function() -> None:
 
 
 @given(seed=st.integers(0, 999), chance=st.sampled_from([0.3, 0.7, 1.0]), schedule=st.sampled_from(["1F1B", "GPipe"]))
-@settings(max_examples=30, deadline=None, derandomize=True)
+@max_examples(30)
 def test_any_choice_keeps_the_meaning(seed: int, chance: float, schedule: str) -> None:
     dice = random.Random(seed)
     module = scheduled(schedule)

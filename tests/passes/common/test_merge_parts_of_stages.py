@@ -10,7 +10,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 from fragment_texts import frag, function
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 from jax.sharding import Mesh
 
@@ -19,7 +19,7 @@ from mpmd_trace import MpmdError, named_computation
 from mpmd_trace.ir.ops import FragmentOp
 from mpmd_trace.ir.text import parse
 from oracle import assert_same_meaning
-from util import PRELUDE, run
+from util import PRELUDE, max_examples, run
 
 PASS = "mpmd-merge-parts-of-stages"
 COUNTER = "{call_counter = 0 : ui32}"
@@ -78,7 +78,7 @@ def test_parts_that_are_apart() -> None:
     assert found == ['"g"', '"d", "e"'] * 2
 
 
-@settings(max_examples=40, deadline=None, derandomize=True, database=None)
+@max_examples(40)
 @given(st.lists(st.tuples(st.integers(0, 1), st.integers(0, 1), st.integers(0, 3)), min_size=2, max_size=7))
 def test_random_fragments(fragments: list[tuple[int, int, int]]) -> None:
     """Of each fragment: its stage, its microbatch, and which value it reads."""

@@ -7,7 +7,7 @@ from collections.abc import Callable
 
 import pytest
 from fragment_texts import frag, function
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from mpmd_trace.ir.diagnostics import Diagnostics
@@ -16,7 +16,7 @@ from mpmd_trace.ir.text import parse
 from mpmd_trace.passes.fragment_info import is_backward, merged_call_counters, merged_stages
 from mpmd_trace.passes.programs.overlap_microbatches import OverlapMicrobatches, Work, hidden, ordered_with_groups
 from oracle import assert_same_meaning
-from util import PRELUDE
+from util import PRELUDE, max_examples
 
 
 def counted(i: int) -> str:
@@ -137,7 +137,7 @@ def test_hidden_is_bounded_by_the_work_of_the_other() -> None:
     assert hidden(Work(1.0, 0.0), Work(2.0, 0.0)) == 0.0
 
 
-@settings(max_examples=100, deadline=None)
+@max_examples(100)
 @given(st.data())
 def test_groups_stay_together_and_everything_waits_for_what_it_needs(data: st.DataObject) -> None:
     count = data.draw(st.integers(1, 12))

@@ -5,14 +5,14 @@ from __future__ import annotations
 import dataclasses
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from mpmd_trace.ir.ops import FragmentOp, Module
 from mpmd_trace.ir.text import parse
 from mpmd_trace.passes.manager import PassManager
 from oracle import assert_same_meaning
-from util import PRELUDE, check
+from util import PRELUDE, check, max_examples
 
 PASS = "mpmd-merge-paired-programs"
 
@@ -211,7 +211,7 @@ drawn = st.builds(
 )
 
 
-@settings(max_examples=80, deadline=None, derandomize=True)
+@max_examples(80)
 @given(program=st.lists(drawn, min_size=2, max_size=8))
 def test_programs_become_fewer_and_mean_the_same(program: list[Drawn]) -> None:
     """Whatever is merged, there is a program less to run for each pair, and no more to compile."""

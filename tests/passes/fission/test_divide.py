@@ -10,7 +10,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 from jax import lax
 from jax.sharding import AxisType
@@ -28,6 +28,7 @@ from mpmd_trace.passes.fission.demand import demanded
 from mpmd_trace.passes.fission.split_divided import divide
 from mpmd_trace.passes.manager import run_passes
 from oracle import evaluate
+from util import max_examples
 
 MESH = MeshAttr.get([("x", 2)])
 WIDTH = 3
@@ -166,7 +167,7 @@ def late_products(body: Region, late: tuple[bool, ...]) -> int:
     return products(op for op in copy.walk() if op.results and op.results[0] in every - early)
 
 
-@settings(max_examples=6, deadline=None)
+@max_examples(6)
 @given(steps=programs(), mask=st.lists(st.booleans(), min_size=8, max_size=8))
 def test_random_programs_compute_the_same_after_fission(steps: Steps, mask: list[bool]) -> None:
     def fn(*args: jax.Array) -> Any:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import functools
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from mpmd_trace.diagnostics.messages import MpmdError
@@ -15,6 +15,7 @@ from mpmd_trace.ir.text import parse
 from mpmd_trace.passes.manager import PassManager
 from mpmd_trace.passes.memory.liveness import Liveness
 from oracle import assert_same_meaning
+from util import max_examples
 
 W, X, R = "tensor<64x16xf32>", "tensor<4x16xf32>", "tensor<4x64xf32>"
 COPY = 64 * 16 * 4
@@ -100,7 +101,7 @@ def test_as_much_is_kept_as_fits() -> None:
 
 
 @given(st.text("pqt", min_size=2, max_size=9), st.integers(-1, 3 * COPY))
-@settings(max_examples=60, deadline=None, derandomize=True)
+@max_examples(60)
 def test_copies_never_raise_the_peak_above_the_limit(order: str, room: int) -> None:
     base = peak(program(order))
     limit = int(base) + room

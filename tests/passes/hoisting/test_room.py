@@ -9,13 +9,14 @@ from types import SimpleNamespace
 from typing import Any, cast
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from mpmd_trace.ir.types import tensor
 from mpmd_trace.passes.hoisting.gathered_params import Copy, Timeline
 from mpmd_trace.passes.hoisting.select_hoists import Held, HoistedExpr, Room
 from mpmd_trace.passes.hoisting.value_numbering import Expression
+from util import max_examples
 
 FRAGMENTS, LAUNCH = 12, 5.0
 
@@ -59,7 +60,7 @@ def fit_slowly(base: list[float], limit: float, held: dict[Expression, Held]) ->
 
 
 @given(st.integers(0, 10**9))
-@settings(max_examples=200, deadline=None)
+@max_examples(200)
 def test_the_cheapest_goes_first(seed: int) -> None:
     check(seed)
 

@@ -5,12 +5,13 @@ from __future__ import annotations
 import itertools
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from mpmd_trace import MpmdError
 from mpmd_trace.compiler import parse, run_passes
 from mpmd_trace.ir.ops import FragmentOp, Module
+from util import max_examples
 
 #: (name, mesh, stage or None, names of those that it uses)
 Computation = tuple[str, str, int | None, tuple[str, ...]]
@@ -204,7 +205,7 @@ def test_a_flow_that_goes_round_has_no_such_order() -> None:
     assert _stages(module) == {"f": 0, "g": 1, "h": 0}
 
 
-@settings(derandomize=True, deadline=None, max_examples=60)
+@max_examples(60)
 @given(st.data())
 def test_any_graph(data: st.DataObject) -> None:
     """Stages never go against the flow, are whole numbers from 0 on, and depend on the order of nothing but it."""

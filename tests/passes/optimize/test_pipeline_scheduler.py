@@ -5,7 +5,7 @@ from __future__ import annotations
 import itertools
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 from tests.oracle import assert_same_meaning
 from tests.passes.optimize.pipeline_programs import orders, pipeline
@@ -17,6 +17,7 @@ from mpmd_trace.passes.block_order import Join, scan_order
 from mpmd_trace.passes.manager import run_passes
 from mpmd_trace.passes.optimize.pipeline_scheduler import PipelineScheduler
 from mpmd_trace.passes.optimize.schedules import SCHEDULES, Comparator, Order, ScheduleError, Unit
+from util import max_examples
 
 VECTORS: list[tuple[str, int, int, dict[str, str]]] = [
     (
@@ -133,7 +134,7 @@ def shuffled_programs(draw: st.DrawFn) -> tuple[str, str, list[int]]:
     return name, _program(name, meshes, microbatches), draw(st.lists(st.integers(0, 10**6), max_size=40))
 
 
-@settings(max_examples=60, deadline=None)
+@max_examples(60)
 @given(shuffled_programs())
 def test_the_sparse_form_gives_the_order_of_the_pairs(case: tuple[str, str, list[int]]) -> None:
     name, text, moves = case

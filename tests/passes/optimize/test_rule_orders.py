@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 from tests.oracle import assert_same_meaning
 from tests.passes.optimize.pipeline_programs import orders, pipeline
@@ -24,6 +24,7 @@ from mpmd_trace.passes.optimize.schedules import SCHEDULES, Comparator, Order
 from mpmd_trace.passes.pipelines import pipeline as passes_of_jit
 from mpmd_trace.passes.request import PartitionRequest, StepFacts
 from mpmd_trace.schedules import Schedule, from_orders
+from util import max_examples
 
 
 def scheduled(text: str, schedule: str, rules: Sequence[ScheduleRule] = (), *, by_pairs: bool = False) -> Module:
@@ -68,7 +69,7 @@ def rule(*infos: FragmentInfo) -> ScheduleRule:
     way=st.sampled_from([{}, {"by_pairs": True}]),
     data=st.data(),
 )
-@settings(max_examples=30, deadline=None, derandomize=True)
+@max_examples(30)
 def test_rules_that_fit_are_followed(
     meshes: int, microbatches: int, schedule: str, example: str, way: dict[str, bool], data: st.DataObject
 ) -> None:
@@ -99,7 +100,7 @@ def test_rules_that_fit_are_followed(
     way=st.sampled_from([{}, {"by_pairs": True}]),
     data=st.data(),
 )
-@settings(max_examples=30, deadline=None, derandomize=True)
+@max_examples(30)
 def test_rules_that_do_not_fit_are_errors(
     meshes: int, microbatches: int, schedule: str, way: dict[str, bool], data: st.DataObject
 ) -> None:

@@ -5,12 +5,13 @@ from __future__ import annotations
 import itertools
 import random
 
-from hypothesis import HealthCheck, given, settings
+from hypothesis import HealthCheck, given
 from hypothesis import strategies as st
 
 from mpmd_trace.passes.placement.cut import _Contraction, cost, cut
+from util import max_examples
 
-_SETTINGS = settings(max_examples=100, deadline=None, derandomize=True, suppress_health_check=[HealthCheck.too_slow])
+_SETTINGS = max_examples(100, suppress_health_check=[HealthCheck.too_slow])
 Problem = tuple[int, int, list[tuple[int, list[int]]]]
 
 
