@@ -38,6 +38,13 @@ def run(before: str, pipeline: str | Sequence[str | Pass], prelude: str = PRELUD
     return module
 
 
+def spelled(text: str) -> str:
+    """Return `text` with `use=<..>` and `src=<..>` written out as the sets of meshes that they stand for."""
+    for short in ("use", "src"):
+        text = text.replace(f"{short}=<", f"mpmd.{short}_set = #mpmd.meshes_with_origins<")
+    return text
+
+
 def check(before: str, pipeline: str | Sequence[str | Pass], after: str, prelude: str = PRELUDE) -> Module:
     """Assert that the passes turn `before` into `after` (compared as MLIR prints them); gives the module."""
     module = run(before, pipeline, prelude)

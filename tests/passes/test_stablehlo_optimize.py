@@ -84,36 +84,6 @@ def test_folding_of_floats_is_optional(op: str, folds: bool) -> None:
     assert folds is (op.split()[0] not in {o.name for o in module.main.body})
 
 
-def test_a_chosen_constant_is_a_new_one() -> None:
-    """`x % 3` chooses its divisor between constants; the one that is chosen goes before those that were first."""
-    check(
-        """
-        func.func @main(%x: tensor<i32>) -> tensor<i32> {
-          %two = stablehlo.constant dense<2> : tensor<i32>
-          %one = stablehlo.constant dense<1> : tensor<i32>
-          %three = stablehlo.constant dense<3> : tensor<i32>
-          %no = stablehlo.constant dense<false> : tensor<i1>
-          %0 = stablehlo.negate %x : tensor<i32>
-          %1 = stablehlo.select %no, %one, %three : tensor<i1>, tensor<i32>
-          %2 = stablehlo.remainder %0, %1 : tensor<i32>
-          %3 = stablehlo.multiply %2, %two : tensor<i32>
-          return %3 : tensor<i32>
-        }
-        """,
-        PASS,
-        """
-        func.func @main(%x: tensor<i32>) -> tensor<i32> {
-          %three = stablehlo.constant dense<3> : tensor<i32>
-          %two = stablehlo.constant dense<2> : tensor<i32>
-          %0 = stablehlo.negate %x : tensor<i32>
-          %2 = stablehlo.remainder %0, %three : tensor<i32>
-          %3 = stablehlo.multiply %2, %two : tensor<i32>
-          return %3 : tensor<i32>
-        }
-        """,
-    )
-
-
 FRAGMENTS = """
         func.func @main(%a: !A) -> (!A, !A) attributes {topology = #topo} {
           %0 = mpmd.fragment<mesh="alpha", origin=["f"]> (%a) (%x: tensor<4xf32>) {
@@ -146,63 +116,10 @@ def test_bodies_of_fragments() -> None:
     )
 
 
-def test_bodies_in_which_only_constants_are_equal() -> None:
-    """They are unified where nothing else in the body changes, also in a function of fragments alone."""
-    check(
-        """
-        func.func @main(%a: !A) -> !A attributes {topology = #topo} {
-          %0 = mpmd.fragment<mesh="alpha", origin=["f"]> (%a) (%x: tensor<4xf32>) {
-            %c = stablehlo.constant dense<2.0> : tensor<4xf32>
-            %1 = stablehlo.add %x, %c : tensor<4xf32>
-            %d = stablehlo.constant dense<2.0> : tensor<4xf32>
-            %2 = stablehlo.multiply %1, %d : tensor<4xf32>
-            mpmd.return %2 : tensor<4xf32>
-          } : (!A) -> !A
-          return %0 : !A
-        }
-        """,
-        PASS,
-        """
-        func.func @main(%a: !A) -> !A attributes {topology = #topo} {
-          %0 = mpmd.fragment<mesh="alpha", origin=["f"]> (%a) (%x: tensor<4xf32>) {
-            %c = stablehlo.constant dense<2.0> : tensor<4xf32>
-            %1 = stablehlo.add %x, %c : tensor<4xf32>
-            %2 = stablehlo.multiply %1, %c : tensor<4xf32>
-            mpmd.return %2 : tensor<4xf32>
-          } : (!A) -> !A
-          return %0 : !A
-        }
-        """,
-    )
-
-
 def test_a_fragment_that_nothing_uses_goes() -> None:
     fragment = FRAGMENTS[FRAGMENTS.index("mpmd.fragment") : FRAGMENTS.index("          return")]
     module = run(FRAGMENTS.replace("          return", f"          %unused = {fragment}          return"), PASS)
     assert len([op for op in module.main.body if isinstance(op, FragmentOp)]) == 1
-
-
-def test_operands_without_elements() -> None:
-    """They are constants also where the result has elements; so nothing depends on the argument."""
-    check(
-        """
-        func.func @main(%e: tensor<0x3xf32>) -> tensor<3x3xf32> {
-          %r = stablehlo.dot_general %e, %e, contracting_dims = [0] x [0]
-            : (tensor<0x3xf32>, tensor<0x3xf32>) -> tensor<3x3xf32>
-          return %r : tensor<3x3xf32>
-        }
-        """,
-        PASS,
-        """
-        func.func @main(%e: tensor<0x3xf32>) -> tensor<3x3xf32> {
-          %c = stablehlo.constant dense<> : tensor<0x3xf32>
-          %r = stablehlo.dot_general %c, %c, contracting_dims = [0] x [0]
-            : (tensor<0x3xf32>, tensor<0x3xf32>) -> tensor<3x3xf32>
-          return %r : tensor<3x3xf32>
-        }
-        """,
-        "",
-    )
 
 
 def test_a_shared_body_stays_shared() -> None:

@@ -8,49 +8,6 @@ from fragment_texts import frag, function
 from util import check, run
 
 
-def test_producers_and_consumers_are_absorbed() -> None:
-    """The root takes the inferred fragments on both sides; transfers make room."""
-    check(
-        """
-func.func private @callee(%p: !A, %q: !B) -> (!A, !B) attributes {topology = #topo} {
-  %0 = mpmd.fragment<mesh="alpha", origin=[]> (%p) (%x: tensor<4xf32>) {
-    %n = stablehlo.negate %x : tensor<4xf32>
-    %c = stablehlo.constant dense<2.0> : tensor<4xf32>
-    %s = stablehlo.add %n, %c : tensor<4xf32>
-    mpmd.return %s : tensor<4xf32>
-  } : (!A) -> !A
-  %1 = mpmd.transfer %0 : (!A) -> !B
-  %2 = mpmd.fragment<mesh="alpha", origin=["f"]> (%p, %0) {call_counter = 1 : ui32} (%x: tensor<4xf32>, %y: tensor<4xf32>) {
-    %s = stablehlo.multiply %x, %y : tensor<4xf32>
-    mpmd.return %s : tensor<4xf32>
-  } : (!A, !A) -> !A
-  %3 = mpmd.transfer %q : (!B) -> !A
-  %4 = mpmd.fragment<mesh="alpha", origin=[]> (%2, %3) (%x: tensor<4xf32>, %y: tensor<4xf32>) {
-    %s = stablehlo.subtract %x, %y : tensor<4xf32>
-    mpmd.return %s : tensor<4xf32>
-  } : (!A, !A) -> !A
-  return %4, %1 : !A, !B
-}
-""",
-        "mpmd-absorb-inferred-fragments",
-        """
-func.func private @callee(%arg0: !A, %arg1: !B) -> (!A, !B) attributes {topology = #topo} {
-  %0 = mpmd.transfer %arg1 : (!B) -> !A
-  %1:2 = mpmd.fragment<mesh="alpha", origin=["f"]> (%arg0, %0) {call_counter = 1 : ui32} (%arg2: tensor<4xf32>, %arg3: tensor<4xf32>) {
-    %cst = stablehlo.constant dense<2.000000e+00> : tensor<4xf32>
-    %3 = stablehlo.negate %arg2 : tensor<4xf32>
-    %4 = stablehlo.add %3, %cst : tensor<4xf32>
-    %5 = stablehlo.multiply %arg2, %4 : tensor<4xf32>
-    %6 = stablehlo.subtract %5, %arg3 : tensor<4xf32>
-    mpmd.return %4, %6 : tensor<4xf32>, tensor<4xf32>
-  } : (!A, !A) -> (!A, !A)
-  %2 = mpmd.transfer %1#0 : (!A) -> !B
-  return %1#1, %2 : !A, !B
-}
-""",
-    )
-
-
 def test_entry_points_only_with_the_option() -> None:
     """A public function is left alone unless the option says otherwise."""
     body = "  %0 = " + frag("alpha", "", "%p") + "\n  %1 = " + frag("alpha", '"f"', "%0", "abs")
@@ -71,43 +28,6 @@ def test_inferred_chain_keeps_all_reasons() -> None:
     module = run(function(body, "%1", "!A", visibility="private"), "mpmd-absorb-inferred-fragments")
     text = str(module)
     assert '{call_counter = 1 : ui32, mpmd.inferred_by = ["b", "c", "a"]}' in text
-
-
-def test_unused_transfers_and_constants_are_tidied() -> None:
-    """Also without anything to absorb: dead ops go, constants are unified and come first."""
-    check(
-        """
-func.func private @f(%p: !A) -> !A attributes {topology = #topo} {
-  %t = mpmd.transfer %p : (!A) -> !B
-  %0 = mpmd.fragment<mesh="alpha", origin=["f"]> (%p) (%x: tensor<4xf32>) {
-    %a = stablehlo.negate %x : tensor<4xf32>
-    %c = stablehlo.constant dense<1.0> : tensor<4xf32>
-    %d = stablehlo.add %a, %c : tensor<4xf32>
-    %e = stablehlo.constant dense<2.0> : tensor<4xf32>
-    %g = stablehlo.constant dense<1.0> : tensor<4xf32>
-    %h = stablehlo.add %d, %g : tensor<4xf32>
-    %i = stablehlo.add %h, %e : tensor<4xf32>
-    mpmd.return %i : tensor<4xf32>
-  } : (!A) -> !A
-  return %0 : !A
-}
-""",
-        "mpmd-absorb-inferred-fragments",
-        """
-func.func private @f(%p: !A) -> !A attributes {topology = #topo} {
-  %0 = mpmd.fragment<mesh="alpha", origin=["f"]> (%p) (%x: tensor<4xf32>) {
-    %e = stablehlo.constant dense<2.0> : tensor<4xf32>
-    %c = stablehlo.constant dense<1.0> : tensor<4xf32>
-    %a = stablehlo.negate %x : tensor<4xf32>
-    %d = stablehlo.add %a, %c : tensor<4xf32>
-    %h = stablehlo.add %d, %c : tensor<4xf32>
-    %i = stablehlo.add %h, %e : tensor<4xf32>
-    mpmd.return %i : tensor<4xf32>
-  } : (!A) -> !A
-  return %0 : !A
-}
-""",
-    )
 
 
 def test_constants_leave_nested_regions() -> None:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from util import check, diagnostics, distinct_bodies, run
+from util import diagnostics, distinct_bodies, run
 
 AFTER = """
 func.func @main(%arg0: !A) -> !B attributes {topology = #topo} {
@@ -69,30 +69,6 @@ def test_copies_share_the_bodies_of_the_callee() -> None:
     )
     assert distinct_bodies(module) == 1
     assert [f.call_counter for f in module.main.body if f.name == "mpmd.fragment"] == list(range(9))
-
-
-def test_unused_calls_and_calls_that_return_arguments() -> None:
-    check(
-        """
-        func.func @main(%p: !A) -> !A attributes {topology = #topo} {
-          %0:2 = mpmd.call @id(%p) : (!A) -> (!A, !A)
-          %1:2 = mpmd.call @id(%0#1) : (!A) -> (!A, !A)
-          return %0#0 : !A
-        }
-        func.func private @id(%p: !A) -> (!A, !A) attributes {topology = #topo} {
-          return %p, %p : !A, !A
-        }
-        """,
-        "mpmd-call-inline",
-        """
-        func.func @main(%p: !A) -> !A attributes {topology = #topo} {
-          return %p : !A
-        }
-        func.func private @id(%p: !A) -> (!A, !A) attributes {topology = #topo} {
-          return %p, %p : !A, !A
-        }
-        """,
-    )
 
 
 NESTED = """

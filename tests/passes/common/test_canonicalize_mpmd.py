@@ -9,43 +9,11 @@ from fuzz.traced import imported_modules, traced_programs
 from mpmd_trace.ir.ops import FragmentOp
 from mpmd_trace.ir.text import parse
 from mpmd_trace.passes.manager import run_passes
-from util import check, distinct_bodies, run
+from util import distinct_bodies, run
 
 CANONICALIZE = (
     "canonicalize{max-iterations=10 max-num-rewrites=-1 region-simplify=disabled test-convergence=false top-down=false}"
 )
-HOST = """
-!d = !mpmd.mesh_tensor<"left", tensor<6xf32>>
-!h = !mpmd.mesh_tensor<"left", tensor<6xf32>, memory_kind="pinned_host">
-"""
-
-
-def test_bypass_and_transfers() -> None:
-    """One result per argument is bypassed; a round trip on one mesh disappears."""
-    check(
-        """
-func.func @canon(%a: !d, %b: !d) -> (!d, !d, !d, !d)
-    attributes {topology = #mpmd.topology<<"left" : <["x"=2]>>>} {
-  %0 = mpmd.transfer %a : (!d) -> !h
-  %1 = mpmd.transfer %0 : (!h) -> !d
-  %2:3 = mpmd.fragment<mesh="left", origin=["f"]> (%a, %b) (%x: tensor<6xf32>, %y: tensor<6xf32>) {
-    mpmd.return %x, %y, %x : tensor<6xf32>, tensor<6xf32>, tensor<6xf32>
-  } : (!d, !d) -> (!d, !d, !d)
-  return %1, %2#0, %2#1, %2#2 : !d, !d, !d, !d
-}
-""",
-        "mpmd-canonicalize",
-        """
-func.func @canon(%arg0: !d, %arg1: !d) -> (!d, !d, !d, !d)
-    attributes {topology = #mpmd.topology<<"left" : <["x"=2]>>>} {
-  %0:3 = mpmd.fragment<mesh="left", origin=["f"]> (%arg0, %arg1) (%arg2: tensor<6xf32>, %arg3: tensor<6xf32>) {
-    mpmd.return %arg2, %arg3, %arg2 : tensor<6xf32>, tensor<6xf32>, tensor<6xf32>
-  } : (!d, !d) -> (!d, !d, !d)
-  return %arg0, %0#0, %arg1, %arg0 : !d, !d, !d, !d
-}
-""",
-        HOST,
-    )
 
 
 @pytest.mark.parametrize("name", ["mpmd-canonicalize", "mpmd-cse"])

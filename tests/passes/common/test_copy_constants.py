@@ -4,7 +4,7 @@
 from __future__ import annotations
 
 from mpmd_trace.passes.variants import CopyScalars
-from util import check, run
+from util import run
 
 BEFORE = """
 func.func @main(%p: !B) -> !B attributes {topology = #topo} {
@@ -23,49 +23,6 @@ func.func @main(%p: !B) -> !B attributes {topology = #topo} {
   return %3 : !B
 }
 """
-
-
-def test_constants_are_found_through_transfers_but_not_through_fragments() -> None:
-    check(
-        """
-        func.func @main(%p: !B) -> (!B, !B) attributes {topology = #topo} {
-          %0 = mpmd.fragment<mesh="alpha", origin=["init"]> () () {
-            %c = stablehlo.constant {note} dense<1.0> : tensor<4xf32>
-            mpmd.return %c : tensor<4xf32>
-          } : () -> !A
-          %1 = mpmd.transfer %0 : (!A) -> !B
-          %2 = mpmd.transfer %1 : (!B) -> !A
-          %3 = mpmd.transfer %2 : (!A) -> !B
-          %4 = mpmd.fragment<mesh="beta", origin=["id"]> (%3) (%x: tensor<4xf32>) {
-            mpmd.return %x : tensor<4xf32>
-          } : (!B) -> !B
-          %5 = mpmd.fragment<mesh="beta", origin=["use"]> (%4) (%x: tensor<4xf32>) {
-            mpmd.return %x : tensor<4xf32>
-          } : (!B) -> !B
-          return %4, %5 : !B, !B
-        }
-        """,
-        "mpmd-copy-constants",
-        """
-        func.func @main(%p: !B) -> (!B, !B) attributes {topology = #topo} {
-          %0 = mpmd.fragment<mesh="alpha", origin=["init"]> () () {
-            %c = stablehlo.constant {note} dense<1.0> : tensor<4xf32>
-            mpmd.return %c : tensor<4xf32>
-          } : () -> !A
-          %1 = mpmd.transfer %0 : (!A) -> !B
-          %2 = mpmd.transfer %1 : (!B) -> !A
-          %3 = mpmd.transfer %2 : (!A) -> !B
-          %4 = mpmd.fragment<mesh="beta", origin=["id"]> (%3) (%x: tensor<4xf32>) {
-            %c = stablehlo.constant {note} dense<1.0> : tensor<4xf32>
-            mpmd.return %c : tensor<4xf32>
-          } : (!B) -> !B
-          %5 = mpmd.fragment<mesh="beta", origin=["use"]> (%4) (%x: tensor<4xf32>) {
-            mpmd.return %x : tensor<4xf32>
-          } : (!B) -> !B
-          return %4, %5 : !B, !B
-        }
-        """,
-    )
 
 
 def test_the_copy_is_made_even_when_the_argument_is_unused() -> None:

@@ -1,6 +1,5 @@
 """`mpmd-erase-unused-callee-block-arguments`."""
 
-# ruff: noqa: E501 (MLIR text)
 from __future__ import annotations
 
 from mpmd_trace.passes.variants import EraseUnusedArgumentsOfAllCalls
@@ -60,50 +59,6 @@ def test_functions_that_are_never_called_or_only_without_use_stay() -> None:
         + STEP.replace("@step", "@other")
     )
     check(text, PASS, text)
-
-
-def test_an_argument_used_by_a_dead_op_stays() -> None:
-    text = """
-    func.func @main(%p: tensor<f32>) -> tensor<f32> attributes {topology = #topo} {
-      %0 = mpmd.call @f(%p) : (tensor<f32>) -> tensor<f32>
-      return %0 : tensor<f32>
-    }
-    func.func private @f(%a: tensor<f32>) -> tensor<f32> attributes {topology = #topo} {
-      %0 = stablehlo.negate %a : tensor<f32>
-      return %a : tensor<f32>
-    }
-    """
-    check(text, PASS, text)
-
-
-def test_a_superfluous_function_vanishes_with_its_calls_also_in_loops() -> None:
-    check(
-        """
-        func.func @main(%p: tensor<ui32>) -> tensor<ui32> attributes {topology = #topo} {
-          %0 = mpmd.for (%p) {iterations = 2 : ui32} (%x: tensor<ui32>, %i: tensor<ui32>) {
-            %1:2 = mpmd.call @f(%x, %i, %i) : (tensor<ui32>, tensor<ui32>, tensor<ui32>) -> (tensor<ui32>, tensor<ui32>)
-            %2:2 = mpmd.call @f(%1#1, %1#0, %i) : (tensor<ui32>, tensor<ui32>, tensor<ui32>) -> (tensor<ui32>, tensor<ui32>)
-            %3 = stablehlo.add %2#0, %2#1 : tensor<ui32>
-            mpmd.return %3 : tensor<ui32>
-          } : tensor<ui32>
-          return %0 : tensor<ui32>
-        }
-        func.func private @f(%a: tensor<ui32>, %b: tensor<ui32>, %c: tensor<ui32>) -> (tensor<ui32>, tensor<ui32>)
-            attributes {topology = #topo} {
-          return %b, %a : tensor<ui32>, tensor<ui32>
-        }
-        """,
-        PASS,
-        """
-        func.func @main(%p: tensor<ui32>) -> tensor<ui32> attributes {topology = #topo} {
-          %0 = mpmd.for (%p) {iterations = 2 : ui32} (%x: tensor<ui32>, %i: tensor<ui32>) {
-            %3 = stablehlo.add %i, %x : tensor<ui32>
-            mpmd.return %3 : tensor<ui32>
-          } : tensor<ui32>
-          return %0 : tensor<ui32>
-        }
-        """,
-    )
 
 
 def test_functions_that_are_called_for_nothing() -> None:

@@ -19,80 +19,6 @@ func.func @main(%p: !A, %q: !B) -> !A attributes {topology = #topo} {
 """
 
 
-def test_what_is_unused_goes_through_chains_and_loops() -> None:
-    check(
-        """
-        func.func @main(%p: !A, %q: !A) -> !A attributes {topology = #topo} {
-          %0 = mpmd.fragment<mesh="alpha", origin=["a"]> (%q) (%x: tensor<4xf32>) {
-            mpmd.return %x : tensor<4xf32>
-          } : (!A) -> !A
-          %1 = mpmd.transfer %0 : (!A) -> !B
-          %2 = mpmd.transfer %1 : (!B) -> !A
-          %3:2 = mpmd.for (%p, %2) {iterations = 2 : ui32} (%x: !A, %y: !A, %i: tensor<ui32>) {
-            %4:2 = mpmd.fragment<mesh="alpha", origin=["b"]> (%x, %y) (%a: tensor<4xf32>, %b: tensor<4xf32>) {
-              %c = stablehlo.add %a, %a : tensor<4xf32>
-              mpmd.return %c, %b : tensor<4xf32>, tensor<4xf32>
-            } : (!A, !A) -> (!A, !A)
-            mpmd.return %4#0, %y : !A, !A
-          } : !A, !A
-          %5 = mpmd.fragment<mesh="alpha", origin=["c"]> (%3#1) (%x: tensor<4xf32>) {
-            mpmd.return %x : tensor<4xf32>
-          } : (!A) -> !A
-          return %3#0 : !A
-        }
-        """,
-        "mpmd-fragment-dce",
-        """
-        func.func @main(%p: !A, %q: !A) -> !A attributes {topology = #topo} {
-          %0 = mpmd.fragment<mesh="alpha", origin=["a"]> (%q) (%x: tensor<4xf32>) {
-            mpmd.return %x : tensor<4xf32>
-          } : (!A) -> !A
-          %1 = mpmd.transfer %0 : (!A) -> !B
-          %2 = mpmd.transfer %1 : (!B) -> !A
-          %3:2 = mpmd.for (%p, %2) {iterations = 2 : ui32} (%x: !A, %y: !A, %i: tensor<ui32>) {
-            %4 = mpmd.fragment<mesh="alpha", origin=["b"]> (%x) (%a: tensor<4xf32>) {
-              %c = stablehlo.add %a, %a : tensor<4xf32>
-              mpmd.return %c : tensor<4xf32>
-            } : (!A) -> !A
-            mpmd.return %4, %y : !A, !A
-          } : !A, !A
-          return %3#0 : !A
-        }
-        """,
-    )
-
-
-def test_fragments_with_effects_stay_without_results_and_empty_ones_go() -> None:
-    check(
-        """
-        func.func @main(%p: !A) -> !A attributes {topology = #topo} {
-          %0 = mpmd.fragment<mesh="alpha", origin=["a"]> (%p) (%x: tensor<4xf32>) {
-            %c = stablehlo.custom_call @e(%x) {has_side_effect = true} : (tensor<4xf32>) -> tensor<4xf32>
-            mpmd.return %c : tensor<4xf32>
-          } : (!A) -> !A
-          %1 = mpmd.fragment<mesh="alpha", origin=["b"]> (%p) (%x: tensor<4xf32>) {
-            %c = stablehlo.custom_call @e(%x) : (tensor<4xf32>) -> tensor<4xf32>
-            mpmd.return %c : tensor<4xf32>
-          } : (!A) -> !A
-          mpmd.fragment<mesh="alpha", origin=["c"]> () () {
-            mpmd.return
-          } : () -> ()
-          return %p : !A
-        }
-        """,
-        "mpmd-fragment-dce",
-        """
-        func.func @main(%p: !A) -> !A attributes {topology = #topo} {
-          mpmd.fragment<mesh="alpha", origin=["a"]> (%p) (%x: tensor<4xf32>) {
-            %c = stablehlo.custom_call @e(%x) {has_side_effect = true} : (tensor<4xf32>) -> tensor<4xf32>
-            mpmd.return
-          } : (!A) -> ()
-          return %p : !A
-        }
-        """,
-    )
-
-
 def test_attributes_that_list_operands_are_copied_as_they_are() -> None:
     module = run(
         """
@@ -110,16 +36,6 @@ def test_attributes_that_list_operands_are_copied_as_they_are() -> None:
     fragment = module.main.body.first
     assert len(fragment.results) == 1
     assert len(fragment.props["out_shardings"].shardings) == len(fragment.attrs["res_attrs"].elements) == 2
-
-
-def test_plain_functions_are_left_alone() -> None:
-    text = """
-    func.func @main(%p: tensor<f32>) -> tensor<f32> {
-      %0 = stablehlo.negate %p : tensor<f32>
-      return %p : tensor<f32>
-    }
-    """
-    check(text, "mpmd-fragment-dce", text)
 
 
 def test_equal_changes_give_one_body() -> None:

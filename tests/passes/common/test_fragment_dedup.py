@@ -2,31 +2,7 @@
 
 from __future__ import annotations
 
-from util import check, run
-
-
-def test_returned_arguments_of_equal_operands_are_equal_results() -> None:
-    check(
-        """
-        func.func @main(%p: !A) -> (!A, !A, !A) attributes {topology = #topo} {
-          %0:3 = mpmd.fragment<mesh="alpha", origin=["f"]> (%p, %p) (%x: tensor<4xf32>, %y: tensor<4xf32>) {
-            mpmd.return %x, %y, %y : tensor<4xf32>, tensor<4xf32>, tensor<4xf32>
-          } : (!A, !A) -> (!A, !A, !mpmd.mesh_tensor<"alpha", tensor<4xf32>, memory_kind="device">)
-          %1 = mpmd.transfer %0#2 : (!mpmd.mesh_tensor<"alpha", tensor<4xf32>, memory_kind="device">) -> !A
-          return %0#0, %0#1, %1 : !A, !A, !A
-        }
-        """,
-        "mpmd-fragment-dedup",
-        """
-        func.func @main(%p: !A) -> (!A, !A, !A) attributes {topology = #topo} {
-          %0:3 = mpmd.fragment<mesh="alpha", origin=["f"]> (%p, %p) (%x: tensor<4xf32>, %y: tensor<4xf32>) {
-            mpmd.return %x, %x, %x : tensor<4xf32>, tensor<4xf32>, tensor<4xf32>
-          } : (!A, !A) -> (!A, !A, !mpmd.mesh_tensor<"alpha", tensor<4xf32>, memory_kind="device">)
-          %1 = mpmd.transfer %0#2 : (!mpmd.mesh_tensor<"alpha", tensor<4xf32>, memory_kind="device">) -> !A
-          return %0#0, %0#0, %1 : !A, !A, !A
-        }
-        """,
-    )
+from util import run
 
 
 def test_uses_in_nested_regions_are_redirected() -> None:

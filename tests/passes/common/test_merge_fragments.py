@@ -1,4 +1,3 @@
-# ruff: noqa: E501
 """Merging two fragments, and the sharing of the merged bodies."""
 
 from __future__ import annotations
@@ -9,75 +8,7 @@ from fragment_texts import frag, function
 from mpmd_trace.ir.ops import FragmentOp
 from mpmd_trace.passes.common.merge import merge_fragments
 from mpmd_trace.passes.greedy import walk_mutable
-from util import check, diagnostics, distinct_bodies, run
-
-
-def test_general_case() -> None:
-    """Operands are unified, results that only the consumer used go, the user keeps its counter."""
-    check(
-        """
-func.func @general(%p: !A, %q: !A) -> (!A, !B) attributes {topology = #topo} {
-  %e:2 = mpmd.fragment<mesh="alpha", origin=["enc"], stage=1> (%p, %q, %p) {call_counter = 2 : ui32, remat} (%x: tensor<4xf32>, %y: tensor<4xf32>, %z: tensor<4xf32>) {
-    %s = stablehlo.add %x, %z : tensor<4xf32>
-    %t = stablehlo.multiply %s, %y : tensor<4xf32>
-    mpmd.return %s, %t : tensor<4xf32>, tensor<4xf32>
-  } : (!A, !A, !A) -> (!A, !A)
-  %t = mpmd.transfer %e#1 : (!A) -> !B
-  %i = mpmd.fragment<mesh="alpha", origin=[]> (%q, %e#0, %e#1) {call_counter = 5 : ui32, mpmd.inferred_by = ["p"]} (%x: tensor<4xf32>, %y: tensor<4xf32>, %z: tensor<4xf32>) {
-    %s = stablehlo.subtract %x, %y : tensor<4xf32>
-    %u = stablehlo.maximum %s, %z : tensor<4xf32>
-    mpmd.return %u : tensor<4xf32>
-  } : (!A, !A, !A) -> !A
-  return %i, %t : !A, !B
-}
-""",
-        "mpmd-merge-inferred-fragments",
-        """
-func.func @general(%arg0: !A, %arg1: !A) -> (!A, !B) attributes {topology = #topo} {
-  %0:2 = mpmd.fragment<mesh="alpha", origin=["enc"], stage=1> (%arg0, %arg1) {call_counter = 2 : ui32} (%arg2: tensor<4xf32>, %arg3: tensor<4xf32>) {
-    %2 = stablehlo.add %arg2, %arg2 : tensor<4xf32>
-    %3 = stablehlo.multiply %2, %arg3 : tensor<4xf32>
-    %4 = stablehlo.subtract %arg3, %2 : tensor<4xf32>
-    %5 = stablehlo.maximum %4, %3 : tensor<4xf32>
-    mpmd.return %3, %5 : tensor<4xf32>, tensor<4xf32>
-  } : (!A, !A) -> (!A, !A)
-  %1 = mpmd.transfer %0#0 : (!A) -> !B
-  return %0#1, %1 : !A, !B
-}
-""",
-    )
-
-
-def test_single_use_keeps_the_operand_order_of_the_consumer() -> None:
-    """The operand of the producer stands where its result stood, even if it is there twice."""
-    check(
-        """
-func.func @fast(%p: !A, %q: !A) -> !A attributes {topology = #topo} {
-  %0 = mpmd.fragment<mesh="alpha", origin=[]> (%p) {mpmd.inferred_by = ["a"]} (%x: tensor<4xf32>) {
-    %n = stablehlo.negate %x : tensor<4xf32>
-    mpmd.return %n : tensor<4xf32>
-  } : (!A) -> !A
-  %1 = mpmd.fragment<mesh="alpha", origin=["g"]> (%q, %0, %p) (%x: tensor<4xf32>, %y: tensor<4xf32>, %z: tensor<4xf32>) {
-    %s = stablehlo.add %x, %y : tensor<4xf32>
-    %t = stablehlo.add %s, %z : tensor<4xf32>
-    mpmd.return %t : tensor<4xf32>
-  } : (!A, !A, !A) -> !A
-  return %1 : !A
-}
-""",
-        "mpmd-merge-inferred-fragments",
-        """
-func.func @fast(%arg0: !A, %arg1: !A) -> !A attributes {topology = #topo} {
-  %0 = mpmd.fragment<mesh="alpha", origin=["g"]> (%arg1, %arg0, %arg0) (%arg2: tensor<4xf32>, %arg3: tensor<4xf32>, %arg4: tensor<4xf32>) {
-    %1 = stablehlo.negate %arg3 : tensor<4xf32>
-    %2 = stablehlo.add %arg2, %1 : tensor<4xf32>
-    %3 = stablehlo.add %2, %arg4 : tensor<4xf32>
-    mpmd.return %3 : tensor<4xf32>
-  } : (!A, !A, !A) -> !A
-  return %0 : !A
-}
-""",
-    )
+from util import diagnostics, distinct_bodies, run
 
 
 def pipeline(microbatches: int) -> str:

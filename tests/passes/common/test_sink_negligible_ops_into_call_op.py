@@ -57,45 +57,6 @@ def test_an_op_with_other_uses_stays_and_dead_code_goes() -> None:
     )
 
 
-def test_operand_free_fragments_sink_and_bodies_are_cleaned() -> None:
-    check(
-        """
-        func.func @main(%p: !A) -> !A attributes {topology = #topo} {
-          %0 = mpmd.fragment<mesh="alpha", origin=[]> () () {
-            %c = stablehlo.constant dense<1.0> : tensor<4xf32>
-            mpmd.return %c : tensor<4xf32>
-          } : () -> !A
-          %1 = mpmd.call @g(%p, %0) : (!A, !A) -> !A
-          %2 = mpmd.fragment<mesh="alpha", origin=["h"]> (%1) (%x: tensor<4xf32>) {
-            %d = stablehlo.negate %x : tensor<4xf32>
-            mpmd.return %x : tensor<4xf32>
-          } : (!A) -> !A
-          return %2 : !A
-        }
-        func.func private @g(%a: !A, %b: !A) -> !A attributes {topology = #topo} {
-          return %b : !A
-        }
-        """,
-        PASS,
-        """
-        func.func @main(%p: !A) -> !A attributes {topology = #topo} {
-          %1 = mpmd.call @g(%p) : (!A) -> !A
-          %2 = mpmd.fragment<mesh="alpha", origin=["h"]> (%1) (%x: tensor<4xf32>) {
-            mpmd.return %x : tensor<4xf32>
-          } : (!A) -> !A
-          return %2 : !A
-        }
-        func.func private @g(%a: !A) -> !A attributes {topology = #topo} {
-          %0 = mpmd.fragment<mesh="alpha", origin=[]> () () {
-            %c = stablehlo.constant dense<1.0> : tensor<4xf32>
-            mpmd.return %c : tensor<4xf32>
-          } : () -> !A
-          return %0 : !A
-        }
-        """,
-    )
-
-
 def test_unused_calls_have_no_say_but_follow() -> None:
     # The reference forgets calls without used results, which then do not fit the function any more.
     check(

@@ -1,36 +1,10 @@
 """`mpmd-unroll-for-loops`."""
 
-# ruff: noqa: E501 (MLIR text)
 from __future__ import annotations
 
 import pytest
 
-from util import check, diagnostics, distinct_bodies, run
-
-
-def test_values_from_outside_may_be_used_and_yielded() -> None:
-    check(
-        """
-        func.func @main(%p: tensor<ui32>, %q: tensor<ui32>) -> (tensor<ui32>, tensor<ui32>) attributes {topology = #topo} {
-          %0:2 = mpmd.for (%p, %p) {iterations = 2 : ui32, unroll_factor = 2 : ui32}
-              (%a: tensor<ui32>, %b: tensor<ui32>, %i: tensor<ui32>) {
-            %s = stablehlo.add %b, %q {unroll_counter = 9 : ui32} : tensor<ui32>
-            mpmd.return %q, %s : tensor<ui32>, tensor<ui32>
-          } : tensor<ui32>, tensor<ui32>
-          return %0#0, %0#1 : tensor<ui32>, tensor<ui32>
-        }
-        """,
-        "mpmd-unroll-for-loops",
-        """
-        func.func @main(%p: tensor<ui32>, %q: tensor<ui32>) -> (tensor<ui32>, tensor<ui32>) attributes {topology = #topo} {
-          %c0 = stablehlo.constant {unroll_counter = 0 : ui32} dense<0> : tensor<ui32>
-          %0 = stablehlo.add %p, %q {unroll_counter = 0 : ui32} : tensor<ui32>
-          %c1 = stablehlo.constant {unroll_counter = 1 : ui32} dense<1> : tensor<ui32>
-          %1 = stablehlo.add %0, %q {unroll_counter = 1 : ui32} : tensor<ui32>
-          return %q, %1 : tensor<ui32>, tensor<ui32>
-        }
-        """,
-    )
+from util import diagnostics, distinct_bodies, run
 
 
 def test_only_the_clone_itself_is_marked_and_bodies_are_shared() -> None:

@@ -6,15 +6,9 @@ import import_programs
 
 from mpmd_trace.diagnostics.messages import Diagnostic
 from mpmd_trace.ir.ops import Module
+from util import spelled
 
 T = "tensor<6x2xf32>"
-
-
-def spelled(text: str) -> str:
-    """`text` with `use=<..>` and `src=<..>` written out as the attributes that they stand for."""
-    for short in ("use", "src"):
-        text = text.replace(f"{short}=<", f"mpmd.{short}_set = #mpmd.meshes_with_origins<")
-    return text
 
 
 def check(before: str, pipeline: str | list[str], after: str) -> Module:

@@ -1,52 +1,8 @@
 """mpmd-copy-topology-from-main"""
 
-from import_programs import check
-
 from mpmd_trace.ir.ops import CallOp
 from mpmd_trace.ir.text import parse
 from mpmd_trace.passes.import_.copy_topology_from_main import CopyTopologyFromMain
-
-PASS = "builtin.module(mpmd-copy-topology-from-main)"
-
-
-def test_other_functions_are_left_alone() -> None:
-    text = """
-        func.func @main(%a: !T) -> !T attributes {topology = #topo} {
-          %0 = func.call @plain(%a) : (!T) -> !T
-          return %0 : !T
-        }
-        func.func @plain(%a: !T) -> !T {
-          return %a : !T
-        }
-        func.func @uncalled(%a: !T) -> !T {
-          return %a : !T
-        }
-        """
-    check(text, PASS, text)
-
-
-def test_a_private_callee_keeps_being_private_and_the_caller_need_not_be_main() -> None:
-    check(
-        """
-        func.func @step(%a: !T) -> !T attributes {topology = #topo} {
-          %0 = mpmd.call @blk(%a) : (!T) -> !T
-          return %0 : !T
-        }
-        func.func private @blk(%a: !T) -> !T {
-          return %a : !T
-        }
-        """,
-        PASS,
-        """
-        func.func @step(%a: !T) -> !T attributes {topology = #topo} {
-          %0 = mpmd.call @blk(%a) : (!T) -> !T
-          return %0 : !T
-        }
-        func.func private @blk(%a: !T) -> !T attributes {topology = #topo} {
-          return %a : !T
-        }
-        """,
-    )
 
 
 def test_a_call_of_nothing_is_an_error() -> None:

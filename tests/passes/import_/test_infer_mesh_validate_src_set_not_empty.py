@@ -1,7 +1,7 @@
 """mpmd-infer-mesh-validate-src-set-not-empty"""
 
 import pytest
-from infer_mesh_programs import check, diagnostics
+from infer_mesh_programs import diagnostics
 
 PASS = "mpmd-infer-mesh-validate-src-set-not-empty"
 SETS = "mpmd-infer-mesh-populate-use-set,mpmd-infer-mesh-populate-src-set"
@@ -23,17 +23,6 @@ CONFLICTS = """
       return %0, %2 : !T, !T
     }
 """
-
-
-def test_sets_that_are_fine() -> None:
-    text = """
-        func.func @main(%a: !T {src=<"p0">}, %b: !T) -> (!T, !T) attributes {topology = #topo} {
-          %0 = stablehlo.abs %a {src=<"p0", "p1">} : !T
-          %1 = stablehlo.add %a, %b : !T
-          return %0, %1 : !T, !T
-        }
-    """
-    check(text, PASS, text)
 
 
 def test_the_first_op_of_a_chain_of_conflicts_is_reported() -> None:

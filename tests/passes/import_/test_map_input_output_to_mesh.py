@@ -1,48 +1,11 @@
 """mpmd-map-input-output-to-mesh"""
 
 import pytest
-from import_programs import PRELUDE, check, diagnostics, run
+from import_programs import PRELUDE, diagnostics, run
 
 from mpmd_trace.diagnostics.messages import MpmdError
 
 PASS = "mpmd-map-input-output-to-mesh"
-
-
-def test_one_value_returned_on_two_meshes() -> None:
-    check(
-        """
-        func.func @main(%a: !T) -> (!T, !T) attributes {topology = #topo} {
-          return %a, %a : !T, !T
-        }
-        """,
-        PASS + "{output-assignment=0@p0,1@p1}",
-        """
-        func.func @main(%a: !T) -> (!P0, !P1) attributes {topology = #topo} {
-          %0 = mpmd.assign {origin = "user_out"} %a : (!T) -> !P0
-          %1 = mpmd.assign {origin = "user_out"} %a : (!T) -> !P1
-          return %0, %1 : !P0, !P1
-        }
-        """,
-    )
-
-
-def test_the_attribute_stays_when_the_type_says_nothing() -> None:
-    check(
-        """
-        func.func @main(%a: !T {mhlo.memory_kind = "device"})
-            -> (!T {mhlo.memory_kind = "pinned_host"}) attributes {topology = #topo} {
-          return %a : !T
-        }
-        """,
-        PASS + "{input-assignment=0@p0 output-assignment=0@p1#pinned_host}",
-        """
-        func.func @main(%a: !P0 {mhlo.memory_kind = "device"}) -> !H1 attributes {topology = #topo} {
-          %0 = mpmd.unassign {origin = "user_in"} %a : (!P0) -> !T
-          %1 = mpmd.assign {origin = "user_out"} %0 : (!T) -> !H1
-          return %1 : !H1
-        }
-        """,
-    )
 
 
 def test_unknown_meshes_are_reported_where_the_value_is_and_for_every_entry_point() -> None:
@@ -80,15 +43,6 @@ def test_a_different_memory_kind_is_logged(caplog: pytest.LogCaptureFixture) -> 
     assert 'input 0 of @main is assigned to memory kind "pinned_host"' in caplog.text
 
 
-def test_private_functions_are_left_alone() -> None:
-    text = """
-        func.func private @f(%a: !T) -> !T attributes {topology = #topo} {
-          return %a : !T
-        }
-        """
-    check(text, PASS + "{input-assignment=0@p0}", text)
-
-
 @pytest.mark.parametrize(
     ("options", "message"),
     [
@@ -108,19 +62,6 @@ def test_wrong_assignments(options: str, message: str) -> None:
     )
     assert not ok
     assert message in found[0].message
-
-
-def test_values_with_a_mesh_are_an_error() -> None:
-    ok, found = diagnostics(
-        """
-        func.func @main(%a: !P0) -> !P0 attributes {topology = #topo} {
-          return %a : !P0
-        }
-        """,
-        PASS + "{input-assignment=0@p0 output-assignment=0@p1}",
-    )
-    assert not ok
-    assert "is a mesh tensor already" in found[0].message
 
 
 def test_options_are_checked_when_the_pass_is_made() -> None:

@@ -1,0 +1,40 @@
+// passes: mpmd-copy-constants
+!A = !mpmd.mesh_tensor<"alpha", tensor<4xf32>>
+!B = !mpmd.mesh_tensor<"beta", tensor<4xf32>>
+#topo = #mpmd.topology<<"alpha" : <["x"=2]>>, <"beta" : <["x"=2]>>>
+
+// ----- Constants are found through transfers but not through fragments
+func.func @main(%p: !B) -> (!B, !B) attributes {topology = #topo} {
+  %0 = mpmd.fragment<mesh="alpha", origin=["init"]> () () {
+    %c = stablehlo.constant {note} dense<1.0> : tensor<4xf32>
+    mpmd.return %c : tensor<4xf32>
+  } : () -> !A
+  %1 = mpmd.transfer %0 : (!A) -> !B
+  %2 = mpmd.transfer %1 : (!B) -> !A
+  %3 = mpmd.transfer %2 : (!A) -> !B
+  %4 = mpmd.fragment<mesh="beta", origin=["id"]> (%3) (%x: tensor<4xf32>) {
+    mpmd.return %x : tensor<4xf32>
+  } : (!B) -> !B
+  %5 = mpmd.fragment<mesh="beta", origin=["use"]> (%4) (%x: tensor<4xf32>) {
+    mpmd.return %x : tensor<4xf32>
+  } : (!B) -> !B
+  return %4, %5 : !B, !B
+}
+// =>
+func.func @main(%p: !B) -> (!B, !B) attributes {topology = #topo} {
+  %0 = mpmd.fragment<mesh="alpha", origin=["init"]> () () {
+    %c = stablehlo.constant {note} dense<1.0> : tensor<4xf32>
+    mpmd.return %c : tensor<4xf32>
+  } : () -> !A
+  %1 = mpmd.transfer %0 : (!A) -> !B
+  %2 = mpmd.transfer %1 : (!B) -> !A
+  %3 = mpmd.transfer %2 : (!A) -> !B
+  %4 = mpmd.fragment<mesh="beta", origin=["id"]> (%3) (%x: tensor<4xf32>) {
+    %c = stablehlo.constant {note} dense<1.0> : tensor<4xf32>
+    mpmd.return %c : tensor<4xf32>
+  } : (!B) -> !B
+  %5 = mpmd.fragment<mesh="beta", origin=["use"]> (%4) (%x: tensor<4xf32>) {
+    mpmd.return %x : tensor<4xf32>
+  } : (!B) -> !B
+  return %4, %5 : !B, !B
+}

@@ -1,0 +1,35 @@
+// passes: mpmd-erase-unused-callee-block-arguments
+#topo = #mpmd.topology<<"alpha" : <["x"=2]>>, <"beta" : <["x"=2]>>>
+
+// ----- An argument used by a dead op stays
+func.func @main(%p: tensor<f32>) -> tensor<f32> attributes {topology = #topo} {
+  %0 = mpmd.call @f(%p) : (tensor<f32>) -> tensor<f32>
+  return %0 : tensor<f32>
+}
+func.func private @f(%a: tensor<f32>) -> tensor<f32> attributes {topology = #topo} {
+  %0 = stablehlo.negate %a : tensor<f32>
+  return %a : tensor<f32>
+}
+
+// ----- A superfluous function vanishes with its calls also in loops
+func.func @main(%p: tensor<ui32>) -> tensor<ui32> attributes {topology = #topo} {
+  %0 = mpmd.for (%p) {iterations = 2 : ui32} (%x: tensor<ui32>, %i: tensor<ui32>) {
+    %1:2 = mpmd.call @f(%x, %i, %i) : (tensor<ui32>, tensor<ui32>, tensor<ui32>) -> (tensor<ui32>, tensor<ui32>)
+    %2:2 = mpmd.call @f(%1#1, %1#0, %i) : (tensor<ui32>, tensor<ui32>, tensor<ui32>) -> (tensor<ui32>, tensor<ui32>)
+    %3 = stablehlo.add %2#0, %2#1 : tensor<ui32>
+    mpmd.return %3 : tensor<ui32>
+  } : tensor<ui32>
+  return %0 : tensor<ui32>
+}
+func.func private @f(%a: tensor<ui32>, %b: tensor<ui32>, %c: tensor<ui32>) -> (tensor<ui32>, tensor<ui32>)
+    attributes {topology = #topo} {
+  return %b, %a : tensor<ui32>, tensor<ui32>
+}
+// =>
+func.func @main(%p: tensor<ui32>) -> tensor<ui32> attributes {topology = #topo} {
+  %0 = mpmd.for (%p) {iterations = 2 : ui32} (%x: tensor<ui32>, %i: tensor<ui32>) {
+    %3 = stablehlo.add %i, %x : tensor<ui32>
+    mpmd.return %3 : tensor<ui32>
+  } : tensor<ui32>
+  return %0 : tensor<ui32>
+}

@@ -1,0 +1,20 @@
+// passes: mpmd-fragment-dedup
+!A = !mpmd.mesh_tensor<"alpha", tensor<4xf32>>
+#topo = #mpmd.topology<<"alpha" : <["x"=2]>>, <"beta" : <["x"=2]>>>
+
+// ----- Returned arguments of equal operands are equal results
+func.func @main(%p: !A) -> (!A, !A, !A) attributes {topology = #topo} {
+  %0:3 = mpmd.fragment<mesh="alpha", origin=["f"]> (%p, %p) (%x: tensor<4xf32>, %y: tensor<4xf32>) {
+    mpmd.return %x, %y, %y : tensor<4xf32>, tensor<4xf32>, tensor<4xf32>
+  } : (!A, !A) -> (!A, !A, !mpmd.mesh_tensor<"alpha", tensor<4xf32>, memory_kind="device">)
+  %1 = mpmd.transfer %0#2 : (!mpmd.mesh_tensor<"alpha", tensor<4xf32>, memory_kind="device">) -> !A
+  return %0#0, %0#1, %1 : !A, !A, !A
+}
+// =>
+func.func @main(%p: !A) -> (!A, !A, !A) attributes {topology = #topo} {
+  %0:3 = mpmd.fragment<mesh="alpha", origin=["f"]> (%p, %p) (%x: tensor<4xf32>, %y: tensor<4xf32>) {
+    mpmd.return %x, %x, %x : tensor<4xf32>, tensor<4xf32>, tensor<4xf32>
+  } : (!A, !A) -> (!A, !A, !mpmd.mesh_tensor<"alpha", tensor<4xf32>, memory_kind="device">)
+  %1 = mpmd.transfer %0#2 : (!mpmd.mesh_tensor<"alpha", tensor<4xf32>, memory_kind="device">) -> !A
+  return %0#0, %0#0, %1 : !A, !A, !A
+}

@@ -1,0 +1,29 @@
+// passes: mpmd-merge-backward-with-forward
+!A = !mpmd.mesh_tensor<"alpha", tensor<4xf32>>
+!B = !mpmd.mesh_tensor<"beta", tensor<4xf32>>
+#topo = #mpmd.topology<<"alpha" : <["x"=2]>>, <"beta" : <["x"=2]>>>
+
+// ----- Steady state
+// What follows on the mesh is the forward of a later microbatch; the values of both leave together.
+func.func @main(%p: !A, %q: !A) -> (!B, !A) attributes {topology = #topo} {
+  %0 = mpmd.fragment<mesh="alpha", origin=["f"(1)], stage=0> (%p) {call_counter = 0 : ui32} (%x: tensor<4xf32>) {
+    %n = stablehlo.negate %x : tensor<4xf32>
+    mpmd.return %n : tensor<4xf32>
+  } : (!A) -> !A
+  %1 = mpmd.fragment<mesh="alpha", origin=["f"], stage=0> (%q) {call_counter = 3 : ui32} (%x: tensor<4xf32>) {
+    %n = stablehlo.abs %x : tensor<4xf32>
+    mpmd.return %n : tensor<4xf32>
+  } : (!A) -> !A
+  %2 = mpmd.transfer %0 : (!A) -> !B
+  return %2, %1 : !B, !A
+}
+// =>
+func.func @main(%arg0: !A, %arg1: !A) -> (!B, !A) attributes {topology = #topo} {
+  %0:2 = mpmd.fragment<mesh="alpha", origin=["f"(1), "f"], stage=0> (%arg0, %arg1) {mpmd.merged_call_counters = [0 : ui32, 3 : ui32]} (%arg2: tensor<4xf32>, %arg3: tensor<4xf32>) {
+    %2 = stablehlo.negate %arg2 : tensor<4xf32>
+    %3 = stablehlo.abs %arg3 : tensor<4xf32>
+    mpmd.return %2, %3 : tensor<4xf32>, tensor<4xf32>
+  } : (!A, !A) -> (!A, !A)
+  %1 = mpmd.transfer %0#0 : (!A) -> !B
+  return %1, %0#1 : !B, !A
+}

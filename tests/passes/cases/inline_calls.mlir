@@ -1,0 +1,26 @@
+// passes: inline{default-pipeline=canonicalize max-iterations=4}
+
+// ----- Calls in regions and passed through arguments
+func.func @main(%i: tensor<i32>, %a: tensor<4xf32>) -> (tensor<4xf32>, tensor<4xf32>) {
+  %0:2 = "stablehlo.case"(%i) ({
+    %1:2 = func.call @f(%a) : (tensor<4xf32>) -> (tensor<4xf32>, tensor<4xf32>)
+    stablehlo.return %1#0, %1#1 : tensor<4xf32>, tensor<4xf32>
+  }) : (tensor<i32>) -> (tensor<4xf32>, tensor<4xf32>)
+  return %0#0, %0#1 : tensor<4xf32>, tensor<4xf32>
+}
+func.func @f(%a: tensor<4xf32>) -> (tensor<4xf32>, tensor<4xf32>) {
+  %0 = stablehlo.negate %a : tensor<4xf32>
+  return %0, %a : tensor<4xf32>, tensor<4xf32>
+}
+// =>
+func.func @main(%i: tensor<i32>, %a: tensor<4xf32>) -> (tensor<4xf32>, tensor<4xf32>) {
+  %0:2 = "stablehlo.case"(%i) ({
+    %1 = stablehlo.negate %a : tensor<4xf32>
+    stablehlo.return %1, %a : tensor<4xf32>, tensor<4xf32>
+  }) : (tensor<i32>) -> (tensor<4xf32>, tensor<4xf32>)
+  return %0#0, %0#1 : tensor<4xf32>, tensor<4xf32>
+}
+func.func @f(%a: tensor<4xf32>) -> (tensor<4xf32>, tensor<4xf32>) {
+  %0 = stablehlo.negate %a : tensor<4xf32>
+  return %0, %a : tensor<4xf32>, tensor<4xf32>
+}

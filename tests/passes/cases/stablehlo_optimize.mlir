@@ -1,0 +1,65 @@
+// passes: stablehlo-target-independent-optimization
+!A = !mpmd.mesh_tensor<"alpha", tensor<4xf32>>
+#topo = #mpmd.topology<<"alpha" : <["x"=2]>>, <"beta" : <["x"=2]>>>
+
+// ----- A chosen constant is a new one
+// `x % 3` chooses its divisor between constants; the one that is chosen goes before those that were first.
+func.func @main(%x: tensor<i32>) -> tensor<i32> {
+  %two = stablehlo.constant dense<2> : tensor<i32>
+  %one = stablehlo.constant dense<1> : tensor<i32>
+  %three = stablehlo.constant dense<3> : tensor<i32>
+  %no = stablehlo.constant dense<false> : tensor<i1>
+  %0 = stablehlo.negate %x : tensor<i32>
+  %1 = stablehlo.select %no, %one, %three : tensor<i1>, tensor<i32>
+  %2 = stablehlo.remainder %0, %1 : tensor<i32>
+  %3 = stablehlo.multiply %2, %two : tensor<i32>
+  return %3 : tensor<i32>
+}
+// =>
+func.func @main(%x: tensor<i32>) -> tensor<i32> {
+  %three = stablehlo.constant dense<3> : tensor<i32>
+  %two = stablehlo.constant dense<2> : tensor<i32>
+  %0 = stablehlo.negate %x : tensor<i32>
+  %2 = stablehlo.remainder %0, %three : tensor<i32>
+  %3 = stablehlo.multiply %2, %two : tensor<i32>
+  return %3 : tensor<i32>
+}
+
+// ----- Bodies in which only constants are equal
+// They are unified where nothing else in the body changes, also in a function of fragments alone.
+func.func @main(%a: !A) -> !A attributes {topology = #topo} {
+  %0 = mpmd.fragment<mesh="alpha", origin=["f"]> (%a) (%x: tensor<4xf32>) {
+    %c = stablehlo.constant dense<2.0> : tensor<4xf32>
+    %1 = stablehlo.add %x, %c : tensor<4xf32>
+    %d = stablehlo.constant dense<2.0> : tensor<4xf32>
+    %2 = stablehlo.multiply %1, %d : tensor<4xf32>
+    mpmd.return %2 : tensor<4xf32>
+  } : (!A) -> !A
+  return %0 : !A
+}
+// =>
+func.func @main(%a: !A) -> !A attributes {topology = #topo} {
+  %0 = mpmd.fragment<mesh="alpha", origin=["f"]> (%a) (%x: tensor<4xf32>) {
+    %c = stablehlo.constant dense<2.0> : tensor<4xf32>
+    %1 = stablehlo.add %x, %c : tensor<4xf32>
+    %2 = stablehlo.multiply %1, %c : tensor<4xf32>
+    mpmd.return %2 : tensor<4xf32>
+  } : (!A) -> !A
+  return %0 : !A
+}
+
+// ----- Operands without elements
+// They are constants also where the result has elements; so nothing depends on the argument.
+
+func.func @main(%e: tensor<0x3xf32>) -> tensor<3x3xf32> {
+  %r = stablehlo.dot_general %e, %e, contracting_dims = [0] x [0]
+    : (tensor<0x3xf32>, tensor<0x3xf32>) -> tensor<3x3xf32>
+  return %r : tensor<3x3xf32>
+}
+// =>
+func.func @main(%e: tensor<0x3xf32>) -> tensor<3x3xf32> {
+  %c = stablehlo.constant dense<> : tensor<0x3xf32>
+  %r = stablehlo.dot_general %c, %c, contracting_dims = [0] x [0]
+    : (tensor<0x3xf32>, tensor<0x3xf32>) -> tensor<3x3xf32>
+  return %r : tensor<3x3xf32>
+}
