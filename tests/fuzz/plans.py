@@ -283,7 +283,7 @@ class _Maker:
             if isinstance(instruction, Run) and self.rng.random() < 0.5:
                 read = instruction.inputs
                 given = tuple(i for i, v in enumerate(read) if v in dead and read.count(v) == 1)
-                instruction = dataclasses.replace(instruction, donated=given)
+                instruction = instruction._replace(donated=given)
             found.append(instruction)
             if dead:
                 found.append(Free(dead))

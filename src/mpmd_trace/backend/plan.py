@@ -64,8 +64,7 @@ class ProgramSpec:
     donated: tuple[int, ...]
 
 
-@dataclasses.dataclass(frozen=True, slots=True)
-class Run:
+class Run(NamedTuple):
     """Run a program on its mesh.
 
     `origins` are the named computations in it, each with how often it is transposed.
@@ -84,8 +83,7 @@ class Run:
         return (self.mesh,)
 
 
-@dataclasses.dataclass(frozen=True, slots=True)
-class Transfer:
+class Transfer(NamedTuple):
     """Move values to another mesh, or to another sharding or memory of their mesh, as one batch."""
 
     source: str
@@ -99,8 +97,7 @@ class Transfer:
         return (self.source,) if self.source == self.target else (self.source, self.target)
 
 
-@dataclasses.dataclass(frozen=True, slots=True)
-class Free:
+class Free(NamedTuple):
     """Drop values that nothing uses any more."""
 
     slots: tuple[int, ...]

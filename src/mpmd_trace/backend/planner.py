@@ -4,16 +4,17 @@ from __future__ import annotations
 
 import dataclasses
 import math
-from collections import Counter
-from collections.abc import Iterator, Mapping, Sequence
-from typing import cast
+from collections.abc import Container, Iterable, Iterator, Mapping, Sequence
+from operator import itemgetter
+from typing import NamedTuple, cast
 
 from mpmd_trace.backend.dtypes import dtype_of, tensor_type
 from mpmd_trace.backend.plan import Free, Instruction, Place, Plan, ProgramSpec, Run, Slot, Transfer
 from mpmd_trace.diagnostics.messages import MpmdError
 from mpmd_trace.diagnostics.spelling import unquote
-from mpmd_trace.ir.attributes import Attribute, BoolAttr, DictAttr, StringAttr, TopologyAttr, UserOriginAttr
-from mpmd_trace.ir.core import Op, Value
+from mpmd_trace.ir.attributes import Attribute, BoolAttr, DictAttr, StringAttr, TopologyAttr
+from mpmd_trace.ir.collector import paused_collector
+from mpmd_trace.ir.core import Op, Region, Value
 from mpmd_trace.ir.diagnostics import Diagnostics
 from mpmd_trace.ir.ops import SHARDED_STATE, FragmentCallOp, FuncOp, Module, TransferOp
 from mpmd_trace.ir.shardings import local_shape
@@ -21,6 +22,7 @@ from mpmd_trace.ir.types import MeshTensorType, TensorType, Type, mesh_tensor
 from mpmd_trace.ir.work import flops
 
 
+@paused_collector()
 def make_plan(module: Module, function: str = "main", owners: Mapping[str, str] | None = None) -> Plan:
     """Return the plan of an exported module.
 
@@ -56,16 +58,22 @@ def _check(main: FuncOp, topology: TopologyAttr, callees: Mapping[str, FuncOp]) 
                 f"an argument or result of @{main.sym_name} has type {value.type.text}, which is on "
                 "no mesh; the module must have gone through the import passes",
             )
+    fine: set[tuple[Attribute, Attribute]] = set()
     for op in main.body:
-        if op is main.body.terminator:
+        if op.__class__ is TransferOp or op is main.body.terminator:
             continue
         if isinstance(op, FragmentCallOp):
+            kind = op.props["callee"], op.props["mesh_name"]
+            if kind in fine:
+                continue
             callee = callees.get(op.callee)
             if callee is None or callee.is_declaration:
                 problems.error(op, f"there is no function @{op.callee} to call")
             elif op.mesh not in topology.meshes:
                 problems.error(op, f"the topology has no mesh '{op.mesh}'")
-        elif not isinstance(op, TransferOp):
+            else:
+                fine.add(kind)
+        else:
             problems.error(
                 op,
                 f"'{op.name}' is not executable; only fragment calls and transfers are. Run the export "
@@ -75,15 +83,41 @@ def _check(main: FuncOp, topology: TopologyAttr, callees: Mapping[str, FuncOp]) 
         raise MpmdError(problems.found)
 
 
-@dataclasses.dataclass(slots=True)
-class _Draft:
-    """An instruction before slots are numbered: its op, and roots of its operands."""
+@dataclasses.dataclass(slots=True, eq=False)
+class _Call:
+    """What calls have in common that call one function on one mesh with the same origin."""
 
-    op: Op
-    inputs: list[Value]
-    start: float
-    order: int
+    callee: str
+    mesh: str
+    #: The mesh with its devices, and what is taken for its time.
+    owner: str
+    cost: float
+    label: str
+    origins: tuple[tuple[str, int], ...]
+    #: The arguments that may be donated, and the declared memory of each result.
+    donatable: list[int]
+    kinds: list[str | None]
+    #: What is known of the results, by their types.
+    results: dict[tuple[Type, ...], list[_Known]] = dataclasses.field(default_factory=dict)
 
+
+class _Link(NamedTuple):
+    """What transfers of one type to another have in common."""
+
+    source: str
+    target: str
+    #: Whether they change nothing, whether they take time, and whether they may give the buffer that they take.
+    is_alias: bool
+    takes_time: bool
+    may_share: bool
+
+
+#: An instruction before slots are numbered: when it would start, its place in the module, the op, its kind, and roots
+#: of its operands.
+_Draft = tuple[float, int, Op, _Call | _Link, list[Value]]
+
+#: One or several with numbered slots: their kind, inputs and outputs.
+_Step = tuple[_Call | _Link, list[int], list[int]]
 
 #: How long a value is taken to be on its way, as a part of the mean time of a program.  How much hardly matters, but
 #: with nothing at all, what a mesh sends and receives at about the same time may come in the wrong order.
@@ -109,58 +143,38 @@ class _Planner:
         self.root: dict[Value, Value] = {}  # an aliasing transfer gives the value it takes
         self.slots: list[Slot] = []
         self.places: list[int] = []  # of each slot: the number of its type and memory
+        self.last: list[int] = []  # of each slot: the last step that makes or reads it, -1 for arguments before
         self.place_numbers: dict[Place, int] = {}
         self.known: dict[tuple[Type, str | None, str | None], _Known] = {}  # by what a value says
-        self.layouts: dict[Value, str | None] = {}  # of the values that are returned
+        self.layouts: dict[Value, str | None] = {}  # of arguments and of what is returned; empty if all are the usual
         self.number: dict[Value, int] = {}
         self.programs: dict[tuple[object, ...], ProgramSpec] = {}
-        self.origins: dict[tuple[UserOriginAttr, ...], tuple[str, tuple[tuple[str, int], ...]]] = {}
-        self.signatures: dict[str, tuple[list[str | None], list[int]]] = {}
+        self.costs: dict[Region, float] = {}
+        self.calls: dict[tuple[Attribute | None, ...], _Call] = {}
+        self.links: dict[tuple[Type, Type], _Link] = {}
 
     def plan(self) -> Plan:
         main = self.main
-        arg_names = [_argument_name(v) for v in main.args]
-        declared = _memory_kinds(main.arg_attrs)
         donated = [_is_donated(d.entries) for d in main.arg_attrs]
         self.layouts = dict(zip(main.args, map(_layout, main.arg_attrs), strict=True))
-        self._add(main.args, declared, arg_names)
-        wanted = list(map(_layout, main.res_attrs))
+        self._add(main.args, self._described(main.args, _memory_kinds(main.arg_attrs)), -1)
+        self.slots = [s._replace(name=_argument_name(v)) for s, v in zip(self.slots, main.args, strict=True)]
         drafts = self._drafts()
-        drafts.sort(key=lambda d: (d.start, d.order))
-        groups = _grouped(drafts)
-        returned = [self._root(v) for v in main.returned]
+        drafts.sort(key=itemgetter(0, 1))
+        returned = [self.root.get(v, v) for v in main.returned]
+        wanted = list(map(_layout, main.res_attrs))
         for value, layout in zip(returned, wanted, strict=True):
             self.layouts.setdefault(value, layout)
-        last: dict[Value, int] = {}
-        for at, group in enumerate(groups):
-            for draft in group:
-                for value in draft.inputs:
-                    last[value] = at
-        kept = set(returned)
-        args = dict(zip(main.args, donated, strict=True))
-        instructions: list[Instruction] = []
-        for at, group in enumerate(groups):
-            values = group[0].inputs if len(group) == 1 else [v for d in group for v in d.inputs]
-            inputs = tuple([self.number[v] for v in values])
-            different = dict.fromkeys(values)
-            dead = [v for v in different if last[v] == at and v not in kept]
-            op = group[0].op
-            if isinstance(op, FragmentCallOp):
-                given = {v for v in dead if args.get(v, True)}
-                if len(different) < len(values):
-                    given.difference_update([v for v, times in Counter(values).items() if times > 1])
-                donated_here = tuple([i for i in self._signature(op.callee)[1] if values[i] in given])
-                instructions.append(self._run(op, inputs, donated_here))
-            else:
-                instructions.append(self._transfer([cast(TransferOp, d.op) for d in group], inputs))
-            dead += [r for d in group for r in d.op.results if r not in last and r not in kept]
-            free = sorted([self.number[v] for v in dead])
-            if free:
-                instructions.append(Free(tuple(free)))
+        if not any(self.layouts.values()):
+            self.layouts.clear()
+        steps = self._numbered(drafts)
+        for value in returned:
+            self.last[self.number[value]] = len(steps)
+        instructions = self._instructions(steps, {n for n, given in enumerate(donated) if not given})
         results = tuple(self._laid_out(returned, wanted, instructions))
-        unused = [v for v in main.args if v not in last and v not in kept]
+        unused = [n for n in range(len(main.args)) if self.last[n] < 0]
         if unused:
-            instructions.insert(0, Free(tuple(self.number[v] for v in unused)))
+            instructions.insert(0, Free(tuple(unused)))
         return Plan(
             name=self.module.name or main.sym_name,
             meshes={n: m.body for n, m in self.topology.meshes.items()},
@@ -175,30 +189,33 @@ class _Planner:
             shared=self.shared,
         )
 
-    def _root(self, value: Value) -> Value:
-        return self.root.get(value, value)
+    # Values.
 
-    def _add(
-        self, values: Sequence[Value], kinds: Sequence[str | None], names: Sequence[str] | None = None
-    ) -> tuple[int, ...]:
-        """New slots for the values; the kinds are their memories where types say none."""
-        slots, places, known, layouts = self.slots, self.places, self.known, self.layouts
-        first = len(slots)
-        for value, kind, name in zip(values, kinds, names or [""] * len(values), strict=True):
-            key = value.type, kind, layouts.get(value)
-            number, (type, kind, layout), size = known.get(key) or self._learn(*key)
-            places.append(number)
-            slots.append(Slot(len(slots), type, kind, size, name, layout))
-        result = range(first, len(slots))
-        self.number.update(zip(values, result, strict=True))
-        return tuple(result)
+    def _described(self, values: Sequence[Value], kinds: Sequence[str | None]) -> list[_Known]:
+        """Return what is known of values; the kinds are their memories where types say none."""
+        layouts = self.layouts
+        return [self._learn(v.type, kind, layouts.get(v)) for v, kind in zip(values, kinds, strict=True)]
 
     def _learn(self, type: Type, kind: str | None, layout: str | None) -> _Known:
-        plain = _plain(cast(MeshTensorType, type))
-        place = plain, plain.memory_kind or kind, layout
-        number = self.place_numbers.setdefault(place, len(self.place_numbers))
-        known = self.known[type, kind, layout] = number, place, self._bytes(plain)
+        known = self.known.get((type, kind, layout))
+        if known is None:
+            plain = _plain(cast(MeshTensorType, type))
+            place = plain, plain.memory_kind or kind, layout
+            number = self.place_numbers.setdefault(place, len(self.place_numbers))
+            known = self.known[type, kind, layout] = number, place, self._bytes(plain)
         return known
+
+    def _add(self, values: Iterable[Value], described: Sequence[_Known], step: int) -> list[int]:
+        """New slots for the values, which are made in that step."""
+        slots, places, number, last = self.slots, self.places, self.number, self.last
+        result = []
+        for value, (place, (type, kind, layout), size) in zip(values, described, strict=True):
+            slot = number[value] = len(slots)
+            slots.append(Slot(slot, type, kind, size, "", layout))
+            places.append(place)
+            last.append(step)
+            result.append(slot)
+        return result
 
     def _laid_out(
         self, returned: Sequence[Value], wanted: Sequence[str | None], instructions: list[Instruction]
@@ -226,79 +243,156 @@ class _Planner:
     def _drafts(self) -> list[_Draft]:
         """Return the instructions with the time at which each would start if every mesh ran on its own."""
         ready: dict[Value, float] = dict.fromkeys(self.main.args, 0.0)
-        owners = self.owners
-        free: dict[str, float] = dict.fromkeys(owners.values(), 0.0)
-        bodies = {name: function.regions[0] for name, function in self.callees.items()}
-        runs = [bodies[op.callee] for op in self.main.body if isinstance(op, FragmentCallOp)]
-        costs = {body: 1.0 + flops(body, self.module) for body in dict.fromkeys(runs)}  # equal functions share bodies
-        on_its_way = _ON_ITS_WAY * sum(map(costs.__getitem__, runs)) / max(1, len(runs))
+        free: dict[str, float] = dict.fromkeys(self.owners.values(), 0.0)
+        kinds = [self._call(op) if isinstance(op, FragmentCallOp) else None for op in self.main.body]
+        costs = [kind.cost for kind in kinds if kind is not None]
+        on_its_way = _ON_ITS_WAY * sum(costs) / max(1, len(costs))
         drafts: list[_Draft] = []
-        for order, op in enumerate(self.main.body):
-            inputs = [self._root(v) for v in op.operands] if self.root else op.operands
+        for order, (op, call) in enumerate(zip(self.main.body, kinds, strict=True)):
+            inputs = op.operands
+            if self.root:
+                inputs = [self.root.get(v, v) for v in inputs]
             start = max(map(ready.__getitem__, inputs), default=0.0)
-            if isinstance(op, FragmentCallOp):
-                start = max(start, free[owners[op.mesh]])
-                end = free[owners[op.mesh]] = start + costs[bodies[op.callee]]
+            kind: _Call | _Link
+            if call is not None:
+                kind = call
+                start = max(start, free[call.owner])
+                end = free[call.owner] = start + call.cost
             elif isinstance(op, TransferOp):
+                kind = self._link(op)
                 end = start
-                if _is_alias(op) or self._shares(op, inputs[0]):
+                if kind.is_alias or (kind.may_share and self._shares(op, inputs[0])):
                     self.root[op.results[0]] = inputs[0]
                     continue
-                if owners[op.source_type.mesh] != owners[op.target_type.mesh]:
+                if kind.takes_time:
                     end += on_its_way
                 if op.comes_back:  # not before it is wanted: it was away to leave its memory to others
-                    end = start = max(start, free[owners[op.target_type.mesh]])
+                    end = start = max(start, free[self.owners[kind.target]])
             else:
                 continue
-            ready.update(dict.fromkeys(op.results, end))
-            drafts.append(_Draft(op, inputs, start, order))
+            for result in op.results:
+                ready[result] = end
+            drafts.append((start, order, op, kind, inputs))
         return drafts
 
+    def _call(self, op: FragmentCallOp) -> _Call:
+        props = op.props
+        key = props["callee"], props["mesh_name"], props.get("origin")
+        call = self.calls.get(key)
+        if call is None:
+            function = self.callees[op.callee]
+            call = self.calls[key] = _Call(
+                callee=op.callee,
+                mesh=op.mesh,
+                owner=self.owners[op.mesh],
+                cost=self._cost(function.regions[0]),
+                label=", ".join(o.short.replace('"', "") for o in op.origin) or "inferred",
+                origins=tuple((o.name, o.transpose_count) for o in op.origin),
+                donatable=[i for i, d in enumerate(function.arg_attrs) if _is_donated(d.entries)],
+                kinds=_memory_kinds(function.res_attrs),
+            )
+        return call
+
+    def _cost(self, body: Region) -> float:
+        cost = self.costs.get(body)  # equal functions share bodies
+        if cost is None:
+            cost = self.costs[body] = 1.0 + flops(body, self.module)
+        return cost
+
+    def _link(self, op: TransferOp) -> _Link:
+        source, target = key = op.source_type, op.target_type
+        link = self.links.get(key)
+        if link is None:
+            meshes = self.topology.meshes
+            same_devices = self.owners[source.mesh] == self.owners[target.mesh]
+            link = self.links[key] = _Link(
+                source=source.mesh,
+                target=target.mesh,
+                is_alias=_is_alias(source, target),
+                takes_time=not same_devices,
+                may_share=same_devices
+                and meshes[source.mesh] == meshes[target.mesh]
+                and {source.memory_kind, target.memory_kind} <= {None, "device"}
+                and _same_sharding(source, target),
+            )
+        return link
+
     def _shares(self, op: TransferOp, root: Value) -> bool:
-        """Return whether the transfer gives the buffer that it takes, to a mesh of the same devices.
+        """Return whether the transfer, whose kind allows it, gives the buffer that it takes.
 
         Results of the step have buffers of their own: callers may donate one of them.
         """
-        source, target, meshes = op.source_type, op.target_type, self.topology.meshes
-        if self.owners[source.mesh] != self.owners[target.mesh] or meshes[source.mesh] != meshes[target.mesh]:
-            return False
         if op.results[0] in self.returned or self.layouts.get(root) is not None:
             return False
-        kind = self.slots[self.number[root]].memory_kind if root in self.number else source.memory_kind
-        return {source.memory_kind, target.memory_kind, kind} <= {None, "device"} and _same_sharding(source, target)
+        kind = self.slots[self.number[root]].memory_kind if root in self.number else op.source_type.memory_kind
+        return kind in (None, "device")
 
     # Instructions.
 
-    def _signature(self, callee: str) -> tuple[list[str | None], list[int]]:
-        """Return the declared memory of each result, and the arguments that may be donated."""
-        result = self.signatures.get(callee)
-        if result is None:
-            function = self.callees[callee]
-            donated = [i for i, d in enumerate(function.arg_attrs) if _is_donated(d.entries)]
-            result = self.signatures[callee] = _memory_kinds(function.res_attrs), donated
-        return result
+    def _numbered(self, drafts: Iterable[_Draft]) -> list[_Step]:
+        """Return the drafts with numbered values, adjacent transfers between the same two meshes as one."""
+        number, last = self.number, self.last
+        steps: list[_Step] = []
+        link: tuple[str, str] | None = None
+        made = 0  # by transfers of the last step: slots from this one on
+        for _, _, op, kind, values in drafts:
+            inputs = [number[v] for v in values]
+            if isinstance(kind, _Call):
+                steps.append((kind, inputs, self._add(op.results, self._results(kind, op.results), len(steps))))
+                link = None
+            else:
+                this = kind.source, kind.target
+                if this != link or inputs[0] >= made:
+                    link, made = this, len(self.slots)
+                    steps.append((kind, [], []))
+                steps[-1][1].append(inputs[0])
+                steps[-1][2].extend(self._add(op.results, self._described(op.results, [None]), len(steps) - 1))
+            at = len(steps) - 1
+            for slot in inputs:
+                last[slot] = at
+        return steps
 
-    def _run(self, op: FragmentCallOp, inputs: tuple[int, ...], donated: tuple[int, ...]) -> Run:
-        out_kinds, _ = self._signature(op.callee)
-        outputs = self._add(op.results, out_kinds)
-        places = self.places
-        in_places = tuple(map(places.__getitem__, inputs))
-        if self.shared and any(self.slots[s].mesh != op.mesh for s in inputs):
-            in_places = tuple(self._place_on(op.mesh, s) for s in inputs)
-        key = (op.callee, op.mesh, in_places, tuple(map(places.__getitem__, outputs)), donated)
+    def _results(self, call: _Call, results: Sequence[Value]) -> Sequence[_Known]:
+        if self.layouts:
+            return self._described(results, call.kinds)
+        types = tuple([r.type for r in results])
+        described = call.results.get(types)
+        if described is None:
+            described = call.results[types] = self._described(results, call.kinds)
+        return described
+
+    def _instructions(self, steps: Iterable[_Step], held: Container[int]) -> list[Instruction]:
+        """Return what runs, moves and is dropped; callers keep the arguments that are `held`."""
+        last = self.last
+        instructions: list[Instruction] = []
+        for at, (kind, inputs, outputs) in enumerate(steps):
+            dead = [slot for slot in inputs if last[slot] == at]
+            if isinstance(kind, _Call):
+                donated = [i for i in kind.donatable if last[inputs[i]] == at and inputs[i] not in held]
+                if len(set(dead)) < len(dead):
+                    donated = [i for i in donated if dead.count(inputs[i]) == 1]
+                instructions.append(self._run(kind, tuple(inputs), tuple(outputs), tuple(donated)))
+            else:
+                instructions.append(Transfer(kind.source, kind.target, tuple(inputs), tuple(outputs)))
+            dead += [slot for slot in outputs if last[slot] == at]
+            if dead:
+                instructions.append(Free(tuple(sorted(set(dead)))))
+        return instructions
+
+    def _run(self, call: _Call, inputs: tuple[int, ...], outputs: tuple[int, ...], donated: tuple[int, ...]) -> Run:
+        places, mesh = self.places, call.mesh
+        in_places = tuple([places[slot] for slot in inputs])
+        if self.shared and any(self.slots[s].mesh != mesh for s in inputs):
+            in_places = tuple(self._place_on(mesh, s) for s in inputs)
+        key = call.callee, mesh, in_places, tuple([places[slot] for slot in outputs]), donated
         program = self.programs.get(key)
         if program is None:
             known = list(self.place_numbers)
             in_types = tuple(map(known.__getitem__, in_places))
             out_types = tuple(self.slots[s].place for s in outputs)
-            program = ProgramSpec(len(self.programs), op.callee, op.mesh, in_types, out_types, donated)
+            program = ProgramSpec(len(self.programs), call.callee, mesh, in_types, out_types, donated)
             self.programs[key] = program
-        names = op.origin
-        origin = self.origins.get(names)
-        if origin is None:
-            label = ", ".join(o.short.replace('"', "") for o in names) or "inferred"
-            origin = self.origins[names] = label, tuple((o.name, o.transpose_count) for o in names)
-        return Run(program.number, op.mesh, inputs, outputs, donated, *origin)
+        return Run(program.number, mesh, inputs, outputs, donated, call.label, call.origins)
 
     def _place_on(self, mesh: str, number: int) -> int:
         """Return the number of the place that a value has as an argument of a program on `mesh`."""
@@ -309,32 +403,9 @@ class _Planner:
         here = mesh_tensor(mesh, type.tensor, type.sharding, type.memory_kind)
         return self._learn(here, slot.memory_kind, None)[0]
 
-    def _transfer(self, ops: Sequence[TransferOp], inputs: tuple[int, ...]) -> Transfer:
-        outputs = self._add([op.results[0] for op in ops], [None] * len(ops))
-        return Transfer(ops[0].source_type.mesh, ops[0].target_type.mesh, inputs, outputs)
 
-
-def _grouped(drafts: Sequence[_Draft]) -> list[list[_Draft]]:
-    """Adjacent transfers between the same two meshes together; everything else alone."""
-    groups: list[list[_Draft]] = []
-    link: tuple[str, str] | None = None
-    produced: set[Value] = set()
-    for draft in drafts:
-        op = draft.op
-        this = (op.source_type.mesh, op.target_type.mesh) if isinstance(op, TransferOp) else None
-        if this is not None and this == link and not produced.intersection(draft.inputs):
-            groups[-1].append(draft)
-        else:
-            groups.append([draft])
-            produced = set()
-        produced.update(op.results)
-        link = this
-    return groups
-
-
-def _is_alias(op: TransferOp) -> bool:
-    """Return whether the transfer changes nothing: the same mesh, sharding and memory."""
-    source, target = op.source_type, op.target_type
+def _is_alias(source: MeshTensorType, target: MeshTensorType) -> bool:
+    """Return whether a transfer changes nothing: the same mesh, sharding and memory."""
     memories = {source.memory_kind or "device", target.memory_kind or "device"}
     return source.mesh == target.mesh and len(memories) == 1 and _same_sharding(source, target)
 
