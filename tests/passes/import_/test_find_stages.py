@@ -183,6 +183,19 @@ def test_a_name_that_several_stages_share_is_not_numbered() -> None:
     assert _stages(again) == {"f": None, "g": None}
 
 
+def test_an_early_computation_comes_before_all_that_use_it() -> None:
+    """Where another of the same mesh is used beside it, too."""
+    computations: list[Computation] = [
+        ("f", "a", None, ()),
+        ("g", "a", None, ()),
+        ("h", "b", None, ("f", "g")),
+        ("k", "a", None, ("g", "h")),
+    ]
+    module = _program(["a", "b"], computations, backward=False)
+    run_passes(module, "mpmd-find-stages{number=loop}")
+    assert _stages(module) == {"f": 0, "g": 0, "h": 1, "k": 2}
+
+
 def test_stages_against_the_flow_are_errors() -> None:
     computations: list[Computation] = [
         ("f", "a", 1, ()),

@@ -18,8 +18,8 @@ from mpmd_trace.passes.fragment_info import is_forward
 
 T = TypeVar("T", bound=Hashable)
 
-#: The forward fragments that a value comes from directly, by mesh, each with its depth.
-_Sources = dict[str, tuple[int, FragmentOp]]
+#: The forward fragments that a value comes from directly, each with its depth.
+_Sources = dict[FragmentOp, int]
 
 
 @dataclasses.dataclass(frozen=True)
@@ -114,7 +114,7 @@ class _Flow:
             if isinstance(op, (CallOp, ForOp)):
                 depths = self._call(op, operands) if isinstance(op, CallOp) else self._loop(op, operands)
             elif isinstance(op, FragmentOp) and is_forward(op):
-                depths = [{op.mesh: (self._depth(op, _joined(operands)), op)}] * len(op.results)
+                depths = [{op: self._depth(op, _joined(operands))}] * len(op.results)
             elif isinstance(op, FragmentOp) and op.is_user:
                 continue  # the backward pass goes the other way
             elif any(operands):
@@ -125,9 +125,8 @@ class _Flow:
         return []
 
     def _depth(self, op: FragmentOp, given: _Sources) -> int:
-        for _, before in given.values():
-            self.edges.append((before, op))
-        self.early[op] = max((depth + (mesh != op.mesh) for mesh, (depth, _) in given.items()), default=0)
+        self.edges += ((before, op) for before in given)
+        self.early[op] = max((depth + (before.mesh != op.mesh) for before, depth in given.items()), default=0)
         return self.early[op]
 
     def _call(self, op: CallOp, arguments: list[_Sources]) -> list[_Sources]:
@@ -208,9 +207,7 @@ def _goes_round(follows: Mapping[T, Iterable[T]]) -> bool:
 def _joined(several: Iterable[_Sources]) -> _Sources:
     result: _Sources = {}
     for sources in several:
-        for mesh, (depth, op) in sources.items():
-            if mesh not in result or depth > result[mesh][0]:
-                result[mesh] = (depth, op)
+        result |= sources
     return result
 
 
