@@ -243,7 +243,7 @@ def work(depth, monkeypatch):
     """How many equations are looked at, and how many the program in pieces has."""
     looked = []
     look = analysis.Cuts._equation
-    monkeypatch.setattr(analysis.Cuts, "_equation", lambda self, i, eqn: (looked.append(i), look(self, i, eqn)))
+    monkeypatch.setattr(analysis.Cuts, "_equation", lambda self, eqn: (looked.append(eqn), look(self, eqn)))
     made, split = check(lambda w, x: (touched(w, x), nested(depth, w)), W, X)
     assert split == [True, False]
     assert joins(made) == []

@@ -12,6 +12,7 @@ from collections.abc import Hashable, Iterable, Sequence
 from typing import Any
 
 from mpmd_trace.frontend import folding
+from mpmd_trace.frontend.interpreter import needed_variables
 from mpmd_trace.jax_compat import tracing
 from mpmd_trace.jax_compat.tracing import Closed, OpenJaxpr, opened
 
@@ -92,25 +93,3 @@ def _division(closed: Closed, parts: OpenJaxpr, outside: Sequence[int], env: dic
         arguments=tuple(i for i, v in enumerate(parts.invars) if v in needed),
         given=tuple((place, v) for v, place in places.items() if v in needed),
     )
-
-
-def live_equations(closed: Closed, wanted: Sequence[bool] | None = None, given: set[Any] | None = None) -> list[bool]:
-    """For each equation, whether a (`wanted`) result depends on it, when `given` is known."""
-    return _liveness(closed, wanted, given or set())[0]
-
-
-def needed_variables(closed: Closed, wanted: Sequence[bool], given: set[Any]) -> set[Any]:
-    """Return the variables on which the wanted results depend, when the values of `given` are known."""
-    return _liveness(closed, wanted, given)[1]
-
-
-def _liveness(closed: Closed, wanted: Sequence[bool] | None, given: set[Any]) -> tuple[list[bool], set[Any]]:
-    parts = opened(closed)
-    needed = {v for i, v in enumerate(parts.outvars) if (wanted is None or wanted[i]) and not tracing.is_literal(v)}
-    alive = [False] * len(parts.eqns)
-    for i in range(len(parts.eqns) - 1, -1, -1):
-        eqn = parts.eqns[i]
-        if eqn.effects or any(v in needed and v not in given for v in eqn.outvars):
-            alive[i] = True
-            needed.update(v for v in eqn.invars if not tracing.is_literal(v))
-    return alive, needed

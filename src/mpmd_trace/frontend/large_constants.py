@@ -13,25 +13,23 @@ from mpmd_trace.jax_compat.tracing import Closed, opened
 LARGE_CONSTANT_BYTES = 16 * 1024
 
 
+@tracing.per_jaxpr
+def large_constants(closed: Closed) -> dict[int, Any]:
+    """Return the large constants anywhere in `closed`, by identity."""
+    parts = opened(closed)
+    result = {id(c): c for c in parts.consts if is_large(c)}
+    for eqn in parts.eqns:
+        result.update({id(v.val): v.val for v in eqn.invars if tracing.is_literal(v) and is_large(v.val)})
+        for inner in tracing.subjaxprs(eqn):
+            result.update(large_constants(inner))
+    return result
+
+
 class LargeConstants:
-    """The large constants of jaxprs, and what stands for them in the traces that are being made."""
+    """What stands for large constants in the traces that are being made."""
 
     def __init__(self) -> None:
-        self._memo: dict[int, tuple[Closed, dict[int, Any]]] = {}
         self._given: list[dict[int, Any]] = []
-
-    def of(self, closed: Closed) -> dict[int, Any]:
-        """Return the large constants anywhere in `closed`, by identity."""
-        if id(closed) in self._memo:
-            return self._memo[id(closed)][1]
-        parts = opened(closed)
-        result = {id(c): c for c in parts.consts if is_large(c)}
-        for eqn in parts.eqns:
-            result.update({id(v.val): v.val for v in eqn.invars if tracing.is_literal(v) and is_large(v.val)})
-            for inner in tracing.subjaxprs(eqn):
-                result.update(self.of(inner))
-        self._memo[id(closed)] = (closed, result)
-        return result
 
     @contextmanager
     def given(self, values: dict[int, Any]) -> Iterator[None]:

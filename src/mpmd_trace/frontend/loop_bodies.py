@@ -15,9 +15,9 @@ from typing import Any, Literal
 import jax
 import jax.numpy as jnp
 
-from mpmd_trace.frontend.calls import needed_variables
 from mpmd_trace.frontend.errors import mistake, place_of, warn
 from mpmd_trace.frontend.functions import name_of, positional_names
+from mpmd_trace.frontend.interpreter import needed_variables
 from mpmd_trace.jax_compat.tracing import OpenJaxpr, is_literal, opened
 
 #: What the names of the parameters say: our order, or nothing.

@@ -16,8 +16,8 @@ import jax.numpy as jnp
 import numpy as np
 
 from mpmd_trace.frontend import marker_primitives
-from mpmd_trace.frontend.calls import live_equations
-from mpmd_trace.frontend.jaxpr_queries import MARKERS, applied
+from mpmd_trace.frontend.interpreter import applied, interpret, live_equations
+from mpmd_trace.frontend.jaxpr_queries import MARKERS
 from mpmd_trace.frontend.scope import tag_of
 from mpmd_trace.frontend.stacked.links import ELEMENTWISE, PAIRWISE, REDUCTIONS, linked
 from mpmd_trace.jax_compat import tracing
@@ -154,31 +154,20 @@ class _Walk:
 
     def __init__(self, rows: int) -> None:
         self._rows = rows
-        self._known: dict[Any, tuple[Closed, list[_Value]]] = {}
+        self._known: dict[Any, list[_Value]] = {}
 
     def results(self, closed: Closed, given: Sequence[_Value], wanted: Sequence[bool] | None = None) -> list[_Value]:
         """Return the results of a jaxpr, those wanted, on arguments like `given`."""
-        key = (id(closed), tuple(given))
+        key = closed, tuple(given)
         if key not in self._known:
-            self._known[key] = closed, self._follow(closed, given, wanted)
-        return self._known[key][1]
-
-    def _follow(self, closed: Closed, given: Sequence[_Value], wanted: Sequence[bool] | None) -> list[_Value]:
-        parts = tracing.opened(closed)
-        env: dict[Any, _Value] = dict(zip(parts.invars, given, strict=True))
-
-        def read(atom: Any) -> _Value:
-            return _CONSTANT if tracing.is_literal(atom) else env.get(atom, _CONSTANT)
-
-        for eqn, is_alive in zip(parts.eqns, live_equations(closed, wanted), strict=True):
-            operands = [read(v) for v in eqn.invars]
-            if not is_alive or all(value is _CONSTANT for value in operands):
-                continue
-            env.update(zip(eqn.outvars, self._equation(eqn, operands), strict=True))
-        return [read(v) for v in parts.outvars]
+            alive = live_equations(closed, wanted)
+            self._known[key] = interpret(closed, given, self._equation, constant=lambda _: _CONSTANT, alive=alive)
+        return self._known[key]
 
     def _equation(self, eqn: Equation, operands: list[_Value]) -> Sequence[_Value]:
         name, count, body = eqn.primitive.name, len(eqn.outvars), applied(eqn)
+        if all(value is _CONSTANT for value in operands):
+            return [_CONSTANT] * count
         if name in _IDENTITIES and len(operands) == count:
             return operands
         if body is not None:

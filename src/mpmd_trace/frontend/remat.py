@@ -20,10 +20,10 @@ import jax
 
 from mpmd_trace.frontend import folding, marker_primitives
 from mpmd_trace.frontend.fingerprint import Fingerprints
-from mpmd_trace.frontend.jaxpr_queries import applied
+from mpmd_trace.frontend.interpreter import applied, interpret
 from mpmd_trace.frontend.scope import Scope
 from mpmd_trace.jax_compat import tracing
-from mpmd_trace.jax_compat.tracing import Closed, Equation, opened
+from mpmd_trace.jax_compat.tracing import Equation
 
 #: Where a name is: its mesh and stage, where it has them.
 Site: TypeAlias = tuple[str | None, int | None]
@@ -59,7 +59,7 @@ class Expressions:
             return list(operands)
         inner = applied(eqn)
         if inner is not None:
-            return self._body(inner, operands)
+            return interpret(inner, operands, self.results, constant=self.constant)
         if eqn.effects:
             return [self.fresh() for _ in eqn.outvars]
         if eqn.primitive.name == "scan":
@@ -75,24 +75,12 @@ class Expressions:
         carries: list[Hashable] = [("carry", self._depth, i) for i in range(layout.carries)]
         rows: list[Hashable] = [("row", self._depth, number) for number in scanned]
         inside = [self._numbers.setdefault(key, len(self._numbers)) for key in (*carries, *rows)]
-        outputs = self._body(layout.body, [*constants, *inside])
+        outputs = interpret(layout.body, [*constants, *inside], self.results, constant=self.constant)
         self._depth -= 1
         loop = ("scan", layout.length, eqn.params["reverse"], tuple(start), tuple(outputs[: layout.carries]))
         keys: list[Hashable] = [(loop, i) for i in range(layout.carries)]
         keys += [(loop, "row", number) for number in outputs[layout.carries :]]
         return [self._numbers.setdefault(key, len(self._numbers)) for key in keys]
-
-    def _body(self, closed: Closed, operands: Sequence[int]) -> list[int]:
-        parts = opened(closed)
-        env: dict[Any, int] = dict(zip(parts.constvars, map(self.constant, parts.consts), strict=True))
-        env.update(zip(parts.invars, operands, strict=True))
-
-        def read(atom: Any) -> int:
-            return self.constant(atom.val) if tracing.is_literal(atom) else env[atom]
-
-        for eqn in parts.eqns:
-            env.update(zip(eqn.outvars, self.results(eqn, [read(v) for v in eqn.invars]), strict=True))
-        return [read(v) for v in parts.outvars]
 
 
 class Later:

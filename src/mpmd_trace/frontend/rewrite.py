@@ -18,23 +18,25 @@ from jax import lax
 
 from mpmd_trace.diagnostics.messages import Diagnostic
 from mpmd_trace.frontend import folding, marker_primitives, memory_kinds
-from mpmd_trace.frontend.calls import Division, Divisions, Place, live_equations
+from mpmd_trace.frontend.calls import Division, Divisions, Place
+from mpmd_trace.frontend.control_flow import can_thread
 from mpmd_trace.frontend.effects import TOKEN, Order, once
 from mpmd_trace.frontend.errors import problem, warn
 from mpmd_trace.frontend.fingerprint import Fingerprints
+from mpmd_trace.frontend.interpreter import INLINED, REMAT, applied, interpret, live_equations
 from mpmd_trace.frontend.jaxpr_queries import (
-    INLINED,
     MARKERS,
-    REMAT,
-    JaxprQueries,
-    applied,
     cannot_open,
+    has_calls,
+    has_names,
     has_no_order,
     kind_of,
+    must_change,
+    names_in,
+    recomputes,
     stays,
 )
-from mpmd_trace.frontend.large_constants import LargeConstants
-from mpmd_trace.frontend.ordered_loops import can_thread
+from mpmd_trace.frontend.large_constants import LargeConstants, large_constants
 from mpmd_trace.frontend.outline_calls import OutlinedCalls
 from mpmd_trace.frontend.remat import Expressions, Later, Site, Values, now
 from mpmd_trace.frontend.repeated import WRITTEN, hands_on, is_regular
@@ -60,7 +62,6 @@ class Rewriter:
         self.problems: list[Diagnostic] = []
         self.meshes = meshes
         self._fingerprints = Fingerprints()
-        self._ask = JaxprQueries()
         self._told: set[str | None] = set()
         self.large_constants = LargeConstants()
         self._bodies: dict[Any, Shared] = {}
@@ -84,7 +85,7 @@ class Rewriter:
     @contextmanager
     def _trace_of(self, closed: Closed, scope: Scope) -> Iterator[None]:
         """Keep track of the values of the trace that `closed` is interpreted in."""
-        known = self._place is not None and scope.is_open and self._ask.recomputes(closed)
+        known = self._place is not None and scope.is_open and recomputes(closed)
         self._values.append(Values(self._expressions, self._place) if known and self._place else None)
         try:
             with self._order.trace({}):
@@ -105,7 +106,7 @@ class Rewriter:
         return self._program(closed, name)
 
     def _program(self, closed: Closed, name: str) -> Any:
-        large = self.large_constants.of(closed)
+        large = large_constants(closed)
 
         def run(*args: Any) -> list[Any]:
             constants = dict(zip(large, args, strict=False))
@@ -137,26 +138,23 @@ class Rewriter:
         `given` holds values inside `closed` that need not be computed.
         """
         parts = opened(closed)
-        constants = map(self.large_constants.read, parts.consts)
-        env: dict[Any, Any] = dict(zip(parts.constvars, constants, strict=True))
-        env.update(zip(parts.invars, args, strict=True))
         ready = {parts.eqns[i].outvars[k]: value for (i, k), value in (given or {}).items()}
-        env.update(ready)
-
-        def read(atom: Any) -> Any:
-            return self.large_constants.read(atom.val) if tracing.is_literal(atom) else env.get(atom)
-
-        alive = live_equations(closed, wanted, set(ready))
         # Neither values are tracked here, nor is each equation a call.
         as_it_is = not self._apart and (self._values[-1] is None or not scope.is_open)
-        for eqn, used in zip(parts.eqns, alive, strict=True):
-            operands = [read(v) for v in eqn.invars]
-            if not used and id(eqn) in self._kept and all(a is not None for a in operands):
-                operands, used = [now(a) for a in operands], True
-            same = tracing.staged(eqn, operands) if used and as_it_is and stays(eqn, operands) else None
-            results = same or (self._equation if used else self._unused)(eqn, operands, scope)
-            env.update((v, r) for v, r in zip(eqn.outvars, results, strict=True) if v not in ready)
-        return [read(v) for v in parts.outvars]
+
+        def used(eqn: Equation, operands: list[Any]) -> Sequence[Any]:
+            same = tracing.staged(eqn, operands) if as_it_is and stays(eqn, operands) else None
+            results = same or self._equation(eqn, operands, scope)
+            return [ready.get(v, r) for v, r in zip(eqn.outvars, results, strict=True)] if ready else results
+
+        def unused(eqn: Equation, operands: list[Any]) -> Sequence[Any]:
+            if id(eqn) in self._kept and all(a is not None for a in operands):
+                return used(eqn, [now(a) for a in operands])
+            results = self._unused(eqn, operands, scope)
+            return [ready.get(v, r) for v, r in zip(eqn.outvars, results, strict=True)]
+
+        alive = live_equations(closed, wanted, set(ready))
+        return interpret(closed, args, used, constant=self.large_constants.read, alive=alive, unused=unused)
 
     def _equation(self, eqn: Equation, args: list[Any], outer: Scope) -> list[Any]:
         scope = outer.at(eqn)
@@ -198,7 +196,7 @@ class Rewriter:
         tag = tag_of(eqn)
         if tag is not None and tag.kind == "call":
             return True
-        names = any(self._ask.has_names(inner) for inner in tracing.subjaxprs(eqn))
+        names = any(map(has_names, tracing.subjaxprs(eqn)))
         return eqn.primitive.name in INLINED or (names and eqn.primitive.name in {*REMAT, "scan"})
 
     def _interpret(self, eqn: Equation, args: list[Any], scope: Scope) -> list[Any]:
@@ -230,21 +228,21 @@ class Rewriter:
                 return list(map(memory_kinds.put, self._constrained(eqn, args, targets), targets))
             if name == "shard_map" and (mistake := self.meshes.unknown(eqn.params["mesh"].shape)):
                 self.problems.append(problem(mistake, tracing.location(eqn)))
-            if any(self._ask.must_change(inner) for inner in tracing.subjaxprs(eqn)):
+            if any(map(must_change, tracing.subjaxprs(eqn))):
                 return self._open(eqn, args, scope)
             return self._bind(eqn, args, without_devices(eqn), scope)
 
     def _open(self, eqn: Equation, args: list[Any], scope: Scope) -> list[Any]:
         """Interpret an equation with jaxprs inside, some of which must change."""
         name = eqn.primitive.name
-        named = any(self._ask.has_names(inner) for inner in tracing.subjaxprs(eqn))
+        named = any(map(has_names, tracing.subjaxprs(eqn)))
         ordered = any(map(tracing.is_ordered, tracing.subjaxprs(eqn)))
         if (named or ordered) and name in REMAT:
             return self.evaluate(eqn.params["jaxpr"], args, scope)
         if named and scope.is_open:
             if name == "scan":
                 return self._unroll(eqn, args, scope)
-            names = self._ask.names_in(eqn)
+            names = names_in(eqn)
             places = {self._place(n) for n in names} if self._place else set()
             if not places or name not in ("while", "cond"):
                 self.problems.append(cannot_open(eqn, names))
@@ -308,7 +306,7 @@ class Rewriter:
         """Return a parameter with the jaxprs in it rewritten."""
         if type(value) in (tuple, list):
             return type(value)([self._changed(v, scope) for v in value])
-        if not tracing.is_jaxpr(value) or not self._ask.must_change(value):
+        if not tracing.is_jaxpr(value) or not must_change(value):
             return value
         avals = tracing.in_avals(value)
         with self.large_constants.given({}):
@@ -349,7 +347,7 @@ class Rewriter:
 
     def _operands(self, body: Closed, values: Sequence[Any], chains: Sequence[Any]) -> list[Any]:
         """Return what a rewritten body takes: its large constants, these values, and the tokens of these chains."""
-        large = map(self.large_constants.read, self.large_constants.of(body).values())
+        large = map(self.large_constants.read, large_constants(body).values())
         return [*large, *map(folding.whole, values), *self._order.given(chains)]
 
     def _taken(self, chains: Sequence[Any], results: list[Any]) -> list[Any]:
@@ -389,7 +387,7 @@ class Rewriter:
         # Which computation it is the body of matters for names and ordered callbacks alone.
         effects = tracing.effects(body)
         places = tuple(place for place, _ in plan.given)
-        parent = scope.parent if self._ask.has_names(body) or effects else None
+        parent = scope.parent if has_names(body) or effects else None
         chain = scope.chain if effects else None
         key = (
             self._fingerprints.of(body),
@@ -399,7 +397,7 @@ class Rewriter:
         )
         if key in self._bodies:
             return self._bodies[key]
-        large = self.large_constants.of(body)
+        large = large_constants(body)
         sources: list[tuple[bool, int]] = []
         chains = self._order.chains(body, scope)
 
@@ -466,7 +464,7 @@ class Rewriter:
         avals = tracing.in_avals(layout.body)
         # A loop around loops over microbatches (epochs) is opened; theirs are the calls.
         calls = ("call",) if scope.is_ours else ("call", "loop")
-        as_calls = scope.level == "main" and not self._ask.has_calls(layout.body, calls) and not self._apart
+        as_calls = scope.level == "main" and not has_calls(layout.body, calls) and not self._apart
         wanted = [False] * len(tracing.out_avals(layout.body)) if unused else None
         order = range(layout.length)
         # Where values are tracked, those of all iterations are.

@@ -7,16 +7,17 @@ That happens before it is differentiated, so derivatives follow.
 from __future__ import annotations
 
 import functools
-from collections.abc import Callable, Iterator, Mapping, Sequence
+import operator
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any, NamedTuple, TypeVar
 
 import jax
 import jax.numpy as jnp
 
-from mpmd_trace.frontend import layers, tags
+from mpmd_trace.frontend import control_flow, layers, tags
 from mpmd_trace.frontend.errors import mistake, warn
 from mpmd_trace.frontend.functions import name_of
-from mpmd_trace.frontend.jaxpr_queries import REMAT, applied
+from mpmd_trace.frontend.interpreter import REMAT, applied, interpret
 from mpmd_trace.frontend.scope import tag_of
 from mpmd_trace.frontend.statics import Statics, divided, join
 from mpmd_trace.jax_compat import tracing
@@ -104,7 +105,7 @@ def _run(closed: Closed, args: Sequence[Any], name: str, chosen: Mapping[tuple[i
                 run = jax.checkpoint(run, prevent_cse=eqn.params["prevent_cse"], policy=eqn.params["policy"])
             return run(*operands)
 
-    return tracing.interpret(closed, args, rule)
+    return interpret(closed, args, rule)
 
 
 def _has(closed: Closed, chosen: Mapping[tuple[int, int], Closed]) -> bool:
@@ -117,21 +118,15 @@ def _has(closed: Closed, chosen: Mapping[tuple[int, int], Closed]) -> bool:
 
 def _scan(eqn: Equation, args: Sequence[Any], name: str, chosen: Mapping[tuple[int, int], Closed]) -> list[Any]:
     layout = tracing.scan_layout(eqn)
-    constants, carry, scanned = layout.split(args)
     is_chosen = (id(layout.body), layout.length) in chosen
     if not is_chosen and not _has(layout.body, chosen):
         return tracing.rebind(eqn, args)
 
-    def body(carry: list[Any], xs: list[Any]) -> tuple[list[Any], list[Any]]:
-        values = [*constants, *carry, *xs]
-        results = tracing.run(layout.body, values) if is_chosen else _run(layout.body, values, name, chosen)
-        return results[: layout.carries], results[layout.carries :]
+    def inside(body: Closed, values: Sequence[Any], state: Any) -> tuple[list[Any], Any]:
+        return tracing.run(body, values) if is_chosen else _run(body, values, name, chosen), state
 
     scan = functools.partial(layers.scan, name=name) if is_chosen else jax.lax.scan
-    carry, outputs = scan(
-        body, list(carry), list(scanned), layout.length, reverse=layout.reverse, unroll=eqn.params["unroll"]
-    )
-    return [*carry, *outputs]
+    return control_flow.scan(eqn, args, inside, scan=scan)[0]
 
 
 _CALLS = {"jit": "jaxpr", "pjit": "jaxpr", "closed_call": "call_jaxpr", **dict.fromkeys(REMAT, "jaxpr")}
@@ -165,26 +160,24 @@ class Found(NamedTuple):
 
 def scans_of(closed: Closed) -> list[Found]:
     """Return the outermost scans of a jaxpr that may be over layers, and those around and beside them."""
-    inner = tracing.opened(closed)
-    return list(_scans(closed, [False] * len(inner.invars)))
+    return _scans(closed, [False] * len(tracing.opened(closed).invars))
 
 
-def _scans(closed: Closed, computed: Sequence[bool]) -> Iterator[Found]:
+def _scans(closed: Closed, computed: Sequence[bool]) -> list[Found]:
     """`computed`: of each argument, whether it is the result of a product, and so no parameter."""
-    parts = tracing.opened(closed)
-    products = {v for v, is_one in zip(parts.invars, computed, strict=True) if is_one}
-    for eqn in parts.eqns:
-        known = [not tracing.is_literal(v) and v in products for v in eqn.invars]
+    found: list[Found] = []
+
+    def rule(eqn: Equation, known: list[bool]) -> Sequence[bool]:
         body = inner_of(eqn)
         if eqn.primitive.name == "scan":
-            result = _judged(eqn, known)
-            yield result
-            if not result.multiplies:
-                yield from _scans(result.body, known)
-        elif body is not None:
-            yield from _scans(body, known)
-        if any(known) or _multiplies(eqn):
-            products.update(eqn.outvars)
+            found.append(_judged(eqn, known))
+            body = None if found[-1].multiplies else found[-1].body
+        if body is not None:
+            found.extend(_scans(body, known))
+        return [any(known) or _multiplies(eqn)] * len(eqn.outvars)
+
+    interpret(closed, computed, rule, constant=lambda _: False)
+    return found
 
 
 def _multiplies(eqn: Equation) -> bool:
@@ -228,24 +221,17 @@ def _only_sums(layout: tracing.ScanLayout) -> bool:
 
 def _flow(closed: Closed, masks: Sequence[int]) -> tuple[list[int], bool]:
     """Return what the results depend on, for arguments of these; and whether parameters multiply what is carried."""
-    parts = tracing.opened(closed)
-    of: dict[Any, int] = dict(zip(parts.invars, masks, strict=True))
     multiplies = False
 
-    def read(atom: Any) -> int:
-        return 0 if tracing.is_literal(atom) else of.get(atom, 0)
-
-    for eqn in parts.eqns:
-        operands = [read(v) for v in eqn.invars]
+    def rule(eqn: Equation, operands: list[int]) -> Sequence[int]:
+        nonlocal multiplies
         body = applied(eqn)
         if body is not None:
             results, inside = _flow(body, operands)
-            multiplies |= inside
-            of.update(zip(eqn.outvars, results, strict=True))
-            continue
-        multiplies |= _SCANNED in operands and any(m & _CARRIED for m in operands) and _multiplies(eqn)
-        every = 0
-        for mask in operands:
-            every |= mask
-        of.update(dict.fromkeys(eqn.outvars, every))
-    return [read(v) for v in parts.outvars], multiplies
+        else:
+            inside = _SCANNED in operands and any(m & _CARRIED for m in operands) and _multiplies(eqn)
+            results = [functools.reduce(operator.or_, operands, 0)] * len(eqn.outvars)
+        multiplies |= inside
+        return results
+
+    return interpret(closed, masks, rule, constant=lambda _: 0), multiplies

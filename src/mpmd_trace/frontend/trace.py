@@ -19,8 +19,9 @@ from mpmd_trace.frontend.arguments import Leaf
 from mpmd_trace.frontend.effects import effect_problems
 from mpmd_trace.frontend.errors import place_of, raise_problems, warn, without_warnings
 from mpmd_trace.frontend.gradients import microbatches_refused_by
+from mpmd_trace.frontend.interpreter import run_plainly
 from mpmd_trace.frontend.jaxpr_queries import only_returned
-from mpmd_trace.frontend.large_constants import LargeConstants
+from mpmd_trace.frontend.large_constants import large_constants
 from mpmd_trace.frontend.layers import assigned_parts
 from mpmd_trace.frontend.leaks import leak
 from mpmd_trace.frontend.memory_kinds import HOST, divide_results, returned_arguments
@@ -162,7 +163,7 @@ class Traced:
 
     @functools.cached_property
     def _plain(self) -> Callable[..., Any]:
-        plain: Callable[..., Any] = jax.jit(lambda *a: lowering.run_plainly(self._whole.program.jaxpr, a))
+        plain: Callable[..., Any] = jax.jit(lambda *a: run_plainly(self._whole.program.jaxpr, a))
         return plain
 
     @property
@@ -369,7 +370,7 @@ def trace(
         out_tree=out_tree,
         inputs=given.leaves,
         outputs=outputs,
-        constants=tuple(LargeConstants().of(closed).values()),
+        constants=tuple(large_constants(closed).values()),
         donated=given.donated,
         in_shardings=in_specs,
         out_shardings=out_specs,

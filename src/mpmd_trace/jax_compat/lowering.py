@@ -216,21 +216,6 @@ for _p, _rule in (
     jax_mlir.register_lowering(_p, _rule, cacheable=_p is sharding_p)
 
 
-def run_plainly(program: Any, args: Sequence[Any]) -> list[Any]:
-    """Return the results of `program` on `args`, as if it had no `mpmd` ops."""
-
-    def plainly(eqn: tracing.Equation, values: list[Any]) -> list[Any]:
-        if eqn.primitive in (named_computation_p, call_p):
-            return run_plainly(eqn.params["body"], values)
-        if eqn.primitive in (named_tensor_p, broadcast_p, reduce_p, sharding_p):
-            return values[:1]
-        if eqn.primitive is slice_p:
-            return [lax.index_in_dim(values[0], eqn.params["index"], keepdims=False)]
-        return tracing.rebind(eqn, values)
-
-    return tracing.interpret(program, args, plainly)
-
-
 def platform_of(mesh: Any) -> str | None:
     """The platform to lower for, as the devices of a mesh say it; None for an abstract mesh that says nothing."""
     device = mesh.abstract_device if isinstance(mesh, AbstractMesh) else mesh.devices.flat[0]

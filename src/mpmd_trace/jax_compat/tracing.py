@@ -7,10 +7,12 @@ not export. The frontend works with the plain values these functions return.
 from __future__ import annotations
 
 import contextlib
+import functools
 import re
+import weakref
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
-from typing import Any, TypeAlias
+from typing import Any, TypeAlias, TypeVar
 
 import jax
 import numpy as np
@@ -32,6 +34,7 @@ Atom: TypeAlias = Any
 #: The abstract value (shape, dtype, weak type) of an atom.
 Aval: TypeAlias = Any
 Primitive = core.Primitive
+_T = TypeVar("_T")
 
 
 @dataclass(frozen=True, slots=True)
@@ -45,6 +48,20 @@ class OpenJaxpr:
     consts: tuple[Any, ...]
 
 
+def per_jaxpr(function: Callable[[Closed], _T]) -> Callable[[Closed], _T]:
+    """`function`, whose result for a jaxpr is remembered as long as the jaxpr is there."""
+    known: weakref.WeakKeyDictionary[Closed, _T] = weakref.WeakKeyDictionary()
+
+    @functools.wraps(function)
+    def remembered(closed: Closed) -> _T:
+        if closed not in known:
+            known[closed] = function(closed)
+        return known[closed]
+
+    return remembered
+
+
+@per_jaxpr
 def opened(closed: Closed) -> OpenJaxpr:
     """Return the parts of `closed`; an open jaxpr (as `checkpoint` carries one) has no constants.
 
@@ -231,20 +248,6 @@ def staged(eqn: Equation, args: Sequence[Any]) -> list[Any] | None:
     if primitive in partial_eval.forwarding_rules and types == [x.aval for x in operands]:
         return None  # it may do nothing
     return list(trace.emit_eqn(operands, types, primitive, eqn.params, eqn.effects, source, eqn.ctx))
-
-
-def interpret(program: Any, args: Sequence[Any], rule: Callable[[Equation, list[Any]], Sequence[Any]]) -> list[Any]:
-    """Return the results of a jaxpr on `args`, where `rule` gives those of each equation on its operands."""
-    parts = opened(program)
-    env: dict[Any, Any] = dict(zip(parts.constvars, parts.consts, strict=True))
-    env.update(zip(parts.invars, args, strict=True))
-
-    def read(atom: Any) -> Any:
-        return atom.val if is_literal(atom) else env[atom]
-
-    for eqn in parts.eqns:
-        env.update(zip(eqn.outvars, rule(eqn, [read(v) for v in eqn.invars]), strict=True))
-    return [read(v) for v in parts.outvars]
 
 
 @dataclass(frozen=True, slots=True)

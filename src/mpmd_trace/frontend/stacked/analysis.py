@@ -13,8 +13,7 @@ from collections.abc import Iterable, Sequence
 from fractions import Fraction
 from typing import Any, NamedTuple
 
-from mpmd_trace.frontend.calls import live_equations
-from mpmd_trace.frontend.jaxpr_queries import applied
+from mpmd_trace.frontend.interpreter import applied, live_equations
 from mpmd_trace.frontend.layers import bounds_of, has_marks
 from mpmd_trace.frontend.scope import is_computation
 from mpmd_trace.frontend.stacked.links import PAIRWISE, contracted, cut_axis, linked
@@ -39,6 +38,10 @@ class Rows(NamedTuple):
     def pairs(self) -> list[tuple[int, int]]:
         """The first row of each piece, and that after its last one."""
         return list(itertools.pairwise(self.bounds))
+
+    def along(self, axis: int) -> Rows:
+        """Return such rows along another axis."""
+        return self._replace(axis=axis)
 
 
 def rows(cut: Cut, aval: Any) -> Rows | None:
@@ -77,20 +80,20 @@ class Cuts:
         self.alive = live_equations(closed)
         #: The cuts of variables that are in pieces.
         self.of: dict[Any, Cut] = {}
-        #: For equations with jaxprs inside that have values in pieces, the cuts of these.
+        #: By the id of an equation with jaxprs inside that have values in pieces, the cuts of these.
         self.inner: dict[int, list[Cuts]] = {}
         self._search = _Search() if search is None else search
-        #: The numbers of the equations that have a variable as an operand or result.
-        self._equations: dict[Any, list[int]] = {}
+        #: The equations that have a variable as an operand or result.
+        self._equations: dict[Any, list[Equation]] = {}
         #: For a variable, the groups of values with the same cut that it is one of.
         self._groups: dict[Any, list[list[_Value]]] = {}
-        for i, eqn in enumerate(self.parts.eqns):
-            if not self.alive[i] or is_computation(eqn):
+        for eqn in itertools.compress(self.parts.eqns, self.alive):
+            if is_computation(eqn):
                 continue
             for v in dict.fromkeys(v for v in (*eqn.invars, *eqn.outvars) if not tracing.is_literal(v)):
-                self._equations.setdefault(v, []).append(i)
+                self._equations.setdefault(v, []).append(eqn)
             if bounds_of(eqn) is not None or self._search.is_marked(eqn):
-                self._search.waiting.append((self, i))
+                self._search.waiting.append((self, eqn))
 
     @property
     def any(self) -> bool:
@@ -112,6 +115,10 @@ class Cuts:
         cut = self.get(atom)
         return None if cut is None else rows(cut, atom.aval)
 
+    def rows_of(self, atoms: Iterable[Any]) -> list[Rows | None]:
+        """Return `rows` of each."""
+        return list(map(self.rows, atoms))
+
     def find(self) -> None:
         """Find all cuts: from where the program cuts layers, forwards and backwards, until nothing follows any more.
 
@@ -119,8 +126,8 @@ class Cuts:
         """
         waiting = self._search.waiting
         while waiting:
-            cuts, i = waiting.popleft()
-            cuts._equation(i, cuts.parts.eqns[i])
+            cuts, eqn = waiting.popleft()
+            cuts._equation(eqn)
 
     def _set(self, atom: Any, cut: Cut | None) -> None:
         left = [_Value(self, atom)]
@@ -132,13 +139,13 @@ class Cuts:
             if rows(here, atom.aval) is None:
                 continue
             cuts.of[atom] = here
-            self._search.waiting.extend((cuts, i) for i in cuts._equations.get(atom, ()))
+            self._search.waiting.extend((cuts, eqn) for eqn in cuts._equations.get(atom, ()))
             for group in cuts._groups.get(atom, ()):
                 own = next(one.leading for one in group if one.cuts is cuts and one.atom is atom)
                 left += [one._replace(leading=one.leading + leading - own) for one in group]
 
-    def _equation(self, i: int, eqn: Equation) -> None:
-        if i in self.inner:
+    def _equation(self, eqn: Equation) -> None:
+        if id(eqn) in self.inner:
             return  # groups of values say what follows
         if eqn.primitive.name == "scan" and not self._search.is_marked(eqn):
             cut = next((cut for v in in_turns(eqn) if (cut := self.get(v)) is not None and cut.axis == 0), None)
@@ -148,8 +155,8 @@ class Cuts:
                 return
         inside = bodies(eqn)
         if inside:
-            self.inner[i] = [Cuts(body.closed, self._search) for body in inside]
-            for cuts, body in zip(self.inner[i], inside, strict=True):
+            self.inner[id(eqn)] = [Cuts(body.closed, self._search) for body in inside]
+            for cuts, body in zip(self.inner[id(eqn)], inside, strict=True):
                 atoms = [*cuts.parts.invars, *cuts.parts.outvars]
                 for outer, inner, leading in body.joints:
                     values = [_Value(self, v, leading) for v in outer]
@@ -217,8 +224,8 @@ class _Search:
     """What is left to look at, in all jaxprs of a program."""
 
     def __init__(self) -> None:
-        #: Equations, by their jaxpr and number, that know of a cut which they have not looked at.
-        self.waiting: deque[tuple[Cuts, int]] = deque()
+        #: Equations that know of a cut which they have not looked at.
+        self.waiting: deque[tuple[Cuts, Equation]] = deque()
         self._marked: dict[int, tuple[Closed, bool]] = {}
 
     def is_marked(self, eqn: Equation) -> bool:

@@ -6,7 +6,6 @@ computes for each layer alone is bound once per piece.  One that needs all layer
 
 from __future__ import annotations
 
-import dataclasses
 import functools
 import itertools
 from collections.abc import Callable, Sequence
@@ -18,22 +17,23 @@ import jax.numpy as jnp
 import numpy as np
 from jax import lax
 
+from mpmd_trace.frontend import control_flow
 from mpmd_trace.frontend.errors import warn
-from mpmd_trace.frontend.jaxpr_queries import REMAT
+from mpmd_trace.frontend.interpreter import REMAT, interpret
 from mpmd_trace.frontend.scope import is_computation, tag_of
 from mpmd_trace.frontend.stacked.analysis import Cut, Cuts, Rows, bodies, rows
 from mpmd_trace.frontend.stacked.links import PAIRWISE, REDUCTIONS, Link, contracted, cut_axis, groups_along, linked
 from mpmd_trace.frontend.stacked.values import (
-    Form,
     Pieces,
     Zero,
     as_array,
     cut_rows,
-    flat_arrays,
     one_piece,
     resized,
-    sizes,
+    rows_in,
+    solid,
     taken_rows,
+    traced,
 )
 from mpmd_trace.jax_compat import tracing
 from mpmd_trace.jax_compat.tracing import Closed, Equation
@@ -41,16 +41,14 @@ from mpmd_trace.jax_compat.tracing import Closed, Equation
 
 def in_pieces(closed: Closed, cuts: Cuts, names: Sequence[str]) -> Closed:
     """`closed`, with an argument and a result for each piece; `names` are those of its arguments."""
-    atoms = cuts.parts.invars
-    like = Form([cuts.rows(atom) for atom in atoms], names)
-    types: list[Any] = []
-    for atom, known in zip(atoms, like.rows, strict=True):
-        types += [atom.aval] if known is None else [resized(atom.aval, known.axis, n) for n in sizes(known.bounds)]
-
-    def run(*flat: Any) -> list[Any]:
-        return flat_arrays(_Interpreter().evaluate(cuts, like.values(flat)))
-
-    return tracing.make_closed(run, types)
+    values: list[Any] = []
+    for v, known, name in zip(cuts.parts.invars, cuts.rows_of(cuts.parts.invars), names, strict=True):
+        value = tracing.struct(v.aval)
+        if known is not None:
+            pieces = [resized(v.aval, known.axis, b - a) for a, b in known.pairs]
+            value = Pieces(known, list(map(tracing.struct, pieces)), name)
+        values.append(value)
+    return traced(lambda *args: solid(_Interpreter().evaluate(cuts, args)), values)[0]
 
 
 class _Interpreter:
@@ -62,20 +60,14 @@ class _Interpreter:
     def evaluate(self, cuts: Cuts, args: Sequence[Any]) -> list[Any]:
         """Return the results for `args`, which are in pieces as `cuts` says."""
         parts = cuts.parts
-        env: dict[Any, Any] = dict(zip(parts.constvars, parts.consts, strict=True))
-        env.update(zip(parts.invars, args, strict=True))
-        for v in parts.constvars:
-            env[v] = self._as_cut(env[v], cuts.rows(v))
-        for i, eqn in enumerate(parts.eqns):
-            if not cuts.alive[i]:
-                continue
-            operands = [v.val if tracing.is_literal(v) else env[v] for v in eqn.invars]
-            bounds = [cuts.rows(v) for v in eqn.outvars]
+        consts = {id(c): self._as_cut(c, cuts.rows(v)) for v, c in zip(parts.constvars, parts.consts, strict=True)}
+
+        def rule(eqn: Equation, operands: list[Any]) -> list[Any]:
+            out = cuts.rows_of(eqn.outvars)
             with tracing.source_of(eqn):
-                results = self._equation(eqn, operands, bounds, cuts.inner.get(i))
-                for v, result, b in zip(eqn.outvars, results, bounds, strict=True):
-                    env[v] = self._as_cut(result, b, eqn)
-        return [v.val if tracing.is_literal(v) else env[v] for v in parts.outvars]
+                return self._alike(out, self._equation(eqn, operands, out, cuts.inner.get(id(eqn))), eqn)
+
+        return interpret(cuts.closed, args, rule, constant=lambda c: consts.get(id(c), c), alive=cuts.alive)
 
     # ---- wholes and pieces ----------------------------------------------------------------
 
@@ -90,7 +82,11 @@ class _Interpreter:
             if value.axis != wanted.axis:
                 value = cut_rows(value, value.axis, 0, value.bounds[-1])
         name = value.name if isinstance(value, Pieces) else None
-        return Pieces(wanted, [cut_rows(value, wanted.axis, a, b) for a, b in itertools.pairwise(wanted.bounds)], name)
+        return Pieces(wanted, [cut_rows(value, wanted.axis, a, b) for a, b in wanted.pairs], name)
+
+    def _alike(self, wanted: Sequence[Rows | None], values: Sequence[Any], eqn: Equation) -> list[Any]:
+        """Return the values in these pieces."""
+        return [self._as_cut(value, known, eqn) for value, known in zip(values, wanted, strict=True)]
 
     def _whole(self, value: Any, eqn: Equation | None) -> Any:
         if not isinstance(value, Pieces):
@@ -131,13 +127,14 @@ class _Interpreter:
         if is_computation(eqn):
             return self._on_wholes(eqn, args)
         if eqn.primitive.name in PAIRWISE:
-            like = Form.of(args)
+            arrays, tree = jax.tree.flatten(solid(args))
             params = dict(eqn.params)
             for key in ("devices", "srcs", "copy_semantics"):  # one for each operand
                 if key in params:
-                    params[key] = tuple(x for x, a in zip(params[key], args, strict=True) for _ in flat_arrays([a]))
-            return like.values(tracing.rebind(eqn, flat_arrays(args), params))
-        forms = [*Form.of(args).rows, *out]
+                    pairs = zip(params[key], tree.children(), strict=True)
+                    params[key] = tuple(x for x, array in pairs for _ in range(array.num_leaves))
+            return list(jax.tree.unflatten(tree, tracing.rebind(eqn, arrays, params)))
+        forms = [*map(rows_in, args), *out]
         if eqn.primitive.name == "scan":
             layout = tracing.scan_layout(eqn)
             turns = [*layout.split(forms[: len(args)])[2], *out[layout.carries :]]
@@ -167,7 +164,7 @@ class _Interpreter:
     def _each(self, eqn: Equation, args: list[Any], out: Sequence[Rows | None], link: Link) -> list[Any]:
         """Return an equation that computes piece k of its results from piece k of its operands."""
         atoms = [*eqn.invars, *eqn.outvars]
-        forms = [*Form.of(args).rows, *out]
+        forms = [*map(rows_in, args), *out]
         order = [*range(len(args), len(forms)), *range(len(args))]  # results say how the operands are cut
         fit = [(i, form) for i in order if (form := forms[i]) is not None and form.axis == link[i]]
         if not fit:
@@ -179,13 +176,13 @@ class _Interpreter:
         wanted = [None if axis is None else rows(Cut(axis, parts), v.aval) for axis, v in zip(link, atoms, strict=True)]
         if any(wanted_axis is None and axis is not None for wanted_axis, axis in zip(wanted, link, strict=True)):
             return self._on_wholes(eqn, args)
-        operands = [self._as_cut(a, wanted_axis, eqn) for a, wanted_axis in zip(args, wanted, strict=False)]
+        operands = self._alike(wanted[: len(args)], args, eqn)
         name = next((a.name for a in args if isinstance(a, Pieces) and a.name is not None), None)
         made = [wanted_axis for wanted_axis in wanted[len(args) :] if wanted_axis is not None]
         columns: list[list[Any]] = []
         for k in range(len(parts) - 1):
             mine = [a.parts[k] if isinstance(a, Pieces) else a for a in operands]
-            columns.append(one_piece(eqn, mine, made[0].axis, made[0].bounds[k], sizes(made[0].bounds)[k]))
+            columns.append(one_piece(eqn, mine, made[0].axis, *made[0].pairs[k]))
         return [Pieces(wanted_axis, [column[n] for column in columns], name) for n, wanted_axis in enumerate(made)]
 
     def _moved(self, eqn: Equation, args: list[Any], out: Sequence[Rows | None], axis: int) -> list[Any]:
@@ -244,7 +241,8 @@ class _Interpreter:
         pieces: list[list[Any]] = [[] for _ in known.pairs]
         for k in reversed(range(len(pieces))) if layout.reverse else range(len(pieces)):
             mine = [as_array(a.parts[k]) for a in scanned]
-            results = self._scan(eqn, [*constants, *carry, *mine], Cuts(layout.body), sizes(bounds)[k])
+            length = bounds[k + 1] - bounds[k]
+            results = self._scan(eqn, [*constants, *carry, *mine], Cuts(layout.body), length)
             carry, pieces[k] = results[: layout.carries], results[layout.carries :]
         return [*carry, *(Pieces(known, parts) for parts in zip(*pieces, strict=True))]
 
@@ -260,169 +258,112 @@ class _Interpreter:
             case "cond":
                 return self._cond(eqn, args, inner)
             case name if name in REMAT:
-                return self._rebuilt(eqn, args, inner[0])
+                run, args = self._inside(inner[0], args, eqn)
+                closed, results = traced(run, args)
+                made = tracing.rebind_checkpoint(eqn, jax.tree.leaves(args), closed)
+                return list(jax.tree.unflatten(results, made))
             case _ if tag is not None and tag.kind == "call":
-                return self._call(eqn, args, inner[0])
+                run, args = self._inside(inner[0], args, eqn)
+                run.__name__ = run.__qualname__ = eqn.params["name"]
+                return list(jax.jit(run)(*args))
         args = [args[n] for n in bodies(eqn)[0].operands]
-        return self.evaluate(inner[0], self._entering(inner[0].parts.invars, inner[0], args, eqn))
+        return self.evaluate(inner[0], self._entering(inner[0], args, eqn))
 
-    def _entering(self, atoms: Sequence[Any], cuts: Cuts, args: Sequence[Any], eqn: Equation) -> list[Any]:
-        return [self._as_cut(a, cuts.rows(v), eqn) for v, a in zip(atoms, args, strict=True)]
+    def _inside(self, cuts: Cuts, args: Sequence[Any], eqn: Equation) -> tuple[Callable[..., list[Any]], list[Any]]:
+        """Return a jaxpr inside of `eqn` as a function, and its arguments."""
+        return lambda *values: solid(self.evaluate(cuts, values)), solid(self._entering(cuts, args, eqn))
 
-    def _alike(self, like: Form, values: Sequence[Any], eqn: Equation) -> list[Any]:
-        """Return the values in pieces as those of this form."""
-        return [self._as_cut(value, wanted, eqn) for value, wanted in zip(values, like.rows, strict=True)]
+    def _entering(self, cuts: Cuts, args: Sequence[Any], eqn: Equation) -> list[Any]:
+        return self._alike(cuts.rows_of(cuts.parts.invars), args, eqn)
 
-    def _on_flat(
-        self, cuts: Cuts, args: Sequence[Any], eqn: Equation
-    ) -> tuple[Callable[..., list[Any]], list[Any], list[Form]]:
-        """`cuts` as a function of flat arrays, the arrays for `args`, and the form of the results once it ran."""
-        entering = self._entering(cuts.parts.invars, cuts, args, eqn)
-        like = Form.of(entering)
-        results: list[Form] = []
-
-        def run(*flat: Any) -> list[Any]:
-            values = self.evaluate(cuts, like.values(flat))
-            results.append(Form.of(values))
-            return flat_arrays(values)
-
-        return run, flat_arrays(entering), results
-
-    def _call(self, eqn: Equation, args: list[Any], cuts: Cuts) -> list[Any]:
-        run, flat, results = self._on_flat(cuts, args, eqn)
-        run.__name__ = run.__qualname__ = eqn.params["name"]
-        outputs = jax.jit(run)(*flat)
-        return results[-1].values(outputs)
-
-    def _rebuilt(self, eqn: Equation, args: list[Any], cuts: Cuts) -> list[Any]:
-        run, flat, results = self._on_flat(cuts, args, eqn)
-        closed = tracing.make_closed(run, [jax.typeof(a) for a in flat])
-        return results[-1].values(tracing.rebind_checkpoint(eqn, flat, closed))
+    def _carried(self, before: Sequence[Any], values: Sequence[Any], eqn: Equation) -> list[Any]:
+        """Return what a loop carries on, in the form of what it carries."""
+        made = solid(self._alike(list(map(rows_in, before)), values, eqn))
+        return [a.of(b.parts) if isinstance(a, Pieces) else b for a, b in zip(before, made, strict=True)]
 
     def _scan(self, eqn: Equation, args: list[Any], cuts: Cuts, length: int | None = None) -> list[Any]:
-        layout = tracing.scan_layout(eqn)
-        constant_atoms, carry_atoms, scanned_atoms = layout.split(cuts.parts.invars)
-        constants, carry, scanned = layout.split(args)
-        constants = self._entering(constant_atoms, cuts, constants, eqn)
-        start = self._entering(carry_atoms, cuts, carry, eqn)
-        turns = Form(
-            [cuts.rows(v) for v in scanned_atoms], [a.name if isinstance(a, Pieces) else None for a in scanned]
-        )
-        scanned = [self._as_cut(a, _of_turns(r), eqn) for a, r in zip(scanned, turns.rows, strict=True)]
-        like = Form.of(start)
-        outputs: list[Form] = []
+        layout, known = tracing.scan_layout(eqn), cuts.rows_of(cuts.parts.invars)
+        turns = layout.constants + layout.carries
+        outside = [*known[:turns], *(rows and rows.along(rows.axis + 1) for rows in known[turns:])]
 
-        def body(carry: list[Any], xs: list[Any]) -> tuple[list[Any], list[Any]]:
-            results = self.evaluate(cuts, [*constants, *like.values(carry), *turns.values(xs)])
-            outputs.append(Form.of(results[layout.carries :]))
-            return (
-                flat_arrays(self._alike(like, results[: layout.carries], eqn)),
-                flat_arrays(results[layout.carries :]),
-            )
+        def inside(_: Closed, values: Sequence[Any], state: Any) -> tuple[list[Any], Any]:
+            items = [v.along(v.axis - 1) if isinstance(v, Pieces) else v for v in values[turns:]]
+            results = self.evaluate(cuts, [*values[:turns], *items])
+            carry = self._carried(values[layout.constants : turns], results[: layout.carries], eqn)
+            outputs = solid(results[layout.carries :])
+            return [*carry, *(v.along(v.axis + 1) if isinstance(v, Pieces) else v for v in outputs)], state
 
-        final, result = lax.scan(
-            body,
-            flat_arrays(start),
-            flat_arrays(scanned),
-            layout.length if length is None else length,
-            reverse=layout.reverse,
-            unroll=eqn.params["unroll"],
-        )
-        stacked = dataclasses.replace(outputs[-1], rows=list(map(_of_turns, outputs[-1].rows)))
-        return [*like.values(final), *stacked.values(result)]
+        return control_flow.scan(eqn, solid(self._alike(outside, args, eqn)), inside, length=length)[0]
 
     def _while(self, eqn: Equation, args: list[Any], inner: list[Cuts]) -> list[Any]:
         test, step = inner
         tests, consts = eqn.params["cond_nconsts"], eqn.params["body_nconsts"]
-        for_test = self._entering(test.parts.invars[:tests], test, args[:tests], eqn)
-        for_step = self._entering(step.parts.invars[:consts], step, args[tests : tests + consts], eqn)
-        start = self._entering(step.parts.invars[consts:], step, args[tests + consts :], eqn)
-        like = Form.of(start)
+        given = self._alike(test.rows_of(test.parts.invars[:tests]), args[:tests], eqn)
+        given += self._entering(step, args[tests:], eqn)
+
+        def inside(closed: Closed, values: Sequence[Any], state: Any) -> tuple[list[Any], Any]:
+            if closed is test.closed:
+                return self.evaluate(test, self._entering(test, values, eqn)), state
+            return self._carried(values[consts:], self.evaluate(step, values), eqn), state
 
         if test.parts.outvars[0].aval.shape:  # for each row of what it carries
-            return self._whiles(eqn, inner, for_test, for_step, start) or self._on_wholes(eqn, args)
-
-        def goes_on(carry: list[Any]) -> Any:
-            values = self._entering(test.parts.invars[tests:], test, like.values(carry), eqn)
-            return self.evaluate(test, [*for_test, *values])[0]
-
-        def body(carry: list[Any]) -> list[Any]:
-            return flat_arrays(self._alike(like, self.evaluate(step, [*for_step, *like.values(carry)]), eqn))
-
-        return like.values(lax.while_loop(goes_on, body, flat_arrays(start)))
+            return self._whiles(eqn, inner, solid(given), inside) or self._on_wholes(eqn, args)
+        return control_flow.while_loop(eqn, solid(given), inside)[0]
 
     def _whiles(
-        self, eqn: Equation, inner: list[Cuts], for_test: list[Any], for_step: list[Any], start: list[Any]
+        self, eqn: Equation, inner: list[Cuts], args: list[Any], inside: control_flow.Inside
     ) -> list[Any] | None:
         """Return a loop for each piece, whose layers go on until each is done; None where pieces need each other."""
         test, step = inner
-        like = Form.of(start)
-        flat = flat_arrays(start)
-
-        def run_test(*arrays: Any) -> list[Any]:
-            constants, carry = arrays[: len(flat_test)], arrays[len(flat_test) :]
-            values = self._entering(test.parts.invars[len(for_test) :], test, like.values(carry), eqn)
-            return flat_arrays(self.evaluate(test, [*Form.of(for_test).values(constants), *values])[:1])
-
-        def run_step(*arrays: Any) -> list[Any]:
-            constants, carry = arrays[: len(flat_step)], arrays[len(flat_step) :]
-            result = self.evaluate(step, [*Form.of(for_step).values(constants), *like.values(carry)])
-            return flat_arrays(self._alike(like, result, eqn))
-
-        flat_test, flat_step = flat_arrays(for_test), flat_arrays(for_step)
-        tested = tracing.make_closed(run_test, list(map(jax.typeof, [*flat_test, *flat])))
-        stepped = tracing.make_closed(run_step, list(map(jax.typeof, [*flat_step, *flat])))
+        for_test, for_step, start = control_flow.of_while(eqn, args)
+        tested, _ = traced(lambda *values: solid(inside(test.closed, values, None)[0]), [*for_test, *start])
+        stepped, _ = traced(lambda *values: inside(step.closed, values, None)[0], [*for_step, *start])
         goes_on = test.rows(test.parts.outvars[0])
-        if goes_on is None or any(r != goes_on for r in like.rows):
+        if goes_on is None or any(rows_in(v) != goes_on for v in start):
             return None
-        count = len(goes_on.pairs)
+        (flat, tree), count = jax.tree.flatten(start), len(goes_on.pairs)
         results: list[Any] = [None] * len(flat)
         for k in range(count):
             mine = range(k, len(flat), count)
             output = tracing.rebind_while(
-                eqn, tracing.LoopPart(tested, flat_test, [k]), tracing.LoopPart(stepped, flat_step, mine), mine, flat
+                eqn,
+                tracing.LoopPart(tested, jax.tree.leaves(for_test), [k]),
+                tracing.LoopPart(stepped, jax.tree.leaves(for_step), mine),
+                mine,
+                flat,
             )
             if output is None:
                 return None
             for n, value in zip(mine, output, strict=True):
                 results[n] = value
-        return like.values(results)
+        return list(jax.tree.unflatten(tree, results))
 
     def _cond(self, eqn: Equation, args: list[Any], inner: list[Cuts]) -> list[Any]:
         """Return a conditional for each piece, and one for what is whole: each piece may be on a mesh of its own."""
         index, *operands = args
-        entering = self._entering(inner[0].parts.invars, inner[0], operands, eqn)
-        arrays, like = flat_arrays(entering), Form.of(entering)
-        bounds = [inner[0].rows(v) for v in inner[0].parts.outvars]
-        branches = [self._branch(cuts, eqn, like, arrays, bounds) for cuts in inner]
+        values = solid(self._entering(inner[0], operands, eqn))
+        out = inner[0].rows_of(inner[0].parts.outvars)
+
+        def branch(cuts: Cuts) -> tuple[Closed, Any]:
+            def run(*values: Any) -> Any:
+                outputs = self.evaluate(cuts, self._entering(cuts, values, eqn))
+                return jax.tree.map(jnp.asarray, solid(self._alike(out, outputs, eqn)))
+
+            return traced(run, values)
+
+        branches = list(map(branch, inner))
         number = index.astype(np.int32) if index.dtype == np.bool_ else index
         groups: dict[int, list[int]] = {}
-        for at, k in enumerate(k for b in bounds for k in ([-1] if b is None else range(len(b.pairs)))):
+        for at, k in enumerate(k for b in out for k in ([-1] if b is None else range(len(b.pairs)))):
             groups.setdefault(k, []).append(at)
+        arrays = jax.tree.leaves(values)
         results: list[Any] = [None] * sum(map(len, groups.values()))
         for _, members in sorted(groups.items()):
-            needed, functions = tracing.pruned(branches, members)
+            needed, functions = tracing.pruned([closed for closed, _ in branches], members)
             outputs = lax.switch(number, functions, *(arrays[i] for i in needed))
             for at, value in zip(members, outputs, strict=True):
                 results[at] = value
-        return Form(bounds, [None] * len(bounds)).values(results)
-
-    def _branch(
-        self, cuts: Cuts, eqn: Equation, like: Form, arrays: Sequence[Any], bounds: Sequence[Rows | None]
-    ) -> Closed:
-        """Return a branch as a jaxpr of arrays, which returns those of its results."""
-
-        def run(*flat: Any) -> list[Any]:
-            outputs = self.evaluate(cuts, self._entering(cuts.parts.invars, cuts, like.values(flat), eqn))
-            as_wanted = [self._as_cut(value, b, eqn) for value, b in zip(outputs, bounds, strict=True)]
-            return list(map(jnp.asarray, flat_arrays(as_wanted)))
-
-        return tracing.make_closed(run, [jax.typeof(a) for a in arrays])
-
-
-def _of_turns(known: Rows | None) -> Rows | None:
-    """Return how an array is cut that has such arrays along a new first axis."""
-    return None if known is None else known._replace(axis=known.axis + 1)
+        return list(jax.tree.unflatten(branches[0][1], results))
 
 
 def _described(eqn: Equation) -> str:

@@ -7,13 +7,14 @@ import itertools
 from collections.abc import Callable, Sequence
 from typing import Any
 
+import jax
 import jax.numpy as jnp
 from jax import lax
 
 from mpmd_trace.frontend.stacked.analysis import Rows
 from mpmd_trace.frontend.stacked.links import groups_along
 from mpmd_trace.jax_compat import tracing
-from mpmd_trace.jax_compat.tracing import Equation
+from mpmd_trace.jax_compat.tracing import Closed, Equation
 
 
 @dataclasses.dataclass(frozen=True)
@@ -23,6 +24,7 @@ class Zero:
     aval: Any
 
 
+@jax.tree_util.register_pytree_node_class
 class Pieces:
     """An array whose rows `bounds[k]` to `bounds[k + 1] - 1` are `parts[k]`; `name` describes it in messages."""
 
@@ -47,46 +49,55 @@ class Pieces:
         """The parts, with zeros where nothing else is."""
         return [as_array(part) for part in self.parts]
 
+    def of(self, parts: Sequence[Any]) -> Pieces:
+        """Return pieces like these."""
+        return Pieces(self.rows, parts, self.name)
+
+    def along(self, axis: int) -> Pieces:
+        """Return these parts as pieces along another axis."""
+        return Pieces(self.rows.along(axis), self.parts, self.name)
+
+    def tree_flatten(self) -> tuple[list[Any], _Form]:
+        return self.parts, _Form(self.rows, self.name)
+
+    @staticmethod
+    def tree_unflatten(form: _Form, parts: Sequence[Any]) -> Pieces:
+        return Pieces(form.rows, parts, form.name)
+
+
+@dataclasses.dataclass(frozen=True)
+class _Form:
+    """What of pieces is not an array; names do not count in comparisons."""
+
+    rows: Rows
+    name: str | None = dataclasses.field(compare=False)
+
+
+def rows_in(value: Any) -> Rows | None:
+    """Return how a value is cut, None for one that is whole."""
+    return value.rows if isinstance(value, Pieces) else None
+
+
+def solid(values: Sequence[Any]) -> list[Any]:
+    """Return values as pytrees of arrays."""
+    return [v.of(v.arrays) if isinstance(v, Pieces) else v for v in values]
+
+
+def traced(function: Callable[..., Any], values: Sequence[Any]) -> tuple[Closed, Any]:
+    """Return the jaxpr of a function of such values, and the structure of its results."""
+    types = jax.tree.map(lambda x: tracing.struct(jax.typeof(x)), values)
+    closed, results = jax.make_jaxpr(function, return_shape=True)(*types)
+    return closed, jax.tree.structure(results)
+
 
 def as_array(part: Any) -> Any:
     """Return a part as an array."""
     return lax.full(part.aval.shape, 0, part.aval.dtype) if isinstance(part, Zero) else part
 
 
-def sizes(bounds: Sequence[int]) -> list[int]:
-    """Return how many rows are between one bound and the next."""
-    return [b - a for a, b in itertools.pairwise(bounds)]
-
-
 def resized(aval: Any, axis: int, size: int) -> Any:
     """Return a type with another number of rows."""
     return aval.update(shape=(*aval.shape[:axis], size, *aval.shape[axis + 1 :]))
-
-
-def flat_arrays(values: Sequence[Any]) -> list[Any]:
-    """Return all arrays, piece by piece."""
-    return [a for v in values for a in (v.arrays if isinstance(v, Pieces) else [v])]
-
-
-@dataclasses.dataclass(frozen=True)
-class Form:
-    """The form of some values: takes them apart into arrays, and puts them together again."""
-
-    #: For each how it is cut, None for one that is whole.
-    rows: Sequence[Rows | None]
-    names: Sequence[str | None]
-
-    @staticmethod
-    def of(values: Sequence[Any]) -> Form:
-        known = [(v.rows, v.name) if isinstance(v, Pieces) else (None, None) for v in values]
-        return Form([rows for rows, _ in known], [name for _, name in known])
-
-    def values(self, arrays: Sequence[Any]) -> list[Any]:
-        fill = iter(arrays)
-        return [
-            next(fill) if rows is None else Pieces(rows, list(itertools.islice(fill, len(rows.pairs))), name)
-            for rows, name in zip(self.rows, self.names, strict=True)
-        ]
 
 
 def cut_rows(value: Any, axis: int, start: int, stop: int) -> Any:
@@ -123,11 +134,11 @@ def taken_rows(
 _KEEP_ZEROS = frozenset({"neg", "copy", "reshape", "transpose", "squeeze", "reduce_sum", "slice", "reduce_precision"})
 
 
-def one_piece(eqn: Equation, args: list[Any], axis: int, start: int, size: int) -> list[Any]:
-    """Return the results of `eqn` for one piece of its operands: rows `start` to `start + size` along `axis`."""
+def one_piece(eqn: Equation, args: list[Any], axis: int, start: int, stop: int) -> list[Any]:
+    """Return the results of `eqn` for one piece of its operands: rows `start` to `stop` along `axis`."""
     name = eqn.primitive.name
     zeros = [isinstance(a, Zero) for a in args]
-    aval = resized(eqn.outvars[0].aval, axis, size)
+    aval = resized(eqn.outvars[0].aval, axis, stop - start)
     if name in ("add", "add_any") and any(zeros):
         return [args[1] if zeros[0] else args[0]]
     if zeros[:1] == [True] and (name in _KEEP_ZEROS or name == "convert_element_type"):
@@ -149,7 +160,7 @@ def one_piece(eqn: Equation, args: list[Any], axis: int, start: int, size: int) 
             params["slice_sizes"] = tuple(own if size == length else size for size, length, own in whole)
         case "conv_general_dilated":
             for groups, count in groups_along(eqn, axis).items():
-                params[groups] = count * size // eqn.outvars[0].aval.shape[axis]
+                params[groups] = count * (stop - start) // eqn.outvars[0].aval.shape[axis]
         case "slice":
             limits = list(params["limit_indices"])
             limits[axis] = args[0].shape[axis]
