@@ -17,7 +17,6 @@ from mpmd_trace.ir.core import Block, Op, Value, make_op
 from mpmd_trace.ir.freezing import freeze
 from mpmd_trace.ir.ops import FuncOp, Module
 from mpmd_trace.ir.types import TensorType
-from mpmd_trace.ir.verifier import verify
 from mpmd_trace.jax_compat.mlir import prettify_or_fail
 from mpmd_trace_devtools.operand_order import pick_entries
 
@@ -77,8 +76,6 @@ class _Reducer:
 
     def accepts(self, candidate: Module) -> bool:
         """Return whether the candidate is valid and interesting; if so it is the new module."""
-        if verify(candidate):
-            return False
         try:
             text = prettify_or_fail(candidate.to_generic())
         except MpmdError:
