@@ -27,7 +27,7 @@ from jax.sharding import PartitionSpec as P
 
 import mpmd_trace
 from mpmd_trace.api.options import options_of_overlap
-from mpmd_trace.backend.collectives import Collective, collectives_of
+from mpmd_trace.backend.collectives import Collective, Collectives, collectives_of
 
 MICROBATCHES = 4
 Weights = tuple[Any, ...]
@@ -97,16 +97,20 @@ def types(meshes: dict[str, Mesh], kind: str, depth: int, width: int) -> tuple[A
     return weights, array(next(iter(meshes.values())), (rows, width), *specs[2])
 
 
-def sent(meshes: dict[str, Mesh], kind: str, depth: int, width: int, overlap: Any, with_options: bool) -> Collective:
-    """Return what a program of the first mesh sends: of a pair, or of a forward and a backward together."""
+def sent(
+    meshes: dict[str, Mesh], kind: str, depth: int, width: int, overlap: Any, with_options: bool
+) -> dict[str, Collectives]:
+    """Return what programs of the first mesh send: a pair, or a forward and a backward."""
     names = {f"layers of {name}": name for name in meshes}
     config = mpmd_trace.make_config(meshes, names, pipeline_schedule="1F1B", overlap=overlap)
     lowered = mpmd_trace.jit(step_of(meshes, kind), config).lower(*types(meshes, kind, depth, width))
     compiled = lowered.compile(options_of_overlap(config.with_options(overlap="pairs")) if with_options else None)
     first = next(iter(meshes))
-    programs = [collectives_of(one).total for one in compiled.executables() if one.mesh == first]
-    programs = [one for one in programs if one.runs >= depth]
-    return sum(programs, Collective()) if overlap is None else max(programs, key=lambda one: one.bytes)
+    programs = [(one.name, collectives_of(one)) for one in compiled.executables() if one.mesh == first]
+    programs = [(name, found) for name, found in programs if found.total.runs >= depth]
+    if overlap is None:
+        return {"forward" if "_fwd" in name else "backward": found for name, found in programs}
+    return {"pair": max((found for _, found in programs), key=lambda found: found.total.bytes)}
 
 
 def main() -> int:
@@ -125,11 +129,19 @@ def main() -> int:
     meshes = {f"m{i}": Mesh(row, ("experts",)) for i, row in enumerate(rows)}
     modes = {"separate": (None, False), "separate, options": (None, True), "pair": ("pairs", False)}
     found = {name: sent(meshes, options.of, options.layers, options.width, *mode) for name, mode in modes.items()}
-    shares = {name: round(one.hidden_share, 3) for name, one in found.items()}
+    whole = {name: sum((one.total for one in programs.values()), Collective()) for name, programs in found.items()}
+    shares = {name: round(one.hidden_share, 3) for name, one in whole.items()}
     if options.json:
-        print(json.dumps({"runs": {name: one.runs for name, one in found.items()}, "hidden": shares}))
+        parts = {
+            name: {
+                program: {kind: round(one.hidden_share, 3) for kind, one in all_of.of.items()}
+                for program, all_of in programs.items()
+            }
+            for name, programs in found.items()
+        }
+        print(json.dumps({"runs": {name: one.runs for name, one in whole.items()}, "hidden": shares, "of": parts}))
     else:
-        for name, one in found.items():
+        for name, one in whole.items():
             print(f"{name:17} {one.runs:3} collectives of {one.bytes / 2**20:.1f} MiB, {one.hidden_share:.0%} hidden")
     return int(options.check and not (shares["pair"] >= 0.8 and shares["separate"] < 0.2))
 

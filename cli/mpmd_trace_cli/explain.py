@@ -102,10 +102,15 @@ def explain_placement(file: str, target: str | None = None, *, as_json: bool) ->
             )
     why = reasons(report, lowered)
     if as_json:
-        more = {"collectives": placement_report.collectives_data(collectives), **placement_report.remarks_data(lowered)}
+        more = {
+            "collectives": placement_report.collectives_data(collectives),
+            **placement_report.hiding_data(program.config, collectives),
+            **placement_report.remarks_data(lowered),
+        }
         data({**placement_report.as_data(report, why), **more})
         return
     told = placement_report.as_text(report, why, file) + placement_report.collectives_text(collectives)
+    told += placement_report.hiding_text(program.config, collectives)
     data(told + fits + placement_report.remarks_text(lowered))
 
 

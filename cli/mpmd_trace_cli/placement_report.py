@@ -9,12 +9,15 @@ from typing import Any
 from mpmd_trace.api.partitioned import PartitionedProgram
 from mpmd_trace.backend.collectives import Collectives
 from mpmd_trace.backend.placement_report import CAUSES, PlacementReport
+from mpmd_trace.config import Config
 from mpmd_trace.diagnostics.messages import shortened
 from mpmd_trace.diagnostics.tables import Table
 from mpmd_trace.diagnostics.tables import as_text as as_tables
+from mpmd_trace.jax_compat.hiding import HiddenShare
 from mpmd_trace.passes.hoisting.hoist_invariants import TOO_LITTLE
 from mpmd_trace.passes.memory.remarks import MEMORY
 from mpmd_trace.report.placement_reasons import MOST_REASONS
+from mpmd_trace.scheduling.costs import hiding_of
 
 
 def as_data(report: PlacementReport, why: Mapping[int, str]) -> dict[str, Any]:
@@ -93,6 +96,34 @@ def collectives_text(collectives: Mapping[str, Collectives]) -> str:
     ]
     head = ["mesh", "collective", "runs", "arrays", "bytes", "hidden"]
     return f"{Table('collectives of a device in a step', head, rows, words=2)}\n" if rows else ""
+
+
+def hiding_data(config: Config, collectives: Mapping[str, Collectives]) -> dict[str, Any]:
+    """Return which part of its collectives each mesh is assumed to hide in pairs, in forwards and in backwards.
+
+    None for a mesh of whose devices that is not known; nothing for programs without pairs.
+    """
+    if config.options.overlap is None:
+        return {}
+    assumed: dict[str, Any] = {mesh: None for mesh, found in collectives.items() if found.of}
+    for mesh, shares in hiding_of(config).items():
+        if mesh in assumed:
+            each = {kind: shares.get(kind, HiddenShare()) for kind in collectives[mesh].of}
+            assumed[mesh] = {k: {"forward": one.of(True)[1], "backward": one.of(False)[1]} for k, one in each.items()}
+    return {"assumed_hidden_in_pairs": assumed}
+
+
+def hiding_text(config: Config, collectives: Mapping[str, Collectives]) -> str:
+    """Return the same as lines."""
+    lines: dict[str, list[str]] = {}
+    for mesh, by_kind in hiding_data(config, collectives).get("assumed_hidden_in_pairs", {}).items():
+        parts = [
+            f"{kind} {one['forward']:.0%} of forwards, {one['backward']:.0%} of backwards"
+            for kind, one in (by_kind or {}).items()
+        ]
+        lines.setdefault("; ".join(parts) or "nothing, as it is not known of these devices", []).append(mesh)
+    told = [f"  {', '.join(meshes)}: {text}" for text, meshes in lines.items()]
+    return "\n".join(["what pairs are assumed to hide of their collectives:", *told, ""]) if told else ""
 
 
 def remarks_data(lowered: PartitionedProgram) -> dict[str, Any]:

@@ -10,6 +10,7 @@ from typing import Any
 import jax
 
 from mpmd_trace.api.lowered import Lowered
+from mpmd_trace.api.options import options_of_overlap
 from mpmd_trace.api.program import Program
 from mpmd_trace.api.request import device_memory
 from mpmd_trace.diagnostics.messages import MpmdError
@@ -24,6 +25,7 @@ from mpmd_trace.report.plan_options import Option, check_best, check_option, opt
 from mpmd_trace.report.planning import Estimated, Study, check_plannable, study
 from mpmd_trace.report.timeline import FragmentActions
 from mpmd_trace.schedules import TRANSFERS, ScheduleError, find_entry
+from mpmd_trace.scheduling.costs import hiding_of
 from mpmd_trace.scheduling.transfers import Link, Links
 from mpmd_trace_cli import placement_report
 from mpmd_trace_cli._plan_options import PlanOptions
@@ -82,7 +84,8 @@ def plan_program(
         one_more = compiling(shown)
         # XLA's compiler for GPUs that are not there does not say what programs cost.
         by_estimate = program.config.is_abstract or (target or "").startswith("gpu:")
-        compiled: Any = Estimated(lowered) if by_estimate else lowered.compile(progress=one_more)
+        more = options_of_overlap(given.config)  # with which pairs would be compiled
+        compiled: Any = Estimated(lowered) if by_estimate else lowered.compile(more, progress=one_more)
         limit = None if asked.memory_limit is None else asked.memory_limit * 2**20
         if limit is None and target is not None:
             limit = device_memory(program.config)
@@ -115,7 +118,7 @@ def plan_program(
             collectives=None
             if asked.collective_gbytes is None
             else Link(1e-6 * (asked.latency_us or 0.0), 1e9 * asked.collective_gbytes),
-            overlaps=given.config.options.overlap is not None,
+            hiding=hiding_of(given.config) if given.config.options.overlap is not None else None,
         )
         shown.update(task, completed=1)
         task = shown.add_task("simulate", total=None, info="")
@@ -145,11 +148,13 @@ def plan_program(
         more = {
             "placement": placement_report.as_data(held, why),
             "collectives": placement_report.collectives_data(collectives),
+            **placement_report.hiding_data(given.config, collectives),
         }
         data({**as_data(program.name, plan, options, now), **more, **placement_report.remarks_data(compiled.lowered)})
         return
     data(as_text(plan, options, now, asked.rows, asked.save))
     told = placement_report.as_text(held, why, file) + placement_report.collectives_text(collectives)
+    told += placement_report.hiding_text(given.config, collectives)
     say(told + placement_report.remarks_text(compiled.lowered))
     now_in = plan.stages.microbatches
     if (

@@ -14,8 +14,12 @@ from pipelines import assert_same, topology
 import mpmd_trace
 from mpmd_trace import MpmdError
 from mpmd_trace.api import options
+from mpmd_trace.backend.collectives import Collective, Collectives
+from mpmd_trace.jax_compat import hiding
+from mpmd_trace.jax_compat.hiding import HiddenShare
 from mpmd_trace.report.timeline import FragmentActions
 from mpmd_trace.scheduling import AutoSchedule, Link
+from mpmd_trace_cli.placement_report import hiding_text
 
 ROWS, WIDTH = 4, 8
 
@@ -86,8 +90,9 @@ def test_auto_needs_devices_whose_links_are_known() -> None:
     assert texts[0] == texts[1]
 
 
-def test_auto_schedules_count_on_pairs_only_where_they_are_made() -> None:
-    meshes, spec = topology(), jax.sharding.PartitionSpec
+def summing_step(meshes: Any) -> Any:
+    """A step of two layers that add up products over the devices of their meshes."""
+    spec = jax.sharding.PartitionSpec
 
     def layer(mesh: jax.sharding.Mesh) -> Any:
         [axis] = mesh.axis_names
@@ -103,13 +108,47 @@ def test_auto_schedules_count_on_pairs_only_where_they_are_made() -> None:
             x = mpmd_trace.named_computation(layer(meshes[f"m{i}"]), name=f"f{i}")(w, x)
         return jnp.mean(x**2)
 
-    step = mpmd_trace.value_and_grad(loss, microbatches=8)
+    return mpmd_trace.value_and_grad(loss, microbatches=8)
+
+
+@pytest.mark.parametrize(
+    ("shares", "counts"),
+    [
+        (None, False),
+        ({}, False),
+        ({"all-to-all": HiddenShare(0, 0, 1, 1)}, False),
+        ({"all-reduce": HiddenShare(0, 0, 1, 1)}, True),
+        ({"all-reduce": HiddenShare(1, 1, 1, 1)}, False),
+    ],
+)
+def test_auto_schedules_count_on_pairs_only_where_they_hide_more(
+    shares: dict[str, HiddenShare] | None, counts: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Not where nothing is known of the devices, of other kinds of collectives, or where programs hide them anyway."""
+    if shares is not None:
+        monkeypatch.setitem(hiding._WITH_OPTIONS, "cpu", shares)
+    meshes = topology()
     auto = AutoSchedule(flops_per_second=1e9, collectives=Link(1e-6, 1e9))
     chosen = {}
     for overlap in (None, "auto", "pairs"):
         config = mpmd_trace.make_config(meshes, {"f0": "m0", "f1": "m1"}, pipeline_schedule=auto, overlap=overlap)
-        chosen[overlap] = mpmd_trace.jit(step, config).lower(*arguments(2, 8)).schedule.name
-    assert chosen[None] == chosen["auto"] != chosen["pairs"]
+        chosen[overlap] = mpmd_trace.jit(summing_step(meshes), config).lower(*arguments(2, 8)).schedule.name
+    if not (shares and "all-reduce" in shares and not counts):  # which makes all schedules shorter
+        assert chosen[None] == chosen["auto"]
+    assert (chosen["auto"] != chosen["pairs"]) == counts
+
+
+def test_what_is_assumed_to_be_hidden_is_told(monkeypatch: pytest.MonkeyPatch) -> None:
+    found = {"m0": Collectives({"all-reduce": Collective(1, 1, 8), "all-gather": Collective(1, 1, 8)})}
+    configs = {
+        overlap: mpmd_trace.make_config(topology(), {"f0": "m0", "f1": "m1"}, overlap=overlap)
+        for overlap in (None, "pairs")
+    }
+    assert hiding_text(configs[None], found) == ""
+    assert "m0: nothing, as it is not known of these devices" in hiding_text(configs["pairs"], found)
+    monkeypatch.setitem(hiding._WITH_OPTIONS, "cpu", {"all-reduce": HiddenShare(0.0, 1.0, 0.75, 0.5)})
+    told = "m0: all-reduce 75% of forwards, 100% of backwards; all-gather 0% of forwards, 0% of backwards"
+    assert told in hiding_text(configs["pairs"], found)
 
 
 def test_pairs_come_with_options_of_xla(monkeypatch: pytest.MonkeyPatch) -> None:

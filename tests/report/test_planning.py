@@ -18,8 +18,10 @@ from jax.sharding import PartitionSpec as P
 
 import mpmd_trace
 from mpmd_trace import MpmdError, MpmdWarning
+from mpmd_trace.backend.collectives import KINDS
 from mpmd_trace.backend.plan import Plan, Run, Transfer
 from mpmd_trace.ir.text import parse
+from mpmd_trace.jax_compat.hiding import HiddenShare
 from mpmd_trace.jax_compat.runtime import keeps_barriers
 from mpmd_trace.report import planning
 from mpmd_trace.report.layers import LayerValues, values_of_layers
@@ -477,7 +479,13 @@ def test_collectives_cost_what_their_bytes_take() -> None:
     link = Link(1e-3, 1e6)
     speeds: Any = {"flops_per_second": SPEED, "bytes_per_second": WIDTH}
     free = study(found, actions, **speeds).stages
-    known = study(found, actions, **speeds, collectives=link, overlaps=True).stages
+    known = study(found, actions, **speeds, collectives=link, hiding={}).stages
+    assert known.exposed == known.collectives  # of these devices it is not known what they hide
+    half = {"m0": dict.fromkeys(KINDS, HiddenShare(0.0, 0.0, 0.5, 0.5))}
+    hidden = study(found, actions, **speeds, collectives=link, hiding=half).stages
+    assert hidden.collectives == known.collectives
+    for kind, sent in known.collectives.items():
+        assert hidden.exposed[kind] == pytest.approx((sent[0] / 2, sent[1]))
     assert free.collectives == {} and not free.overlaps and known.overlaps
     assert known.forward == free.forward
     sums = found.collectives()["m0"].total

@@ -116,13 +116,16 @@ def test_unlimited_memory_is_as_much_as_all_microbatches_take() -> None:
     times=st.tuples(TIMES, TIMES, TIMES),
     backward=st.sampled_from([None, 2.0, 5.0]),
     collectives=st.dictionaries(st.sampled_from("FIW"), st.sampled_from([0.5, 1.0, 3.0]), min_size=1),
+    exposed=st.dictionaries(st.sampled_from("FIW"), st.sampled_from([0.25, 1.0])),
     latency=st.sampled_from([0.0, 0.5]),
     of=st.sampled_from(["1f1b", "zb-h1", "dualpipe", "dualpipe-v", "interleaved-1f1b"]),
     measure=st.sampled_from(["span", "makespan"]),
 )
-def test_no_blocks_are_faster_than_the_bound(times, backward, collectives, latency, of, measure) -> None:  # type: ignore[no-untyped-def]
+def test_no_blocks_are_faster_than_the_bound(  # type: ignore[no-untyped-def]
+    times, backward, collectives, exposed, latency, of, measure
+) -> None:
     """Whichever schedule the bound is made from: those whose stages are on the same meshes are bounded by it."""
-    costs = Costs(*times, backward=backward, collectives=collectives, latency=latency)
+    costs = Costs(*times, backward=backward, collectives=collectives, exposed=exposed, latency=latency)
     bounded = search(costs, names=[of], meshes=2, microbatches=4, chunks=(1, 2), measure=measure, exact=False)
     frame = bounded.best.schedule
     for name in ("1f1b", "eager-1f1b", "zb-h1", "zb-h2", "dualpipe", "dualpipe-v", "zb-v", "looped-bfs", of):

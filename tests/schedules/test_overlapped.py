@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import dataclasses
+
 import pytest
 
 from mpmd_trace.schedules import Costs, ScheduleError, check, get_schedule, overlapped, simulate
@@ -29,6 +31,20 @@ def test_no_more_is_hidden_than_the_other_part_computes() -> None:
     assert sum(simulate(schedule, short, fused="serial").busy) - busy == pytest.approx(blocks * 1.0)  # half a mesh's B
 
 
+def test_exposed_collectives_are_not_hidden() -> None:
+    schedule = get_schedule("dualpipe-v", 4, 16)
+
+    def work(exposed: dict[str, float]) -> float:
+        return sum(simulate(schedule, dataclasses.replace(SENDING, exposed=exposed)).busy)
+
+    all_of = work({"F": 0.5, "I": 0.5})
+    assert all_of == sum(simulate(schedule, SENDING, fused="serial").busy)
+    assert work({}) < work({"F": 0.2, "I": 0.2}) < all_of
+    assert work({"F": 9.0, "I": 9.0}) == all_of  # no more than there are
+    interleaved = get_schedule("interleaved-1f1b", 4, 32)
+    assert overlapped(interleaved, dataclasses.replace(SENDING, exposed=dict(SENDING.collectives))) is interleaved
+
+
 @pytest.mark.parametrize(
     ("name", "pairs"), [("1f1b", False), ("eager-1f1b", True), ("interleaved-1f1b", True), ("dualpipe-v", False)]
 )
@@ -50,3 +66,5 @@ def test_what_collectives_may_be() -> None:
         Costs(collectives={"F": -1})
     with pytest.raises(ScheduleError, match="maps the letters F, I and W to times"):
         Costs(collectives={"B": 1})
+    with pytest.raises(ScheduleError, match="exposed of F is -1"):
+        Costs(exposed={"F": -1})

@@ -19,6 +19,7 @@ from jax.sharding import Mesh, NamedSharding, PartitionSpec
 import mpmd_trace as mt
 from mpmd_trace.api.options import _HIDING, options_of_overlap
 from mpmd_trace.api.targets import for_target
+from mpmd_trace.jax_compat.hiding import HiddenShare, hidden_shares
 from mpmd_trace.jax_compat.layouts import padded_bytes
 
 ROOT = Path(__file__).parents[2]
@@ -195,6 +196,34 @@ def test_xla_takes_the_options_of_pairs(kind: str) -> None:
     moved = for_target(program(jax.devices()[:4], overlap="pairs"), f"tpu:{kind}:2x4")
     options = {**_HIDING["tpu"], **_HIDING.get(KINDS[kind], {})}
     assert options_of_overlap(moved.config) == dict.fromkeys(("m0", "m1"), options)
+
+
+@needs_libtpu
+def test_what_a_mesh_hides_depends_on_whether_it_is_a_slice() -> None:
+    devices = mt.compiler.target_devices("tpu:v6e:2x2")
+    whole, part = (hidden_shares(some, with_options=True) or {} for some in (devices, devices[:2]))
+    assert whole["all-reduce"].paired_forward == 1.0 and "all-reduce" not in part
+    assert whole["all-to-all"] == part["all-to-all"]
+    assert hidden_shares(mt.compiler.target_devices("tpu:v4:2x2x1"), with_options=True) is None
+
+
+@needs_libtpu
+@pytest.mark.nightly
+@pytest.mark.parametrize("target", ["v5e:2x4", "v6e:2x4", "v5p:2x2x2"])
+@pytest.mark.parametrize("layer", ["experts", "fsdp", "tensor"])
+def test_what_is_assumed_to_be_hidden_is_hidden(target: str, layer: str) -> None:
+    done = ran(str(ROOT / "benchmarks" / "overlap.py"), "--target", f"tpu:{target}", "--of", layer, "--json")
+    found = json.loads(done.stdout)["of"]
+    devices = mt.compiler.target_devices(f"tpu:{target}")[:4]
+    for mode, with_options in (("separate", False), ("separate, options", True)):
+        known = hidden_shares(devices, with_options=with_options) or {}
+        for is_forward, program in ((True, "forward"), (False, "backward")):
+            for kind, share in found[mode][program].items():
+                assert known.get(kind, HiddenShare()).of(is_forward)[0] == pytest.approx(share, abs=0.05), kind
+    for kind, share in found["pair"]["pair"].items():
+        one = (hidden_shares(devices, with_options=True) or {}).get(kind, HiddenShare())
+        halves = [one.of(is_forward)[1] for is_forward in (True, False)]
+        assert min(halves) - 0.05 <= share <= max(halves) + 0.05, kind
 
 
 @needs_libtpu

@@ -256,7 +256,7 @@ class PartitionedProgram(ConfiguredProgram):
         follow the best one, so it is tried.
         """
         importing = functools.cache(self.imported)
-        best = settle(self.schedule, importing, self.config.options, overlaps=self._overlaps)
+        best = settle(self.schedule, importing, self.config, overlaps=self._overlaps)
         groups = bool(self.schedule.parts)
         if self.schedule.auto is None or not (groups or may_have_several_loops(importing("no"))):
             return best
@@ -475,7 +475,7 @@ def followed_schedules(
             warnings.simplefilter("ignore", ScheduleWarning)
             choice = choose_schedule(other)
             if choice.auto is not None:
-                choice = settle(choice, importing, other.options, overlaps=overlaps)
+                choice = settle(choice, importing, other, overlaps=overlaps)
             if is_followed(other, choice):
                 yield name, choice
 

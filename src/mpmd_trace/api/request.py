@@ -31,7 +31,7 @@ from mpmd_trace.passes.memory.shard_optimizer_state import Replaced
 from mpmd_trace.passes.programs.overlap_microbatches import Work
 from mpmd_trace.passes.request import PartitionRequest, StepFacts
 from mpmd_trace.scheduling.choose_schedule import ScheduleChoice
-from mpmd_trace.scheduling.costs import work_by_counts
+from mpmd_trace.scheduling.costs import hiding_of, work_by_counts
 
 
 @dataclasses.dataclass(frozen=True, eq=False, repr=False)
@@ -130,7 +130,7 @@ class ConfiguredProgram(StageInfo):
         meshes = [mesh for mesh in config.topology.values() if isinstance(mesh, Mesh)]
         speed = speed_of(_one_of(meshes[0])[0]) if wanted is not None and meshes and not config.is_abstract else None
         if speed is not None:
-            return work_by_counts(*speed)
+            return work_by_counts(*speed, hiding_of(config))
         return work_by_counts() if wanted == "pairs" else None
 
     @property

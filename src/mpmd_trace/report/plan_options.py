@@ -330,6 +330,7 @@ def _division(
         visits=(),
         sends=sent.sends,
         collectives=_in_proportion(study.stages.collectives, groups),
+        exposed=_in_proportion(study.stages.exposed, groups),
     )
     held = activations(between.values, stage_of, [study.stages.microbatches] * len(groups))
     copies = _copies(study, names)

@@ -14,6 +14,7 @@ from mpmd_trace.backend.timeline import Timeline
 from mpmd_trace.diagnostics.messages import MpmdError
 from mpmd_trace.ir.ops import FragmentOp, Module
 from mpmd_trace.ir.text import parse
+from mpmd_trace.jax_compat.hiding import HiddenShare
 from mpmd_trace.jax_compat.runtime import keeps_barriers
 from mpmd_trace.passes.fragment_info import is_scheduling_unit
 from mpmd_trace.passes.mesh_order import schedulable_meshes
@@ -22,6 +23,7 @@ from mpmd_trace.report.plan_copies import Copies, copies_of_stages
 from mpmd_trace.report.plan_values import Profile, activation_slots, activations, other_bytes, values_of_plan
 from mpmd_trace.report.timeline import FragmentActions, run_actions
 from mpmd_trace.scheduling.balance import work_of_names
+from mpmd_trace.scheduling.costs import Hiding
 from mpmd_trace.scheduling.stage_costs import StageCosts, stage_costs, stage_ranks
 from mpmd_trace.scheduling.transfers import Link, Links, Traffic, crossings
 
@@ -155,7 +157,7 @@ def study(
     bytes_per_second: float | None = None,
     links: Links | None = None,
     collectives: Link | None = None,
-    overlaps: bool = False,
+    hiding: Hiding | None = None,
 ) -> Study:
     """Return the costs of a compiled step.
 
@@ -163,7 +165,7 @@ def study(
     Without measurements it costs what XLA counts: operations over the device's speed or bytes over its memory's,
     whichever is longer, in ms; or millions of operations when no speed is given.  `links`: what transfers take,
     which needs times.  `collectives`: what it takes a device to send to others of its mesh, which measured times have
-    already; `overlaps`: whether the program may hide them (`make_config(overlap=...)`).
+    already; `hiding`: what XLA hides of them, if the program may make pairs that do (`make_config(overlap=...)`).
 
     Raises `MpmdError` when the program has no numbered microbatches, or one name only.
     """
@@ -182,8 +184,8 @@ def study(
     cost, unit = program_costs(compiled, measured, flops_per_second, bytes_per_second)
     rank = stage_ranks(imported)
     stages = len(counted.mesh_of)
-    sums, inside = ({kind: [0.0] * stages for kind in "FB"} for _ in range(2))
-    sending = _sending(compiled, None if measured else collectives)
+    sums, apart, together = ({kind: [0.0] * stages for kind in "FB"} for _ in range(3))
+    sending = _sending(compiled, None if measured else collectives, hiding or {})
     once = dict.fromkeys(plan.meshes, 0.0)
     runs = run_actions(plan, actions)
     for run, action in runs:
@@ -193,22 +195,25 @@ def study(
         else:
             kind = "F" if action.kind == "F" else "B"
             sums[kind][rank[action.stage]] += time
-            inside[kind][rank[action.stage]] += sending[run.program] / SECONDS["ms"]
+            for total, seconds in zip((apart, together), sending[run.program][kind], strict=True):
+                total[kind][rank[action.stage]] += seconds / SECONDS["ms"]
     visits = [max(len(v), 1) for v in counted.visits]
-    forward, backward, sent_there, sent_back = (
-        [t / v for t, v in zip(total[k], visits, strict=True)] for total in (sums, inside) for k in "FB"
+    (forward, backward), *sent = (
+        [[t / v for t, v in zip(total[k], visits, strict=True)] for k in "FB"] for total in (sums, apart, together)
     )
+    is_sending = any(map(any, sent[0]))
     shares = [_share(i, i + w, s) for s, (i, w) in enumerate(_pairs(counted))]
     values = values_of_plan(plan, actions)
-    sent = crossings(values, rank, [meshes[m] for m in counted.mesh_of])
+    crossing = crossings(values, rank, [meshes[m] for m in counted.mesh_of])
     scaled = dataclasses.replace(
         counted,
         forward=tuple(forward),
         input_grad=tuple(b * s for b, s in zip(backward, shares, strict=True)),
         weight_grad=tuple(b * (1 - s) for b, s in zip(backward, shares, strict=True)),
-        sends=sent.sends,
-        collectives=_by_letter(sent_there, sent_back, shares) if any((*sent_there, *sent_back)) else {},
-        overlaps=overlaps,
+        sends=crossing.sends,
+        collectives=_by_letter(sent[0], shares) if is_sending else {},
+        exposed=_by_letter(sent[1], shares) if is_sending else {},
+        overlaps=hiding is not None,
     )
     if links is not None:
         scaled = scaled.linked(links, meshes, SECONDS[unit])
@@ -239,8 +244,8 @@ def study(
         names=names,
         input_share=_share(sum(i for i, _ in later), sum(i + w for i, w in later), 1),
         once=tuple(once[m] for m in meshes),
-        before=sent.before,
-        rest=sent.rest,
+        before=crossing.before,
+        rest=crossing.rest,
         links=links,
         layer_values=between,
         copies=copies_of_stages(
@@ -258,21 +263,34 @@ def study(
     )
 
 
-def _by_letter(
-    forward: Sequence[float], backward: Sequence[float], shares: Sequence[float]
-) -> dict[str, tuple[float, ...]]:
+def _by_letter(phases: Sequence[Sequence[float]], shares: Sequence[float]) -> dict[str, tuple[float, ...]]:
     """Return costs of forwards and backwards as those of F, I and W."""
+    forward, backward = phases
     halves = list(zip(backward, shares, strict=True))
     return {"F": tuple(forward), "I": tuple(b * s for b, s in halves), "W": tuple(b * (1 - s) for b, s in halves)}
 
 
-def _sending(compiled: Compiled | Estimated, link: Link | None) -> list[float]:
-    """Return the seconds that a device sends in one run of each program, over such links; 0 where that is unknown."""
+def _sending(compiled: Compiled | Estimated, link: Link | None, hiding: Hiding) -> list[dict[str, tuple[float, float]]]:
+    """Return the seconds in which a device only sends in one run of each program, by itself and in a pair.
+
+    They are given for it as a forward and as a backward, and 0 where they are unknown.
+    """
     executables = compiled.program.runtime.own_executables
     if link is None or isinstance(compiled, Estimated):
-        return [0.0] * len(executables)
-    totals = [collectives_of(e.compiled).total for e in executables]
-    return [link.seconds(total.bytes, total.runs) for total in totals]
+        return [dict.fromkeys("FB", (0.0, 0.0))] * len(executables)
+    result = []
+    for executable in executables:
+        shares, found = hiding.get(executable.spec.mesh, {}), collectives_of(executable.compiled).of
+        by_letter = {}
+        for letter in "FB":
+            apart = together = 0.0
+            for kind, usage in found.items():
+                seconds, alone = link.seconds(usage.bytes, usage.runs), usage.hidden_share
+                apart += seconds * (1 - alone)
+                together += seconds * (1 - max(alone, shares.get(kind, HiddenShare()).of(letter == "F")[1]))
+            by_letter[letter] = apart, together
+        result.append(by_letter)
+    return result
 
 
 def _pairs(costs: StageCosts) -> list[tuple[float, float]]:

@@ -30,6 +30,8 @@ class Costs:
     - `backward`: a full backward; the sum of I and W unless given;
     - `collectives`: by letter, F, I and W: what an action takes besides, in which the devices of its mesh send
       and do not compute;
+    - `exposed`: likewise, the part of `collectives` that no block hides, such as those of a kind that XLA does
+      not run in the background;
     - `fused`: a block of a forward and a backward; unless given, the sum of its parts, less the collectives
       that the computation of the other part hides;
     - `optimizer`: an optimizer step of a stage (of a mesh, when a single number);
@@ -53,6 +55,7 @@ class Costs:
     sends: Mapping[tuple[int, int], float] = field(default_factory=dict)
     actions: Mapping[Action, float] = field(default_factory=dict)
     collectives: Mapping[str, PerStage] = field(default_factory=dict)
+    exposed: Mapping[str, PerStage] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
         names = ("forward", "input_grad", "weight_grad", "backward", "fused", "optimizer", "size")
@@ -71,10 +74,12 @@ class Costs:
             raise ScheduleError("cost 'actions' maps actions, such as forward(0, 3), to times")
         times = {a: _amount(f"cost 'actions' of {a}", value) for a, value in self.actions.items()}
         object.__setattr__(self, "actions", times)
-        if not isinstance(self.collectives, Mapping) or not self.collectives.keys() <= set("FIW"):
-            raise ScheduleError(f"cost 'collectives' maps the letters F, I and W to times; got {self.collectives!r}")
-        sent = {kind: amounts(f"collectives of {kind}", value) for kind, value in sorted(self.collectives.items())}
-        object.__setattr__(self, "collectives", sent)
+        for name in ("collectives", "exposed"):
+            given = getattr(self, name)
+            if not isinstance(given, Mapping) or not given.keys() <= set("FIW"):
+                raise ScheduleError(f"cost '{name}' maps the letters F, I and W to times; got {given!r}")
+            times_of = {kind: amounts(f"{name} of {kind}", value) for kind, value in sorted(given.items())}
+            object.__setattr__(self, name, times_of)
         widths = self.bandwidth.values() if isinstance(self.bandwidth, Mapping) else (self.bandwidth,)
         if 0 in widths:
             raise ScheduleError("bandwidth is 0, so no transfer would ever end")
@@ -146,13 +151,15 @@ class Timer:
             if costs.backward is None
             else per_stage(costs.backward, schedule, "backward")
         )
-        #: The part of them in which devices only send; nothing where there are no collectives.
-        self.sent: dict[str, list[float]] = {}
+        #: Of each stage what it computes, and the collectives that a block hides; nothing where there are none.
+        self.hiding: dict[str, list[tuple[float, float]]] = {}
         if costs.collectives:
-            self.sent = {k: per_stage(costs.collectives.get(k, 0.0), schedule, f"collectives of {k}") for k in "FIW"}
-            self.sent["B"] = [i + w for i, w in zip(self.sent["I"], self.sent["W"], strict=True)]
-            for kind, sent in self.sent.items():
-                self.table[kind] = [c + s for c, s in zip(self.table[kind], sent, strict=True)]
+            sent = _by_kind(costs.collectives, schedule, "collectives")
+            exposed = _by_kind(costs.exposed, schedule, "exposed")
+            for kind, own in sent.items():
+                hidden = (max(s - e, 0.0) for s, e in zip(own, exposed[kind], strict=True))
+                self.hiding[kind] = list(zip(self.table[kind], hidden, strict=True))
+                self.table[kind] = [c + s for c, s in zip(self.table[kind], own, strict=True)]
         if isinstance(costs.optimizer, tuple):
             self.table["O"] = per_stage(costs.optimizer, schedule, "optimizer")
         else:
@@ -187,19 +194,23 @@ class Timer:
 
     def most_hidden(self, actions: Iterable[Action]) -> float:
         """Return how much time blocks of these actions of a mesh save at most, whichever they are made of."""
-        known = [part for part in actions if part.kind in self.sent and part not in self._actions]
-        return most_hidden(
-            (part.kind == "F", self.table[part.kind][part.stage], self.sent[part.kind][part.stage]) for part in known
-        )
+        known = [part for part in actions if part.kind in self.hiding and part not in self._actions]
+        return most_hidden((part.kind == "F", *self.hiding[part.kind][part.stage]) for part in known)
+
+
+def _by_kind(given: Mapping[str, PerStage], schedule: Schedule, name: str) -> dict[str, list[float]]:
+    """Return the time of each stage by letter, also of whole backwards."""
+    times = {kind: per_stage(given.get(kind, 0.0), schedule, f"{name} of {kind}") for kind in "FIW"}
+    return times | {"B": [i + w for i, w in zip(times["I"], times["W"], strict=True)]}
 
 
 def most_hidden(parts: Iterable[tuple[bool, float, float]]) -> float:
     """Return how much time blocks of these parts save: each hides collectives behind what the other kind computes.
 
-    `parts` are given as whether each is a forward, its time, and how much of that its devices only send.
+    `parts` are given as whether each is a forward, what it computes, and those of its collectives that can be hidden.
     """
-    computed, sent = [0.0, 0.0], [0.0, 0.0]
+    computed, hidden = [0.0, 0.0], [0.0, 0.0]
     for is_forward, time, own in parts:
-        computed[is_forward] += time - own
-        sent[is_forward] += own
-    return min(sent[0], computed[1]) + min(sent[1], computed[0])
+        computed[is_forward] += time
+        hidden[is_forward] += own
+    return min(hidden[0], computed[1]) + min(hidden[1], computed[0])

@@ -19,13 +19,16 @@ from mpmd_trace.schedules._schedule import Schedule
 
 @dataclass(frozen=True)
 class Lane:
-    """One kind of action of one stage, with how long it takes, and how much of that its devices only send."""
+    """One kind of action of one stage, with its time.
+
+    `hiding`: what of it is computation, and what are collectives that blocks hide.
+    """
 
     stage: int
     kind: Kind
     mesh: int
     time: float
-    sent: float = 0.0
+    hiding: tuple[float, float] = (0.0, 0.0)
 
 
 @dataclass
@@ -46,11 +49,11 @@ class Flow:
     def __init__(self, frame: Schedule, costs: Costs, split: bool) -> None:
         self.microbatches = frame.microbatches
         timer = Timer(frame, costs)
-        times, none = timer.table, [0.0] * frame.stages
+        times, none = timer.table, [(0.0, 0.0)] * frame.stages
         kinds: tuple[Kind, ...] = ("F", "I", "W") if split else ("F", "B")
         feeds, mesh_of = frame.graph.feeds, frame.placement.mesh_of
         self.lanes = [
-            Lane(s, kind, mesh, times[kind][s], timer.sent.get(kind, none)[s])
+            Lane(s, kind, mesh, times[kind][s], timer.hiding.get(kind, none)[s])
             for s, mesh in enumerate(mesh_of)
             for kind in kinds
         ]
@@ -146,7 +149,7 @@ class Flow:
         for mates in self.mates:
             if mates:
                 lanes = [self.lanes[k] for k in mates]
-                hidden = most_hidden((lane.kind == "F", lane.time, lane.sent) for lane in lanes)
+                hidden = most_hidden((lane.kind == "F", *lane.hiding) for lane in lanes)
                 work = (sum(lane.time for lane in lanes) - hidden) * self.microbatches
                 best = max(best, work + (0.0 if span else min(heads[k][0] for k in mates)))
         return best

@@ -10,6 +10,7 @@ import dataclasses
 import math
 import warnings
 from collections.abc import Iterator, Mapping, Sequence
+from types import MappingProxyType
 
 from mpmd_trace.diagnostics.messages import MpmdError
 from mpmd_trace.ir.ops import Module
@@ -32,6 +33,7 @@ from mpmd_trace.schedules import (
     simulate,
     training_passes,
 )
+from mpmd_trace.scheduling.costs import Hiding
 from mpmd_trace.scheduling.stage_costs import StageCosts, collective_times, stage_costs, stage_ranks
 from mpmd_trace.scheduling.transfers import Link, Links, crossings, values_of_module
 
@@ -110,10 +112,11 @@ class Choice:
         return max(self.result.peak_activations, default=0.0)
 
 
-def program_costs(module: Module, auto: AutoSchedule) -> StageCosts | None:
+def program_costs(module: Module, auto: AutoSchedule, hiding: Hiding = MappingProxyType({})) -> StageCosts | None:
     """Return the costs by which "auto" chooses: operations or, where links are given, seconds.
 
-    The devices of a mesh are taken to have equal parts of its work and of what it sends.
+    The devices of a mesh are taken to have equal parts of its work and of what it sends, of whose collectives XLA hides
+    as much as `hiding` says.
     """
     costs = stage_costs(module)
     topology = module.main.topology if costs is not None else None
@@ -124,13 +127,15 @@ def program_costs(module: Module, auto: AutoSchedule) -> StageCosts | None:
     meshes = schedulable_meshes(topology)
     speed = [auto.flops_per_second * topology.meshes[meshes[m]].size for m in costs.mesh_of]
     sent = crossings(values_of_module(module), stage_ranks(module), [meshes[m] for m in costs.mesh_of])
+    apart, together = ({}, {}) if auto.collectives is None else collective_times(module, auto.collectives, hiding)
     seconds = dataclasses.replace(
         costs,
         forward=tuple(c / s for c, s in zip(costs.forward, speed, strict=True)),
         input_grad=tuple(c / s for c, s in zip(costs.input_grad, speed, strict=True)),
         weight_grad=tuple(c / s for c, s in zip(costs.weight_grad, speed, strict=True)),
         sends=sent.sends,
-        collectives={} if auto.collectives is None else collective_times(module, auto.collectives),
+        collectives=apart,
+        exposed=together,
     )
     return seconds.linked(auto.links or Links(), meshes, 1.0)
 

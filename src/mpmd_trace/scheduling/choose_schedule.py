@@ -11,7 +11,6 @@ from typing import TYPE_CHECKING, Any
 from mpmd_trace.diagnostics.messages import MpmdError
 from mpmd_trace.frontend.errors import problem
 from mpmd_trace.ir.ops import Module
-from mpmd_trace.passes.compile_options import CompileOptions
 from mpmd_trace.passes.mesh_order import device_meshes, schedulable_meshes
 from mpmd_trace.passes.microbatches.action_order import ActionOrder, MeshOrders, for_inference
 from mpmd_trace.passes.optimize.schedules import SCHEDULES, Comparator, Order, find_schedule
@@ -19,6 +18,7 @@ from mpmd_trace.passes.placement.find_stages import comes_back, stage_edges
 from mpmd_trace.schedules import MemoryLimit, Schedule, find_entry, get_schedule, meshes_over
 from mpmd_trace.schedules import ScheduleError as LibraryError
 from mpmd_trace.scheduling.auto import AutoSchedule, best_schedule, forward_schedule, program_costs
+from mpmd_trace.scheduling.costs import hiding_of
 from mpmd_trace.scheduling.stage_costs import StageCosts, stage_ranks
 from mpmd_trace.scheduling.transfers import values_of_module
 
@@ -224,12 +224,12 @@ def _check_comparator(comparator: Callable[..., Any], config: Config) -> None:
 def settle(
     choice: ScheduleChoice,
     importing: Callable[[str], Module],
-    options: CompileOptions,
+    config: Config,
     *,
     overlaps: bool,
     group: tuple[str, ...] = (),
 ) -> ScheduleChoice:
-    """The schedule that "auto" stands for, or "forward", for a program and the options.
+    """The schedule that "auto" stands for, or "forward", for a program and the options and devices of a configuration.
 
     `importing` gives the program after the import phase, with its stages numbered as said; `overlaps` says whether a
     forward and a backward of two microbatches become one program (`PartitionRequest.overlaps`); `group` are the meshes
@@ -240,7 +240,7 @@ def settle(
     if choice.parts:
         return _together(
             [
-                (own, one if one.auto is None else settle(one, importing, options, overlaps=overlaps, group=own))
+                (own, one if one.auto is None else settle(one, importing, config, overlaps=overlaps, group=own))
                 for own, one in choice.parts
             ]
         )
@@ -248,7 +248,7 @@ def settle(
     imported = importing(choice.stages)
     if choice.stages == "no" and comes_back(imported):
         imported = importing("loop")
-    costs = program_costs(imported, choice.auto)
+    costs = program_costs(imported, choice.auto, hiding_of(config))
     topology = imported.main.topology
     assert topology is not None
     meshes = schedulable_meshes(topology)
@@ -265,7 +265,7 @@ def settle(
     if choice.name == _FORWARD:
         raise MpmdError(for_inference(_FORWARD))
     several = len(costs.mesh_of) > costs.meshes
-    whole = options.mpmd_split_bwd_fragments is False
+    whole = config.options.mpmd_split_bwd_fragments is False
     costs = dataclasses.replace(costs, overlaps=overlaps)
     limit = choice.auto.limit_of(meshes)
     if _has_encoders(costs) and not meshes_over([costs.meshes] * costs.meshes, limit):

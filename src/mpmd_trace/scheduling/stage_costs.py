@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import dataclasses
+import functools
 import itertools
 from collections.abc import Callable, Mapping, Sequence
 from typing import TypeAlias, TypeVar
 
-from mpmd_trace.ir.core import Region
 from mpmd_trace.ir.ops import FragmentOp, Module, TransferOp
 from mpmd_trace.ir.work import flops
 from mpmd_trace.passes.fragment_info import is_forward, is_scheduling_unit, split_type
@@ -16,7 +16,7 @@ from mpmd_trace.passes.mesh_order import schedulable_meshes
 from mpmd_trace.passes.optimize.pipeline_scheduler import scheduling_units
 from mpmd_trace.passes.optimize.schedules import Unit
 from mpmd_trace.schedules import Costs, Transfers
-from mpmd_trace.scheduling.costs import collective_bytes
+from mpmd_trace.scheduling.costs import Hiding, exposed_bytes
 from mpmd_trace.scheduling.transfers import Link, Links, fragment_action
 
 T = TypeVar("T")
@@ -43,8 +43,10 @@ class StageCosts:
     latency: Mapping[tuple[int, int], float] = dataclasses.field(default_factory=dict)
     bandwidth: Mapping[tuple[int, int], float] | None = None
     transfers: Transfers = "async"
-    #: What stages take for collectives, by letter, besides; and whether the program may make blocks that hide them.
+    #: What stages take for collectives, by letter, besides; the part of that which no block hides; and whether the
+    #: program may make blocks.
     collectives: Mapping[str, tuple[float, ...]] = dataclasses.field(default_factory=dict)
+    exposed: Mapping[str, tuple[float, ...]] = dataclasses.field(default_factory=dict)
     overlaps: bool = False
     #: Which stages need what others compute, as (producer, consumer), where the flow comes back to a mesh.
     edges: tuple[tuple[int, int], ...] = ()
@@ -86,6 +88,7 @@ class StageCosts:
             latency=of_links(self.latency),
             bandwidth=None if self.bandwidth is None else of_links(self.bandwidth),
             collectives={kind: of_stages(own) for kind, own in self.collectives.items()},
+            exposed={kind: of_stages(own) for kind, own in self.exposed.items()},
             edges=tuple((place[a], place[b]) for a, b in self.edges if a in place and b in place),
         )
 
@@ -99,6 +102,7 @@ class StageCosts:
             bandwidth=self.bandwidth,
             sends=self.sends,
             collectives=self.collectives,
+            exposed=self.exposed,
         )
 
     def delays(self) -> Costs:
@@ -135,6 +139,7 @@ class StageCosts:
             weight_grad=tuple(c * factor for c in self.weight_grad),
             sends={k: v * factor for k, v in self.sends.items()},
             collectives={k: tuple(c * factor for c in own) for k, own in self.collectives.items()},
+            exposed={k: tuple(c * factor for c in own) for k, own in self.exposed.items()},
         )
 
     def linked(self, links: Links, meshes: Sequence[str], unit: float) -> StageCosts:
@@ -156,7 +161,7 @@ def stage_costs(module: Module) -> StageCosts | None:
     if own_units is None:
         return None
     units, _, table = own_units
-    mean, visits = _of_stages(module, own_units, flops)
+    mean, visits = _of_stages(module, own_units, lambda op, module: flops(op.body, module))
     topology = module.main.topology
     assert topology is not None
     return StageCosts(
@@ -220,21 +225,28 @@ def _most_at_once(lives: _Lives) -> float:
     return max(itertools.accumulate((change for _, change in sorted(changes)), initial=0)) / max(stages, 1)
 
 
-def collective_times(module: Module, link: Link) -> dict[str, tuple[float, ...]]:
-    """Return the seconds of the collectives that the program writes out, of each stage by letter; nothing for none."""
+def collective_times(module: Module, link: Link, hiding: Hiding) -> tuple[dict[str, tuple[float, ...]], ...]:
+    """Return the seconds of the collectives that the program writes out, of each stage by letter, and those in pairs.
+
+    They are those in which a device computes nothing; both are empty for none.
+    """
     own_units = _units(module)
     if own_units is None:
-        return {}
+        return {}, {}
 
-    def seconds(body: Region, module: Module | None = None) -> float:
-        return link.seconds(sent, 1) if (sent := collective_bytes(body, module)) else 0.0
+    def seconds(op: FragmentOp, module: Module, paired: bool) -> float:
+        apart, together = exposed_bytes(op, module, hiding)
+        whole = link.seconds(apart, 1) if apart else 0.0
+        return whole * together / apart if paired and apart else whole
 
-    mean, _ = _of_stages(module, own_units, seconds)
-    return {kind: mean[kind] for kind in "FIW"} if any(any(own) for own in mean.values()) else {}
+    apart, together = (_of_stages(module, own_units, functools.partial(seconds, paired=p))[0] for p in (False, True))
+    if not any(any(own) for own in apart.values()):
+        return {}, {}
+    return {kind: apart[kind] for kind in "FIW"}, {kind: together[kind] for kind in "FIW"}
 
 
 def _of_stages(
-    module: Module, own_units: _Units, count: Callable[[Region, Module], float]
+    module: Module, own_units: _Units, count: Callable[[FragmentOp, Module], float]
 ) -> tuple[dict[str, tuple[float, ...]], list[set[int]]]:
     """Return what is counted of a microbatch in each stage, by letter, and the microbatches that visit it."""
     units, number, table = own_units
@@ -248,7 +260,7 @@ def _of_stages(
             if u.transpose == 0
             else {"kKeepTransferred": "I", "kDropTransferred": "W"}.get(split_type(op) or "", "B")
         )
-        times[kind][stage] += count(op.body, module)
+        times[kind][stage] += count(op, module)
         visits[stage].add(u.counter)
     mean = {k: [t / max(len(v), 1) for t, v in zip(row, visits, strict=True)] for k, row in times.items()}
     for stage, whole in enumerate(mean["B"]):

@@ -114,8 +114,8 @@ def steady(meshes: int, warm_up: int, microbatches: int) -> str:
     return function(lines(*ops), ", ".join(f"%{i}" for i in backwards.values()), ", ".join(["!A"] * microbatches))
 
 
-def costs(collectives: float) -> Callable[[FragmentOp, Module], Work]:
-    return lambda op, module: Work(2.0 if is_backward(op) else 1.0, collectives)
+def costs(collectives: float, exposed: float = 0.0) -> Callable[[FragmentOp, Module], Work]:
+    return lambda op, module: Work(2.0 if is_backward(op) else 1.0, collectives, exposed)
 
 
 def test_pairs_only_where_more_is_hidden_than_other_meshes_wait() -> None:
@@ -130,11 +130,13 @@ def test_pairs_only_where_more_is_hidden_than_other_meshes_wait() -> None:
     assert pairs[2, 0.0] == pairs[4, 0.0] == 0
     assert pairs[2, 0.8] == 0
     assert pairs[4, 0.8] > many
+    unhidden = overlapped(steady(2, 4, many), costs(0.0, 0.8), False)
+    assert not any(pair for _, pair in merged(unhidden))
 
 
 def test_hidden_is_bounded_by_the_work_of_the_other() -> None:
     assert hidden(Work(1.0, 0.5), Work(2.0, 3.0)) == 0.5 + 1.0
-    assert hidden(Work(1.0, 0.0), Work(2.0, 0.0)) == 0.0
+    assert hidden(Work(1.0, 0.0, 0.5), Work(2.0, 0.0, 3.0)) == 0.0
 
 
 @max_examples(100)

@@ -25,19 +25,23 @@ from mpmd_trace.passes.fragment_info import (
 
 
 class Work(NamedTuple):
-    """How long a device computes in a fragment, and how long its collectives take, in one unit of time."""
+    """How long a device computes in a fragment, and how long its collectives take besides, in one unit of time.
+
+    `collectives` are those that a pair can hide, `exposed` those that it cannot.
+    """
 
     compute: float = 1.0
     collectives: float = 0.0
+    exposed: float = 0.0
 
     def __add__(self, other: object) -> Work:
         assert isinstance(other, Work)
-        return Work(self.compute + other.compute, self.collectives + other.collectives)
+        return Work(*(a + b for a, b in zip(self, other, strict=True)))
 
     @property
     def time(self) -> float:
-        """What it takes by itself, when nothing hides its collectives."""
-        return self.compute + self.collectives
+        """What it takes by itself, when no other fragment hides its collectives."""
+        return sum(self)
 
 
 def hidden(first: Work, second: Work) -> float:
