@@ -22,8 +22,6 @@ DEMO_STALE := $(call stale,$(DEMO_STAMP))
 UV := $(shell command -v uv 2>/dev/null)
 PIP = $(shell $(PYTHON) -c 'import pip; assert tuple(map(int, pip.__version__.split(".")[:2])) >= (22, 3)' 2>/dev/null && echo yes)
 PIP_OPTIONS = --disable-pip-version-check --progress-bar off --no-compile
-# The extras that the demo needs.
-DEMO = cli,equinox
 
 # `make fuzz`: for how long, which programs (any number; printed when not given), and further arguments.
 MINUTES ?= 10
@@ -129,24 +127,31 @@ bench: $(STAMP)
 
 setup: $(STAMP)
 
-# Make the environment: the extras, `--clear` for one that is to be made anew, and more packages.
-define set_up
+# Make the environment, with `--clear` if it is to be made anew; the second argument says what is downloaded.
+define make_environment
 	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11))' 2>/dev/null || \
 	  { version=$$($(PYTHON) --version 2>/dev/null || echo "not there"); \
 	    echo "mpmd_trace needs Python 3.11 or newer; $(PYTHON) is $$version. Try: make PYTHON=python3.12 $(MAKECMDGOALS)" >&2; \
 	    exit 1; }
-	@echo "== setting up $(VENV) with $$($(PYTHON) --version) (once; some minutes on a slow line)"
-	$(PYTHON) -m venv $(2) $(if $(UV)$(PIP),--without-pip) $(VENV)
-	$(if $(UV),uv pip,$(if $(PIP),$(PYTHON) -m pip --python $(BIN)/python,$(BIN)/python -m pip)) install \
-	  $(if $(UV),--python $(BIN)/python,$(PIP_OPTIONS)) -c constraints.txt pip $(3) -e '.[$(1)]'
-	@echo "$(CURDIR)" > $@
+	@echo "== setting up $(VENV) with $$($(PYTHON) --version) (once; downloads $(2))"
+	$(PYTHON) -m venv $(1) $(if $(UV)$(PIP),--without-pip) $(VENV)
 endef
+INSTALL = $(if $(UV),uv pip,$(if $(PIP),$(PYTHON) -m pip --python $(BIN)/python,$(BIN)/python -m pip)) install \
+  $(if $(UV),--python $(BIN)/python,$(PIP_OPTIONS))
 
 $(STAMP): pyproject.toml constraints.txt
-	$(call set_up,test,$(STALE))
+	$(call make_environment,$(STALE),some hundred MB)
+	$(INSTALL) -c constraints.txt pip -e '.[test]'
+	@echo "$(CURDIR)" > $@
 
+# With all versions known, nothing is resolved, and the parts can be installed at the same time.
 $(DEMO_STAMP): pyproject.toml constraints.txt
-	$(call set_up,$(DEMO),$(DEMO_STALE),optax)
+	$(call make_environment,$(DEMO_STALE),150 MB)
+	@grep ' demo 1$$' constraints.txt | $(INSTALL) -q --no-deps -r /dev/stdin pip & \
+	  grep ' demo 2$$' constraints.txt | $(INSTALL) -q --no-deps -r /dev/stdin; \
+	  status=$$?; wait $$! && exit $$status
+	@$(BIN)/python scripts/link_checkout.py
+	@echo "$(CURDIR)" > $@
 
 clean:
 	rm -rf .venv .venv-newest out site .pytest_cache .mypy_cache .ruff_cache build src/*.egg-info

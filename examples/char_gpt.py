@@ -18,8 +18,8 @@ from jax.sharding import Mesh, NamedSharding, PartitionSpec
 import mpmd_trace
 from mpmd_trace.equinox import name_layers
 
-BLOCKS, WIDTH, HEADS, CONTEXT = 8, 64, 4, 64
-BATCH, MICROBATCHES, STEPS = 16, 8, 30
+BLOCKS, WIDTH, HEADS, CONTEXT = 4, 64, 4, 64
+BATCH, MICROBATCHES, STEPS = 16, 8, 20
 MESHES, DEVICES_PER_MESH = 4, 2
 
 processes = mpmd_trace.initialize()  # 1 without --processes

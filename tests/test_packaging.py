@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ast
+import importlib.metadata
 import re
 import runpy
 import shutil
@@ -13,6 +14,8 @@ import zipfile
 from pathlib import Path
 
 import pytest
+from packaging.requirements import Requirement
+from packaging.utils import canonicalize_name
 
 from util import statements
 
@@ -63,6 +66,31 @@ def test_extras_bring_what_is_imported() -> None:
         "orbax-checkpoint": "train",
         "optax": "train",
     }
+
+
+def test_the_demo_gets_all_it_needs_and_nothing_else() -> None:
+    extras = PROJECT["optional-dependencies"]
+    wanted = [*map(Requirement, [*PROJECT["dependencies"], *extras["cli"], *extras["equinox"]]), Requirement("optax")]
+    needed: set[str] = set()
+    while wanted:
+        requirement = wanted.pop()
+        name = canonicalize_name(requirement.name)
+        if name not in needed and (requirement.marker is None or requirement.marker.evaluate({"extra": ""})):
+            needed.add(name)
+            wanted += map(Requirement, importlib.metadata.requires(name) or [])
+    lines = (ROOT / "constraints.txt").read_text().splitlines()
+    marked = {canonicalize_name(line.split("==")[0]) for line in lines if line.endswith((" demo 1", " demo 2"))}
+    assert marked == needed
+
+
+def test_a_checkout_is_linked_as_it_would_be_installed(tmp_path: Path) -> None:
+    subprocess.run([sys.executable, "-m", "venv", "--without-pip", tmp_path], check=True)
+    subprocess.run([tmp_path / "bin/python", ROOT / "scripts/link_checkout.py"], check=True)
+    environment = {"PATH": "/usr/bin:/bin"}
+    done = subprocess.run(
+        [tmp_path / "bin/mpmd-trace", "run"], env=environment, capture_output=True, text=True, check=False
+    )
+    assert "mpmd-trace needs typer for all commands" in done.stderr and done.returncode == 2
 
 
 def without(libraries: set[str], code: str, *arguments: str) -> subprocess.CompletedProcess[str]:
