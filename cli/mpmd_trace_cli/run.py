@@ -14,12 +14,10 @@ from typing import Any
 import jax
 import numpy as np
 from jax.sharding import Mesh
-from rich.columns import Columns
-from rich.table import Table
 
 from mpmd_trace.api.processes import fetch, initialize
 from mpmd_trace.backend.distribution.job import current
-from mpmd_trace.diagnostics.messages import MpmdError
+from mpmd_trace.diagnostics.messages import MpmdError, listed
 from mpmd_trace.frontend.errors import at_users_place, place_of, problem
 from mpmd_trace.ir.ops import Module
 from mpmd_trace.ir.text import parse
@@ -33,11 +31,22 @@ from mpmd_trace.report.timeline import FragmentActions, bubble, measured_timelin
 from mpmd_trace.schedules import draw, to_html, to_svg
 from mpmd_trace.scheduling.utilization import mfu, model_flops
 from mpmd_trace_cli import placement_report
-from mpmd_trace_cli.console import as_json, compiling, console, data, progress, rounding_hint, say
+from mpmd_trace_cli.console import as_json, compiling, data, progress, rounding_hint, say
 from mpmd_trace_cli.files import check_output, write_text
 from mpmd_trace_cli.program import check_arguments, copied, failed_while_running, load_program, user_error
 from mpmd_trace_cli.status import CallError
 from mpmd_trace_devtools.numbers import difference, on_one_device
+
+#: What `run` writes besides the snapshots.
+FILES = {
+    "report.json": "these numbers, and the CPU time of each pass",
+    "losses.svg": "loss curves",
+    "losses.csv": "the same as a table",
+    "timeline.svg": "the step as planned and as measured",
+    "timeline.html": "the same in more detail",
+    "placement.json": "what each mesh holds, and what is sent",
+    "plan.txt": "the programs and transfers of a step, in order",
+}
 
 #: Inches of a picture that a browser's window shows whole.
 WINDOW = 13.0
@@ -186,12 +195,15 @@ def run_program(
         say(f"wrote {trace}: open it in https://ui.perfetto.dev")
     if not quiet:
         print_losses(report)
-        console().print(_tables(report))
+        on_cpu = all(d.platform == "cpu" for mesh in program.config.topology.values() for d in mesh.devices.flat)
+        say("\n" + _summary(report, bool(problems), on_cpu))
         told = placement_report.as_text(held, why, file, returning=False)
-        say(told + placement_report.collectives_text(collectives))
+        say("\n" + told + placement_report.collectives_text(collectives))
     _say_what_returns(plan, returning, [leaf.name for leaf in lowered.traced.inputs], report["returning_bytes"])
-    written = ", ".join(name for name in files if "/" not in name)
-    say(f"wrote {out}/: {written}, passes/ ({len(snapshots.texts)})")
+    written = [f"  {name:15}{what}" for name, what in FILES.items() if name in files]
+    say("\n".join([f"wrote {out}/:", *written, f"  {'passes/':15}the program after each pass that changed it"]))
+    if not quiet:
+        say(f"mpmd-trace explain {file} says what is where and why; mpmd-trace explore {file} shows every pass")
     if problems:
         raise MpmdError("\n".join(problems))
     return report
@@ -440,42 +452,46 @@ def print_losses(report: dict[str, Any]) -> None:
     data("\n".join(lines))
 
 
-def _tables(report: dict[str, Any]) -> Any:
-    summary = Table(title=f"{report['program']}, {report['schedule']}", show_header=False)
-    rows = {
-        "meshes": ", ".join(f"{n} {s}" for n, s in report["meshes"].items()),
-        "fragments per step": report["fragments"],
-        "distinct programs": report["distinct_programs"],
-        "transfers per step": report["transfers"],
-        "bytes moved per step": f"{report['transferred_bytes']:,}",
-        "bubble, transfers free / measured": f"{report['bubble_planned']:.1%} / {report['bubble_measured']:.1%}",
-        "step time": f"{1000 * report['step_seconds']:.1f} ms",
-        "step time of plain jax.jit": f"{1000 * report['step_seconds_plain']:.1f} ms",
-        "model FLOPs per step": f"{report['model_flops']:.3g}, {report['model_flops_per_second']:.3g} per second",
-        "trace, passes (CPU time), XLA": (
-            f"{report['trace_seconds']:.1f} s, {report['pass_seconds']:.1f} s, {report['xla_seconds']:.1f} s"
-        ),
-        "largest peak per device": f"{max(report['peak_bytes_per_device'].values()):,} bytes",
+def _summary(report: dict[str, Any], differs: bool, on_cpu: bool) -> str:
+    """Return what a reader wants first: whether the numbers agree, how long a step takes, and what it consists of."""
+    compared = "differs from" if differs else "computes the same as"
+    if not {"loss_error", "gradient_error"} & report.keys():
+        compared = "has neither loss nor gradients to compare with"
+    shapes = [str(shape) for shape in report["meshes"].values()]
+    if len(set(shapes)) == 1:
+        meshes = f"{listed(list(report['meshes']), 8)}, each {shapes[0]}"
+    else:
+        meshes = listed([f"{name} {shape}" for name, shape in report["meshes"].items()], 8)
+    rows = {}
+    if "loss_error" in report:
+        rows["losses"] = f"differ by at most {report['loss_error']:.1e}"
+    if "gradient_error" in report:
+        rows["gradients"] = f"differ by at most {report['gradient_error']:.1e} of their norm"
+    rows["step time"] = f"{1000 * report['step_seconds']:.1f} ms, "
+    rows["step time"] += f"plain jax.jit on one device {1000 * report['step_seconds_plain']:.1f} ms"
+    if on_cpu:
+        rows[""] = "(CPU devices share the cores, so this does not show the speedup of a pipeline)"
+    if report["tokens_per_second"] is not None:
+        rows["tokens"] = f"{report['tokens_per_second']:,.0f} per second"
+    rows["model FLOPs"] = f"{report['model_flops']:.3g} per step, {report['model_flops_per_second']:.3g} per second"
+    if report["mfu"] is not None:
+        rows["MFU"] = f"{report['mfu']:.1%} of {report['devices']} devices"
+    rows |= {
+        "meshes": meshes,
+        "schedule": f"{report['schedule']}, bubble {report['bubble_planned']:.1%} if transfers were free, "
+        f"{report['bubble_measured']:.1%} measured",
+        "programs": f"{report['distinct_programs']} distinct, {report['fragments']} fragments per step",
+        "transfers": f"{report['transfers']} per step, {report['transferred_bytes']:,} bytes",
+        "peak memory": f"{max(report['peak_bytes_per_device'].values()):,} bytes per device, predicted",
     }
     measured = {mesh: most for mesh, most in report["measured_peak_bytes_per_device"].items() if most is not None}
     if measured:
         mesh = max(measured, key=lambda mesh: measured[mesh])
         predicted = report["peak_bytes_per_device"][mesh]
-        rows["measured peak per device"] = f"{measured[mesh]:,} bytes on {mesh}, predicted {predicted:,}"
-    if report["mfu"] is not None:
-        rows["MFU"] = f"{report['mfu']:.1%} of {report['devices']} devices"
-    if report["tokens_per_second"] is not None:
-        rows["tokens per second"] = f"{report['tokens_per_second']:,.0f}"
-    if "gradient_error" in report:
-        rows["gradients differ by at most"] = f"{report['gradient_error']:.1e} of their norm"
-    if "loss_error" in report:
-        rows["losses differ by at most"] = f"{report['loss_error']:.1e}"
-    for name, value in rows.items():
-        summary.add_row(name, str(value))
-    passes = Table(title="passes that changed the program (CPU ms)")
-    passes.add_column("pass")
-    passes.add_column("ms", justify="right")
-    for name, milliseconds in report["passes"].items():
-        short = name if len(name) <= 60 else name[:57] + "..."
-        passes.add_row(short, f"{milliseconds:.1f}")
-    return Columns([summary, passes])
+        rows["measured peak"] = f"{measured[mesh]:,} bytes on {mesh}, predicted {predicted:,}"
+    rows["compile time"] = (
+        f"trace {report['trace_seconds']:.1f} s, passes {report['pass_seconds']:.1f} s of CPU time, "
+        f"XLA {report['xla_seconds']:.1f} s"
+    )
+    title = f"{report['program']} {compared} plain jax.jit"
+    return "\n".join([title, *(f"  {name:15}{value}" for name, value in rows.items())])

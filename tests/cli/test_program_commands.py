@@ -40,7 +40,8 @@ def test_run(command: Command, tmp_path: Path) -> None:
     result = command("run", TINY, "--out", str(out), "--set", "steps=2", "--peak-flops", "1e9")
     assert result.status == 0, result.err
     assert result.out.startswith("step  pipeline   plain jit") and len(result.out.splitlines()) == 3
-    assert "fragments per step" in result.err
+    assert result.err.index("tiny computes the same as plain jax.jit") < result.err.index("  step time  ")
+    assert "fragments per step" in result.err and "CPU devices share the cores" in result.err
     report = json.loads((out / "report.json").read_text())
     assert report["fragments"] >= 8 and report["transfers"] >= 4 and report["distinct_programs"] >= 4
     assert report["gradient_error"] < 1e-5 and report["loss_error"] < 1e-4
@@ -72,6 +73,11 @@ def test_run(command: Command, tmp_path: Path) -> None:
     again = command("run", TINY, "--out", str(out), "--set", "steps=2", "--json", "--trace", str(trace))
     assert json.loads(again.out)["steps"] == 2, "a folder of ours is replaced"
     check_trace(json.loads(trace.read_text())["traceEvents"], report)
+
+
+def test_run_says_first_whether_numbers_differ(command: Command, tmp_path: Path) -> None:
+    result = command("run", TINY, "--out", str(tmp_path / "out"), "--set", "loss_tolerance=-1", "--set", "steps=1")
+    assert result.status == 1 and "\ntiny differs from plain jax.jit\n  losses  " in result.err
 
 
 def check_trace(events: list[dict[str, Any]], report: dict[str, Any]) -> None:
