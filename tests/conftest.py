@@ -6,6 +6,7 @@ when a plugin imported it already.  Processes that tests start inherit the setti
 
 from __future__ import annotations
 
+import gc
 import importlib.metadata
 import os
 import sys
@@ -60,12 +61,20 @@ def pytest_configure(config: pytest.Config) -> None:
 
     shared_work.compile_equal_programs_once()
     shared_work.share_contexts()
+    shared_work.keep_the_cpp_partitioner()
+
+
+@pytest.fixture(scope="session")
+def cpp() -> CppPartitioner:
+    """The C++ partitioner, in a process for all tests."""
+    from mpmd_trace.passes import cpp_engine
+
+    return cpp_engine.CppPartitioner()
 
 
 @pytest.fixture(scope="module")
-def cpp() -> Iterator[CppPartitioner]:
-    """The C++ partitioner, in a process for all tests of a module."""
-    from mpmd_trace.passes.cpp_engine import CppPartitioner
-
-    with CppPartitioner() as found:
-        yield found
+def only_new_objects() -> Iterator[None]:
+    """Let collections look at what these tests make, not at all that others have left, which takes a second."""
+    gc.freeze()
+    yield
+    gc.unfreeze()

@@ -23,7 +23,7 @@ from mpmd_trace import MpmdError
 from mpmd_trace.diagnostics import files
 
 #: Orbax leaves coroutines when it fails.
-pytestmark = pytest.mark.filterwarnings("ignore")
+pytestmark = [pytest.mark.filterwarnings("ignore"), pytest.mark.usefixtures("only_new_objects")]
 
 
 @pytest.fixture(autouse=True)

@@ -67,6 +67,7 @@ def test_another_array_is_not_taken_for_the_one_before(puts: Puts) -> None:
     np.testing.assert_allclose(compiled(ws, x), predict(ws, x), rtol=1e-5, atol=1e-6)
 
 
+@pytest.mark.usefixtures("only_new_objects")
 def test_a_copy_goes_with_its_array() -> None:
     ws, x = parameters(), jnp.ones((4, 8))
     compiled = mpmd_trace.jit(predict, config()).lower(ws, x).compile()

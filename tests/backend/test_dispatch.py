@@ -113,6 +113,7 @@ def test_an_error_in_a_batch_names_all_transfers_of_it(copied: list[int]) -> Non
     ]
 
 
+@pytest.mark.usefixtures("only_new_objects")
 def test_what_only_the_program_holds_goes_with_its_last_use() -> None:
     """Host arrays are placed by the program: the copies are not kept for the whole step."""
     program = load(parse(PIPELINE), meshes())

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import subprocess
-import sys
 from pathlib import Path
 
 import jax
@@ -13,6 +11,8 @@ from exported import mesh, topology
 
 from mpmd_trace.backend.load import load
 from mpmd_trace.ir.text import parse
+from mpmd_trace.passes.cpp_engine import available, partition_with_cpp
+from mpmd_trace.passes.request import PartitionRequest
 from oracle import assert_same_meaning, evaluate, random_args
 
 HERE = Path(__file__).parent
@@ -37,12 +37,21 @@ def test_a_saved_module() -> None:
     check((HERE / "data" / "mlp_partitioned.mlir").read_text())
 
 
+@pytest.mark.skipif(not available(), reason="this jaxlib has no partitioner")
 @pytest.mark.parametrize("schedule", ["GPipe", "1F1B"])
 def test_a_fresh_module(schedule: str) -> None:
-    done = subprocess.run(
-        [sys.executable, str(HERE / "partition.py"), schedule], capture_output=True, text=True, timeout=120
+    parameters = [f"m{i // 4}" for i in range(8)]
+    request = PartitionRequest.of(
+        "main",
+        [("m0", [("x", 2)]), ("m1", [("x", 2)])],
+        {"stage0": ("m0", 0), "stage1": ("m1", 1)},
+        [*parameters, None, None],
+        [*parameters, None],
+        range(8),
+        partitioning_options={
+            "mpmd_infer_transfers": True,
+            "mpmd_infer_cross_mesh_reductions": True,
+            "mpmd_pipeline_schedule": schedule,
+        },
     )
-    if done.returncode == 77:
-        pytest.skip("this jaxlib has no partitioner")
-    assert done.returncode == 0, done.stderr[-2000:]
-    check(done.stdout)
+    check(partition_with_cpp((HERE / "data" / "mlp_traced.mlir").read_text(), request).as_text())

@@ -234,6 +234,7 @@ def test_a_donated_argument_that_is_returned_stays() -> None:
     np.testing.assert_array_equal(program(x)[0], [1, 1])
 
 
+@pytest.mark.usefixtures("only_new_objects")
 def test_intermediate_values_are_dropped() -> None:
     """Nothing of a step stays alive but its results and arguments."""
     program = pipeline()

@@ -41,13 +41,7 @@ MAKERS: dict[str, Callable[[int], Interned]] = {
 }
 
 
-@pytest.fixture(scope="module", autouse=True)
-def _only_new_objects() -> Iterator[None]:
-    """Let collections look at what these tests make, not at all that others have left."""
-    gc.collect()
-    gc.freeze()
-    yield
-    gc.unfreeze()
+pytestmark = pytest.mark.usefixtures("only_new_objects")
 
 
 @contextmanager
