@@ -62,6 +62,7 @@ def pytest_configure(config: pytest.Config) -> None:
     shared_work.compile_equal_programs_once()
     shared_work.share_contexts()
     shared_work.keep_the_cpp_partitioner()
+    shared_work.make_commands_once()
 
 
 @pytest.fixture(scope="session")

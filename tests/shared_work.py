@@ -1,6 +1,7 @@
 """What tests need not do again: XLA compiles equal programs once in a process, and there are few MLIR contexts.
 
 The process of the C++ partitioner, which takes a second to start, serves all that ask; each question has its own fork.
+Commands are made once.
 
 Thousands of small programs are compiled here, every second of which was compiled before (the same weights, the same
 sums, the same step under another schedule), and each text that is read or printed would have a context of its own, with
@@ -72,6 +73,13 @@ def share_contexts() -> None:
             yield context
 
     ours.text_context = text_context
+
+
+def make_commands_once() -> None:
+    """Typer looks at the parameters of all commands once, not in each call of `mpmd-trace`."""
+    import typer.main
+
+    typer.main.get_command = functools.cache(typer.main.get_command)
 
 
 def keep_the_cpp_partitioner() -> None:
