@@ -217,6 +217,15 @@ def test_stages_of_a_group_are_numbered_by_themselves() -> None:
     assert of_mesh(lowered, "m0").startswith("b0; b0; b2; b2; b0; b2(1); b0; b2(1)")
 
 
+def test_loops_stay_apart_where_a_schedule_cannot_be_followed() -> None:
+    """The sums of the encoder's gradients want another order than its schedule, not its first loop."""
+    names = {"a0": "v0", "a1": "v1", "a2": "v0", "a3": "v1", "b0": "m0", "b1": "m1"}
+    with pytest.warns(UserWarning, match=r'(?s)"a3"\(1\) of microbatch 1 on \'v1\' before.*"auto" for v0, v1 would be'):
+        lowered = lower_chains(names, {TOWER: "looped-bfs", MODEL: "1F1B"})
+        assert of_mesh(lowered, "v0").startswith("; ".join(["a0"] * 4 + ["a2"] * 4))
+    assert of_mesh(lowered, "m0") == "b0; b0; b0(1); b0; b0(1); b0; b0(1); b0(1)"
+
+
 ACROSS = ("v0", "m0"), ("v1", "m1")
 
 

@@ -7,7 +7,7 @@ import contextlib
 import dataclasses
 import functools
 import warnings
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any, Literal
 
 import jax
@@ -246,8 +246,9 @@ class PartitionedProgram(ConfiguredProgram):
         `stages`: how they are numbered, by default as for its schedule.
         """
         schedule = self.schedule if stages is None else dataclasses.replace(self.schedule, stages=stages)
-        request = dataclasses.replace(self, schedule=schedule).request_for(self.config.options.placement)
-        return self._import(request.with_options(mpmd_split_bwd_fragments=True))
+        config = self.config.with_options(mpmd_split_bwd_fragments=True)
+        changed = dataclasses.replace(self, config=config, schedule=schedule)
+        return self._import(changed.request_for(config.options.placement))
 
     def settled(self) -> ScheduleChoice:
         """Return the schedule that "auto" stands for, or "forward".  Raises `MpmdError`.
@@ -444,6 +445,8 @@ def way_out(
     """Return a sentence with the schedule that the program follows; with the parameters of `followed_schedules`."""
     tried: list[str] = []
     for name, choice in followed_schedules(config, importing, is_followed, tried, overlaps=overlaps):
+        if choice.parts:
+            return f"pipeline_schedule with {name} would be followed exactly, as {choice.name}"
         chosen = f" (it chooses '{choice.name}')" if name == "auto" else ""
         return f'pipeline_schedule="{name}" would be followed exactly{chosen}'
     none = f"None of the schedules tried ({', '.join(tried)}) would be followed exactly"
@@ -465,12 +468,14 @@ def followed_schedules(
 ) -> Iterator[tuple[str, ScheduleChoice]]:
     """Yield the schedules that the program follows, by name, best first, after adding those before them to `tried`.
 
+    Where groups of meshes have schedules, these are changed one by one, before a schedule for all meshes is tried.
+
     `importing` gives the program after the import phase, its stages numbered as said; `is_followed` says whether it
     allows a schedule, `overlaps` whether it makes one program of a forward and a backward of two microbatches.
     """
-    for name in _candidates(config, importing):
-        tried.append(repr(name))
-        other = dataclasses.replace(config, pipeline_schedule=name)
+    for name, wanted in _candidates(config, importing):
+        tried.append(name if isinstance(wanted, Mapping) else repr(name))
+        other = dataclasses.replace(config, pipeline_schedule=wanted)
         with warnings.catch_warnings(), contextlib.suppress(MpmdError):
             warnings.simplefilter("ignore", ScheduleWarning)
             choice = choose_schedule(other)
@@ -480,11 +485,23 @@ def followed_schedules(
                 yield name, choice
 
 
-def _candidates(config: Config, importing: Callable[[str], Module]) -> Iterator[str]:
+def _candidates(config: Config, importing: Callable[[str], Module]) -> Iterator[tuple[str, Any]]:
     """Yield "auto", and the schedules that have the stages of the program, those of the other order first.
 
-    Where weight gradients were to run apart, those that do so with several stages on a mesh come before.
+    Where weight gradients were to run apart, those that do so with several stages on a mesh come before.  First of all,
+    if groups of meshes have schedules, come these with that of one group changed.
     """
+    asked = config.pipeline_schedule
+    for name in ("auto", *_LAST) if isinstance(asked, Mapping) else ():
+        for key, one in asked.items():
+            if not (isinstance(one, str) and one.lower() == name.lower()):
+                group = key if isinstance(key, str) else ", ".join(key)
+                yield f'"{name}" for {group}', {**asked, key: name}
+    for name in _names_for_all(config, importing):
+        yield name, name
+
+
+def _names_for_all(config: Config, importing: Callable[[str], Module]) -> Iterator[str]:
     asked = config.pipeline_schedule
     same = asked.lower() if isinstance(asked, str) else getattr(asked, "name", None)
     if choose_schedule(config).splits_backward:

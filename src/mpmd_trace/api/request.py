@@ -107,6 +107,7 @@ class ConfiguredProgram(StageInfo):
             step=StepFacts(
                 stages=self.schedule.stages,
                 reverse_backward=self.schedule.reverse_backward,
+                split_meshes=() if options.mpmd_split_bwd_fragments else self.schedule.split_meshes,
                 own_meshes=config.is_heterogeneous,
                 keeps_chlo=self.engine != "cpp",
                 device_memory=self.limit,

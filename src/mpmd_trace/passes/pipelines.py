@@ -348,7 +348,9 @@ def pipeline(
     has_stages = step is not None and (
         step.stages != "no" or any(a.assignment.stage is not None for a in request.name_assignments)
     )
-    splits = SplitDividedBwdFragments() if uniform else SplitBwdFragments()
+    splits = (
+        SplitDividedBwdFragments(meshes=() if step is None else step.split_meshes) if uniform else SplitBwdFragments()
+    )
 
     def merge_inferred(uniform: bool) -> list[Pass]:
         return [

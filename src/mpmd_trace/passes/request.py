@@ -42,6 +42,8 @@ class StepFacts:
     stages: str = "no"
     #: Whether the schedule runs backward passes from the last microbatch to the first.
     reverse_backward: bool = False
+    #: The meshes whose backwards are split, if any are; all by default.
+    split_meshes: tuple[str, ...] = ()
     #: Whether an axis means that of the mesh where its value is, for meshes that share names of axes and differ in
     #: their sizes; the reference refuses them.
     own_meshes: bool = False

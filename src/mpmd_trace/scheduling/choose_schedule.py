@@ -63,6 +63,11 @@ class ScheduleChoice:
                 )
         return tuple(limits.get(mesh, math.inf) for mesh in meshes) if limits else None
 
+    @property
+    def split_meshes(self) -> tuple[str, ...]:
+        """The meshes whose schedule has weight gradients apart, where each group of meshes has one."""
+        return tuple(mesh for group, one in self.parts if one.splits_backward for mesh in group)
+
     def simpler(self) -> Iterator[ScheduleChoice]:
         """Yield it with schedules that more programs can follow for the groups that have "auto"."""
         for name in ("1F1B", "GPipe"):
@@ -86,9 +91,24 @@ def choose_schedule(config: Config, engine: str = "python") -> ScheduleChoice:
 
 
 def refusal(config: Config, microbatches: int) -> str | None:
-    """Why the schedule of a configuration cannot have so many microbatches, whatever the program; None if it may."""
-    wanted = config.pipeline_schedule
-    meshes = len(device_meshes(config.topology))  # those that the scheduler orders
+    """Why the schedule of a configuration cannot have so many microbatches, whatever the program; None if it may.
+
+    Of the schedules of groups of meshes one has to have so many, since a loop may run on one of the groups.
+    """
+    wanted, meshes = config.pipeline_schedule, device_meshes(config.topology)  # those that the scheduler orders
+    if not isinstance(wanted, Mapping):
+        return _refusal(wanted, len(meshes), microbatches)
+    texts = []
+    for key, one in wanted.items():
+        group = (key,) if isinstance(key, str) else tuple(key)
+        text = _refusal(one, len(group), microbatches)
+        if text is None:
+            return None
+        texts.append(f"on {', '.join(group)}: {text}")
+    return "\n".join(texts)
+
+
+def _refusal(wanted: Any, meshes: int, microbatches: int) -> str | None:
     if isinstance(wanted, Schedule) and wanted.microbatches != microbatches:
         return (
             f"the schedule '{wanted.name}' is for {wanted.microbatches} microbatches, but the program has "

@@ -58,6 +58,10 @@ class SplitBwdFragments(FunctionPass):
         False, "also split backward fragments without transferred results, at the parameter gradients"
     )
 
+    def may_split(self, fragment: FragmentOp) -> bool:
+        """Return whether this backward may be split."""
+        return split_type(fragment) is None
+
     def ops_that_stay(
         self,
         fragment: FragmentOp,
@@ -76,7 +80,7 @@ class SplitBwdFragments(FunctionPass):
         sizes = BlockSizes()
         changed = False
         for fragment in function_fragments(function):
-            if not is_backward(fragment) or split_type(fragment) is not None:
+            if not is_backward(fragment) or not self.may_split(fragment):
                 continue
             block = fragment.block
             assert block is not None

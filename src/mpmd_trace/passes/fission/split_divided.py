@@ -11,6 +11,7 @@ from mpmd_trace.ir.core import Op, Region, Value
 from mpmd_trace.ir.diagnostics import Diagnostics
 from mpmd_trace.ir.freezing import freeze
 from mpmd_trace.ir.ops import FragmentOp, FuncOp
+from mpmd_trace.passes.base import option
 from mpmd_trace.passes.common.split_bwd_fragments import SplitBwdFragments, needed_ops
 from mpmd_trace.passes.common.splitting import BlockSizes
 from mpmd_trace.passes.fission.deferred_work import contracts, waits_for
@@ -116,6 +117,11 @@ class SplitDividedBwdFragments(SplitBwdFragments):
 
     name = "mpmd-split-divided-bwd-fragments"
     summary = "mpmd-split-bwd-fragments that divides loops and conditionals first"
+
+    meshes: tuple[str, ...] = option((), "the meshes whose backwards are split; all by default")
+
+    def may_split(self, fragment: FragmentOp) -> bool:
+        return super().may_split(fragment) and (not self.meshes or fragment.mesh in self.meshes)
 
     def ops_that_stay(
         self,

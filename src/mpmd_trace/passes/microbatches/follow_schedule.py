@@ -222,8 +222,16 @@ class FollowSchedule(PipelineScheduler):
         return edges, []
 
     def _nearest(self, function: FuncOp, ops: Sequence[Op], units: dict[FragmentOp, Unit]) -> list[int]:
-        """Return the order of the schedule as far as the uses allow; other ops come as soon as they can."""
-        constraints = self._constraints(by_mesh(units))
+        """Return the order of the schedule as far as the uses allow; other ops come as soon as they can.
+
+        Of several loops over microbatches, each has an order of its own, and comes after the one before it.
+        """
+        loops = next(_by_loop(units, repeats=False), [])
+        loop_of = {unit.index: unit.loop for group in loops for unit in group}
+        try:
+            constraints = self._constraints(loops)
+        except ScheduleError:  # a loop has not all stages, say
+            loop_of, constraints = {}, self._constraints(by_mesh(units))
         if constraints is None:
             self._add_pair_by_pair(units)
             sort_block(function.body)
@@ -233,9 +241,9 @@ class FollowSchedule(PipelineScheduler):
         rank = [-1] * len(ops)
         for one in constraints:
             for chain in one.chains:
-                for number, members in enumerate(chain):
+                for slot, members in enumerate(chain):
                     for unit in members:
-                        rank[unit.index] = number
+                        rank[unit.index] = loop_of.get(unit.index, 0) * len(ops) + slot
         return ranked_order(block_dependencies(ops), rank)
 
     def _exact(
