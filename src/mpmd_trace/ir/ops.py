@@ -6,7 +6,7 @@ Source: the ops of the mpmd dialect (Shardy).
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import cast
 
 from mpmd_trace.diagnostics.location import UNKNOWN, Location
@@ -408,19 +408,16 @@ class Module:
                     function.regions[i] = own = region.clone()
                     own.parent = function
 
-    def to_generic(
-        self, *, debug_info: bool = False, outlined: bool = True, body: Callable[[Region], str] | None = None
-    ) -> str:
+    def to_generic(self, *, debug_info: bool = False, outlined: bool = True) -> str:
         """Return the module in MLIR's generic form (fast; no dialect library is needed).
 
         outlined: with the outlined functions, behind the others.
-        body: as for `print_op`.
         """
         if outlined and self.outlined:
             # Copies, since clones of the module, which others may print at the same time, share the functions.
             with self.body.also([function.clone() for function in self.outlined]):
-                return self.to_generic(debug_info=debug_info, outlined=False, body=body)
-        text = print_op(self.op, debug_info=debug_info, body=body) + "\n"
+                return self.to_generic(debug_info=debug_info, outlined=False)
+        text = print_op(self.op, debug_info=debug_info) + "\n"
         return f"{text}\n{self.resources}\n" if self.resources else text
 
     def __str__(self) -> str:

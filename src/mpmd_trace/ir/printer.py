@@ -5,8 +5,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
-from typing import Any, Protocol
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Protocol
 
 from mpmd_trace.diagnostics.location import Location
 from mpmd_trace.ir.attributes import Attribute, dict_text
@@ -52,18 +52,14 @@ class Block(Iterable[Op], Protocol):
 class Region(Protocol):
     @property
     def blocks(self) -> Sequence[Block]: ...
-    @property
-    def frozen(self) -> bool: ...
 
 
-def print_op(op: Op, *, debug_info: bool = False, body: Callable[[Any], str] | None = None) -> str:
+def print_op(op: Op, *, debug_info: bool = False) -> str:
     """Return the op in generic form, with everything nested in it.
 
     Values defined outside of it print as `%<unnamed>`-style names `%free0`, ...
-
-    body: texts of frozen regions.
     """
-    printer = _Printer(debug_info, body=body)
+    printer = _Printer(debug_info)
     printer.op(op, "")
     text = "".join(printer.out)
     if debug_info and printer.locs:
@@ -71,17 +67,15 @@ def print_op(op: Op, *, debug_info: bool = False, body: Callable[[Any], str] | N
     return text
 
 
-def print_region(region: Region, *, prefix: str = "") -> str:
-    """Return the region in generic form, without locations; names of values begin with `prefix`."""
-    printer = _Printer(prefix=prefix)
+def print_region(region: Region) -> str:
+    """Return the region in generic form, without locations."""
+    printer = _Printer()
     printer.region(region, "")
     return "".join(printer.out)
 
 
 class _Printer:
-    def __init__(self, debug_info: bool = False, *, body: Callable[[Any], str] | None = None, prefix: str = "") -> None:
-        self.body = body
-        self.prefix = prefix
+    def __init__(self, debug_info: bool = False) -> None:
         self.out: list[str] = []
         self.names: dict[Value, str] = {}
         self.blocks: dict[Block, str] = {}
@@ -127,7 +121,7 @@ class _Printer:
             if forward is not None:
                 base = forward.partition("#")[0]
             else:
-                base = f"%{self.prefix}{self.counter}"
+                base = f"%{self.counter}"
                 self.counter += 1
             if count == 1:
                 names[op.results[0]] = base
@@ -147,10 +141,7 @@ class _Printer:
             for i, region in enumerate(op.regions):
                 if i:
                     write(", ")
-                if self.body is not None and region.frozen:
-                    write(self.body(region))
-                else:
-                    self.region(region, indent)
+                self.region(region, indent)
             write(")")
         if op.attrs:
             write(" {" + dict_text(op.attrs) + "}")
@@ -174,7 +165,7 @@ class _Printer:
                 parts = []
                 for arg in block.args:
                     if arg not in self.names:
-                        self.names[arg] = f"%{self.prefix}arg{self.args}"
+                        self.names[arg] = f"%arg{self.args}"
                         self.args += 1
                     parts.append(f"{self.names[arg]}: {arg.type.text}{self.loc(arg.location)}")
                 label = self.block_name(block)

@@ -26,7 +26,6 @@ from typing import Any
 
 from mpmd_trace.ir.core import Region
 from mpmd_trace.ir.ops import Module
-from mpmd_trace.ir.pretty import PrettyPrinter
 from mpmd_trace.ir.printer import print_op
 from mpmd_trace.jax_compat.mlir import prettify
 from mpmd_trace.passes.manager import PassRun
@@ -67,7 +66,6 @@ class Snapshots:
     #: Whether to keep the text of each function by itself, too.
     keep_tree: bool = False
     tree: dict[str, str] = dataclasses.field(default_factory=dict)
-    _printer: PrettyPrinter = dataclasses.field(default_factory=PrettyPrinter, repr=False)
     _functions: dict[str, str] = dataclasses.field(default_factory=dict, repr=False)
     _last: Outline | None = dataclasses.field(default=None, repr=False)
     index: list[dict[str, Any]] = dataclasses.field(default_factory=list)
@@ -87,10 +85,7 @@ class Snapshots:
         if not run.changed:
             return
         name = f"{run.index + 1:03d}_{run.name}.mlir"
-        if self.debug_info:
-            text = prettify(module.to_generic(debug_info=True), debug_info=True)
-        else:
-            text = self._printer.text(module)
+        text = prettify(module.to_generic(debug_info=self.debug_info), debug_info=self.debug_info)
         self.texts[name] = text
         if self.keep_tree:
             self._keep_functions(name, module)
