@@ -22,7 +22,6 @@ from mpmd_trace.ir.attributes import (
     UserOriginAttr,
 )
 from mpmd_trace.ir.core import Block, Op, Region, Use, Value, make_op, op_class
-from mpmd_trace.ir.fast_ops import make_unary
 from mpmd_trace.ir.functions import FuncOp as FuncOp
 from mpmd_trace.ir.printer import print_op
 from mpmd_trace.ir.types import MeshTensorType, TensorType, Type
@@ -295,7 +294,7 @@ def make_fragment(
 
 def make_transfer(value: Value, target: Type, *, loc: Location | None = None) -> TransferOp:
     """Return a detached transfer of `value` to `target`."""
-    return make_unary(TransferOp, value, target, {}, loc or value.location)
+    return TransferOp("mpmd.transfer", [value], [target], loc=loc or value.location)
 
 
 def before_transfers(value: Value) -> Value:
@@ -317,14 +316,18 @@ def make_assign(
 ) -> AssignOp:
     """Return a detached assign of the local tensor `value`, with that use of it if one is given."""
     props: dict[str, Attribute] = {} if label is None else {"origin": StringAttr.get(label)}
-    return make_unary(AssignOp, value, mesh_type, props, loc or value.location, use)
+    op = AssignOp("mpmd.assign", [] if use else [value], [mesh_type], props=props, loc=loc or value.location)
+    if use is not None:  # wherever it is in the list
+        use.owner, use.index = op, 0
+        op.operand_uses, op._capacity = [use], 1
+    return op
 
 
 def make_unassign(value: Value, label: str | None = None, *, loc: Location | None = None) -> UnassignOp:
     """Return a detached unassign of the mesh tensor `value`."""
     assert isinstance(value.type, MeshTensorType)
     props: dict[str, Attribute] = {} if label is None else {"origin": StringAttr.get(label)}
-    return make_unary(UnassignOp, value, value.type.tensor, props, loc or value.location)
+    return UnassignOp("mpmd.unassign", [value], [value.type.tensor], props=props, loc=loc or value.location)
 
 
 def make_return(values: Sequence[Value], name: str = "mpmd.return") -> Op:

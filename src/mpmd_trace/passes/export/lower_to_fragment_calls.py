@@ -26,7 +26,6 @@ from mpmd_trace.ir.attributes import (
 from mpmd_trace.ir.bodies import remembers
 from mpmd_trace.ir.core import Op, Region, Value, make_op
 from mpmd_trace.ir.diagnostics import Diagnostics
-from mpmd_trace.ir.fast_ops import take_over
 from mpmd_trace.ir.freezing import freeze
 from mpmd_trace.ir.functions import make_function
 from mpmd_trace.ir.ops import FragmentCallOp, FragmentOp, FuncOp, Module, make_return
@@ -308,7 +307,12 @@ def _replace_by_call(op: FragmentOp, callee: SymbolRefAttr) -> None:
         "mesh_name": op.props["mesh_name"],
         "origin": op.props.get("origin") or ArrayAttr.get(()),
     }
-    take_over(op, FragmentCallOp, props, {"remat": UNIT} if "remat" in op.attrs else {})
+    attrs = {"remat": UNIT} if "remat" in op.attrs else {}
+    types = [result.type for result in op.results]
+    call = FragmentCallOp("mpmd.fragment_call", op.operands, types, props=props, attrs=attrs, loc=op.loc)
+    call.move_before(op)
+    op.replace_all_uses_with(call.results)
+    op.erase()
 
 
 def _report(module: Module, fragments: list[FragmentOp], group_of: dict[FragmentOp, _Group]) -> None:
