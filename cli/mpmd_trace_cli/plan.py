@@ -26,7 +26,7 @@ from mpmd_trace.report.planning import Estimated, Study, check_plannable, study
 from mpmd_trace.report.timeline import FragmentActions
 from mpmd_trace.schedules import TRANSFERS, ScheduleError, find_entry
 from mpmd_trace.scheduling.costs import hiding_of
-from mpmd_trace.scheduling.transfers import Link, Links
+from mpmd_trace.scheduling.transfers import Link, Links, over_network
 from mpmd_trace_cli import placement_report
 from mpmd_trace_cli._plan_options import PlanOptions
 from mpmd_trace_cli.console import compiling, data, progress, say
@@ -64,6 +64,9 @@ def plan_program(
             "transfers take seconds, but the work of the program is counted in operations; give the speed of a "
             "device with --tflops and --gbytes, or measure with --measure"
         )
+    if has_speed:
+        connected = over_network(links or Links(transfers=_mode(asked.transfers)), program.config.topology)
+        links = connected if links is not None or connected.single else None
     if asked.collective_gbytes is not None and not has_speed:
         raise CallError("--collective-gbytes is for times; give the speed of a device with --tflops and --gbytes, too")
     if measure and has_speed:

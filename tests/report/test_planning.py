@@ -32,6 +32,7 @@ from mpmd_trace.report.plan_values import at_fraction
 from mpmd_trace.report.planning import Layer, Study, program_costs, study
 from mpmd_trace.report.timeline import FragmentActions
 from mpmd_trace.schedules import Action, Cut, load_csv
+from mpmd_trace.scheduling import transfers
 from mpmd_trace.scheduling.stage_costs import StageCosts
 from mpmd_trace.scheduling.transfers import Link, Links, Traffic, Value, crossings
 from mpmd_trace_cli.plan_text import as_data, as_text
@@ -300,6 +301,20 @@ def made_up(links: Links | None, sends: tuple[float, ...], **changes: Any) -> St
 
 def two_stages(options: list[Option]) -> Option:
     return next(o for o in options if o.assignment == "balanced" and len(o.mesh_of) == 2)
+
+
+def test_slices_send_over_the_network(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Two devices are a slice here; the third mesh is on both, and each sends to the other slice."""
+    monkeypatch.setattr(transfers, "slice_of", lambda device: device.id // 2)
+    monkeypatch.setattr(transfers, "network_speed_of", lambda device: 2e9)
+    devices = np.array(jax.devices()[:4])
+    meshes = {"a": Mesh(devices[:1], ("x",)), "b": Mesh(devices[1:2], ("x",)), "c": Mesh(devices[1:], ("x",))}
+    links = transfers.over_network(Links(Link(1e-6, 5e9), {("c", "a"): Link(0.0, 9e9)}), meshes)
+    assert links.between("a", "b") == links.between("b", "a") == Link(1e-6, 5e9)
+    assert links.between("a", "c") == links.between("b", "c") == Link(1e-6, 2e9)
+    assert links.between("c", "a") == Link(0.0, 9e9)  # as it is given
+    assert transfers.over_network(Links(Link(0.0, 1e9)), meshes).between("a", "c") == Link(0.0, 1e9)
+    assert transfers.over_network(Links(), meshes).between("a", "c") == Link(0.0, 2e9)
 
 
 def test_cuts_go_where_little_is_sent() -> None:

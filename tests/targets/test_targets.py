@@ -21,6 +21,8 @@ from mpmd_trace.api.options import _HIDING, options_of_overlap
 from mpmd_trace.api.targets import for_target
 from mpmd_trace.jax_compat.hiding import HiddenShare, hidden_shares
 from mpmd_trace.jax_compat.layouts import padded_bytes
+from mpmd_trace.jax_compat.targets import network_speed_of
+from mpmd_trace.scheduling.transfers import Link, Links, over_network
 
 ROOT = Path(__file__).parents[2]
 HAS_LIBTPU = importlib.util.find_spec("libtpu") is not None
@@ -123,6 +125,23 @@ def test_meshes_that_share_devices_share_those_of_the_target() -> None:
 
 
 @needs_libtpu
+@pytest.mark.parametrize(("target", "slices"), [("tpu:v5e:1x2:2", [{0}, {1}]), ("tpu:v6e:1x1:4", [{0, 1}, {2, 3}])])
+def test_meshes_may_be_on_several_slices(target: str, slices: list[set[int]]) -> None:
+    """XLA compiles for the first slices alone, which are as good as others."""
+    moved = for_target(program(jax.devices()[:4]), target)
+    meshes = moved.config.topology
+    assert [{d.slice_index for d in m.devices.flat} for m in meshes.values()] == slices
+    compiled = moved.jitted().lower(*moved.args).compile()
+    assert {name: set(m.devices.flat) for name, m in compiled.program.topology.items()} == {
+        name: set(m.devices.flat) for name, m in meshes.items()
+    }
+    assert all(memory.peak > memory.arguments for memory in compiled.memory_analysis().values())
+    links = over_network(Links(Link(2e-6, 50e9)), meshes)
+    speed = network_speed_of(meshes["m0"].devices.flat[0])
+    assert links.between("m0", "m1") == links.between("m1", "m0") == Link(2e-6, speed)
+
+
+@needs_libtpu
 def test_a_target_with_too_few_devices() -> None:
     with pytest.raises(mt.MpmdError, match=r"have 4 devices, and tpu:v5e:1x2 has 2"):
         for_target(program(jax.devices()[:4]), "tpu:v5e:1x2")
@@ -133,6 +152,7 @@ def test_a_target_with_too_few_devices() -> None:
     [
         ("v5e:2x4", "write the kind and grid of TPUs"),
         ("tpu:v5e:8", "write the kind and grid of TPUs"),
+        ("tpu:v5e:2x4:0", "and the number of slices if there are several, as in tpu:v5e:2x4:2"),
         ("tpu:v9:2x2", "unknown kind of TPU; known are v2"),
         ("gpu:h100:1x2x8", "write a number of GPUs"),
         ("gpu:rtx:8", "unknown kind of GPU; known are a100"),
@@ -170,8 +190,11 @@ def test_the_command_line(tmp_path: Path) -> None:
     assert "fits: mesh 'm1' takes most" in done.stdout, done.stderr
     done = ran(*entry, "plan", tiny, "--target", "tpu:v5e:2x4", "--json")
     assert json.loads(done.stdout)["best"], done.stderr
+    speeds = ("--tflops", "100", "--gbytes", "800")
+    done = ran(*entry, "plan", tiny, "--target", "tpu:v5e:1x2:2", *speeds)
+    assert "Link from m0 to m1: 0 us, 3.125 GB/s." in done.stdout, done.stderr
     done = ran(*entry, "plan", tiny, "--target", "tpu:v5e:2x4", "--measure")
-    assert done.returncode == 1 and "a --target has no devices" in done.stderr
+    assert done.returncode == 2 and "a --target has no devices" in done.stderr
 
 
 @pytest.mark.skipif(

@@ -26,9 +26,10 @@ def target_devices(target: str) -> list[jax.Device]:
         meshes = {"first": Mesh(devices[:4], ("data",)), "second": Mesh(devices[4:], ("data",))}
 
     Args:
-        target: the kind and grid of TPUs: v2, v3, v5e and v6e have two dimensions, v4, v5p and tpu7x three.  The
-            package libtpu has to be installed (`pip install 'mpmd_trace[tpu-aot]'`).  Or the kind and number of GPUs,
-            `gpu:h100:8`, or of hosts and of GPUs of each, `gpu:h100:2x8`: a100, h100, h200 or b200 (`docs/gpus.md`).
+        target: the kind and grid of TPUs: v2, v3, v5e and v6e have two dimensions, v4, v5p and tpu7x three; and the
+            number of slices, if there are several, as in `tpu:v5e:2x4:2`.  The package libtpu has to be installed (`pip
+            install 'mpmd_trace[tpu-aot]'`).  Or the kind and number of GPUs, `gpu:h100:8`, or of hosts and of GPUs of
+            each, `gpu:h100:2x8`: a100, h100, h200 or b200 (`docs/gpus.md`).
 
     Raises:
         MpmdError: for a target that XLA does not have.

@@ -174,6 +174,7 @@ def compile_programs(
             calls back a Python function that is not among `host_callbacks`.
     """
     _check_callbacks(module, len(host_callbacks))
+    placement = placement.for_compiler() if placement.described is not None else placement
     _check_options(placement, compiler_options)
 
     options_of = _effort(module, plan, placement)

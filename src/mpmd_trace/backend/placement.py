@@ -6,8 +6,10 @@ import dataclasses
 import functools
 import itertools
 from collections.abc import Iterator, Mapping, Sequence
+from typing import Self
 
 import jax
+import numpy as np
 from jax.sharding import AbstractMesh, Mesh, NamedSharding, PartitionSpec
 
 from mpmd_trace.backend.dtypes import dtype_of, tensor_type
@@ -16,7 +18,7 @@ from mpmd_trace.diagnostics.messages import Diagnostic, MpmdError
 from mpmd_trace.ir.attributes import Axis, TensorShardingAttr, TopologyAttr
 from mpmd_trace.ir.types import MeshTensorType, Type
 from mpmd_trace.jax_compat.layouts import Format, from_text, padded_bytes
-from mpmd_trace.jax_compat.targets import is_described, process_of
+from mpmd_trace.jax_compat.targets import in_first_slices, is_described, process_of
 
 
 def device_owners(topology: Mapping[str, Mesh | AbstractMesh]) -> dict[str, str]:
@@ -143,6 +145,14 @@ class Placement:
         self._kinds = {name: memory_kinds(mesh) for name, mesh in topology.items()}
         self.sharding = functools.lru_cache(maxsize=None)(self._sharding)
         self.spec = functools.lru_cache(maxsize=None)(self._spec)
+
+    def for_compiler(self) -> Self:
+        """Return the meshes on devices for which XLA compiles: of described ones those of the first slices."""
+        moved = {}
+        for name, mesh in self.meshes.items():
+            devices = np.array(in_first_slices([*mesh.devices.flat]), dtype=object).reshape(mesh.devices.shape)
+            moved[name] = Mesh(devices, mesh.axis_names, axis_types=mesh.axis_types)
+        return self if moved == self.meshes else type(self)(moved)
 
     def _sharding(self, type: MeshTensorType, memory_kind: str | None = None) -> NamedSharding:
         """Return the sharding of a value; its memory is the type's, else `memory_kind`, else the default.

@@ -8,6 +8,8 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any, NamedTuple
 
+from mpmd_trace.jax_compat.targets import slice_of
+
 
 class HiddenShare(NamedTuple):
     """The part of collectives that is hidden in a forward, in a backward, and in each of them in a pair."""
@@ -53,11 +55,6 @@ def hidden_shares(devices: Sequence[Any], *, with_options: bool) -> Mapping[str,
         return _BY_DEFAULT.get(kind, {})
     more = _OF_WHOLE_SLICES[kind] if kind in _OF_WHOLE_SLICES and _is_whole_slice(devices) else {}
     return {**_WITH_OPTIONS[kind], **more}
-
-
-def slice_of(device: Any) -> int:
-    """Return the number of the slice of TPUs that a device belongs to; 0 where there is one."""
-    return int(getattr(device, "slice_index", None) or 0)
 
 
 def _is_whole_slice(devices: Sequence[Any]) -> bool:

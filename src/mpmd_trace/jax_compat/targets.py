@@ -103,6 +103,9 @@ _SPEED = {
     "H200": (989e12, 450e9),
     "B200": (2250e12, 900e9),
 }
+#: Bytes a second that a device sends to other slices, over the data-center network: of a pod what Google Cloud's
+#: documentation says (6.4 Tbit/s of 256 v5e, 25.6 Tbit/s of 256 v6e), of v5p what "How to Scale Your Model" says.
+_NETWORK_SPEED = {"TPU v5 lite": 3.125e9, "TPU v5": 6.25e9, "TPU v6 lite": 12.5e9}
 #: How many dimensions a grid of such TPUs has.
 KINDS = {"v2": 2, "v3": 2, "v4": 3, "v5e": 2, "v5p": 3, "v6e": 2, "tpu7x": 3}
 #: What libtpu would otherwise ask a cloud's metadata server for, or refuse because another process has loaded it.
@@ -150,6 +153,11 @@ def speed_of(device: Any) -> tuple[float, float] | None:
     return _SPEED.get(kind, _SPEED.get(gpu))
 
 
+def network_speed_of(device: Any) -> float | None:
+    """Return the bytes a second that a device sends to devices of other slices, if known."""
+    return _NETWORK_SPEED.get(device.device_kind)
+
+
 def most_in_use(device: Any) -> int | None:
     """Return the most bytes of memory that have been in use on a device since the process began, None if not known."""
     stats = None if is_described(device) else device.memory_stats()
@@ -164,22 +172,44 @@ def positions(devices: Sequence[Any]) -> tuple[tuple[int, ...], ...]:
     """
     if not is_described(devices[0]) or devices[0].platform != "tpu":
         return ()
-    first = devices[0].coords
-    return tuple((*(a - b for a, b in zip(d.coords, first, strict=True)), d.core_on_chip) for d in devices)
+    first, begin = devices[0].coords, slice_of(devices[0])
+    return tuple(
+        (slice_of(d) - begin, *(a - b for a, b in zip(d.coords, first, strict=True)), d.core_on_chip) for d in devices
+    )
+
+
+def slice_of(device: Any) -> int:
+    """Return the number of the slice of TPUs that a device belongs to; 0 where there is one."""
+    return int(getattr(device, "slice_index", None) or 0)
+
+
+def in_first_slices(devices: Sequence[Any]) -> list[Any]:
+    """Return described devices with those of the first slices in their place, as XLA compiles for no others."""
+    slices = sorted({slice_of(device) for device in devices})
+    if not is_described(devices[0]) or slices == [*range(len(slices))]:
+        return list(devices)
+    placed = {(slice_of(d), *d.coords, d.core_on_chip): d for d in devices[0].client.devices()}
+    return [placed[slices.index(slice_of(d)), *d.coords, d.core_on_chip] for d in devices]
 
 
 @functools.cache
 def devices_of(target: str) -> tuple[jax.Device, ...]:
-    """Return the devices of a target, `tpu:v5e:2x4` or `gpu:h100:8`, always the same ones.  Raises `MpmdError`."""
+    """Return the devices of a target, `tpu:v5e:2x4`, `tpu:v5e:2x4:2` or `gpu:h100:8`, always the same ones.
+
+    Those of several slices of TPUs come slice by slice.  Raises `MpmdError`.
+    """
     platform, _, name = target.partition(":")
     kind, _, grid = name.partition(":")
     if platform == "gpu":
         return _gpus(target, kind, grid)
-    if platform != "tpu" or not re.fullmatch(r"\d+(x\d+)+", grid):
+    parts = re.fullmatch(r"(\d+(?:x\d+)+)(?::([1-9]\d*))?", grid)
+    if platform != "tpu" or parts is None:
         raise MpmdError(
-            f"the target is {target!r}; write the kind and grid of TPUs, as in tpu:v5e:2x4 or tpu:v5p:2x2x1, or the "
-            "kind and number of GPUs, as in gpu:h100:8"
+            f"the target is {target!r}; write the kind and grid of TPUs, as in tpu:v5e:2x4 or tpu:v5p:2x2x1, and the "
+            "number of slices if there are several, as in tpu:v5e:2x4:2, or the kind and number of GPUs, as in "
+            "gpu:h100:8"
         )
+    grid, slices = parts.groups()
     if kind not in KINDS:
         raise MpmdError(f"the target {target!r} is of an unknown kind of TPU; known are {', '.join(KINDS)}")
     if grid.count("x") + 1 != KINDS[kind]:
@@ -191,7 +221,8 @@ def devices_of(target: str) -> tuple[jax.Device, ...]:
         "that this jax wants"
     )
     with _environment({} if _has_tpu() else _NO_TPU):
-        return _described(target, missing, platform="tpu", topology_name=name)
+        more = {} if slices is None else {"num_slices": int(slices)}
+        return _described(target, missing, platform="tpu", topology_name=f"{kind}:{grid}", **more)
 
 
 def _gpus(target: str, kind: str, grid: str) -> tuple[jax.Device, ...]:

@@ -20,7 +20,7 @@ from mpmd_trace.schedules import ScheduleError as LibraryError
 from mpmd_trace.scheduling.auto import AutoSchedule, best_schedule, forward_schedule, program_costs
 from mpmd_trace.scheduling.costs import hiding_of
 from mpmd_trace.scheduling.stage_costs import StageCosts, stage_ranks
-from mpmd_trace.scheduling.transfers import values_of_module
+from mpmd_trace.scheduling.transfers import Links, over_network, values_of_module
 
 if TYPE_CHECKING:
     from mpmd_trace.config import Config
@@ -268,7 +268,10 @@ def settle(
     imported = importing(choice.stages)
     if choice.stages == "no" and comes_back(imported):
         imported = importing("loop")
-    costs = program_costs(imported, choice.auto, hiding_of(config))
+    auto = choice.auto
+    if auto.flops_per_second is not None:
+        auto = dataclasses.replace(auto, links=over_network(auto.links or Links(), config.topology))
+    costs = program_costs(imported, auto, hiding_of(config))
     topology = imported.main.topology
     assert topology is not None
     meshes = schedulable_meshes(topology)

@@ -3,15 +3,19 @@
 from __future__ import annotations
 
 import dataclasses
+import itertools
 import math
 import statistics
 from collections.abc import Iterable, Mapping, Sequence
+
+from jax.sharding import AbstractMesh, Mesh
 
 from mpmd_trace.diagnostics.messages import MpmdError
 from mpmd_trace.ir.core import Value as IrValue
 from mpmd_trace.ir.ops import FragmentOp, Module, TransferOp
 from mpmd_trace.ir.shardings import byte_size, mesh_symbols
 from mpmd_trace.ir.types import MeshTensorType
+from mpmd_trace.jax_compat.targets import network_speed_of, slice_of
 from mpmd_trace.passes.fragment_info import (
     call_counter,
     has_remat,
@@ -67,6 +71,23 @@ class Links:
     def between(self, source: str, target: str) -> Link:
         """Return the link from a mesh to another one."""
         return self.single.get((source, target), self.default)
+
+
+def over_network(links: Links, topology: Mapping[str, Mesh | AbstractMesh]) -> Links:
+    """Return the links with those between slices of TPUs as wide as the network is, unless they are given one by one.
+
+    Links in `default` are those inside of a slice; where one is narrower than the network, all are.
+    """
+    devices = {name: [*mesh.devices.flat] for name, mesh in topology.items() if isinstance(mesh, Mesh)}
+    slices = {name: {slice_of(device) for device in own} for name, own in devices.items()}
+    single = dict(links.single)
+    for source, target in itertools.permutations(devices, 2):
+        speed = network_speed_of(devices[source][0])
+        if speed is not None and slices[source] != slices[target]:
+            known = links.default.bandwidth
+            link = dataclasses.replace(links.default, bandwidth=speed if known is None else min(speed, known))
+            single.setdefault((source, target), link)
+    return dataclasses.replace(links, single=single)
 
 
 # Values.
