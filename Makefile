@@ -89,7 +89,7 @@ docs: $(STAMP)
 	NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --quiet
 	@echo "open site/index.html"
 
-# Compares modules after every pass and plans with those of a commit (tests/frozen.py).
+# Compares modules after every pass and plans with those of a commit (tests/frozen.py; FROZEN_ARGS='--part 1/20').
 frozen: $(STAMP)
 	$(BIN)/python tests/frozen.py --ref $(REF) $(FROZEN_ARGS)
 

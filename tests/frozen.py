@@ -1,11 +1,14 @@
 """Shows that a change of the compiler's code changes nothing that it makes.
 
-    make frozen [REF=HEAD] [FROZEN_ARGS="--seeds 100 --only recipe --modules"]
+    make frozen [REF=HEAD] [FROZEN_ARGS="--part 1/20 --seeds 100 --only recipe --modules"]
 
 For recipes, examples, the programs of tests, and generated programs (`tests/fuzz`), each under both placements:
 hashes of the module after every pass that changed it, the specification of every pass, the exported module and the
 plan, of the working tree and of a commit.  Where they differ, the first pass that does is named; exit status 1.
 `--modules` looks at modules and plans alone, for a change that adds, drops or renames passes or their options.
+
+A recipe takes some five seconds of CPU time on either side, with its part of the start, and a generated program half a
+second: all cases about twenty minutes of two cores, and half as long where those of the commit are kept already.
 
 What the code of either makes is kept case by case in `out/frozen/`: a run that was stopped goes on where it was, and a
 case that was recorded for the same code is not made again, whatever `--seeds` and `--only` are.  Against the C++
@@ -21,6 +24,7 @@ import functools
 import hashlib
 import importlib.util
 import json
+import logging
 import os
 import random
 import subprocess
@@ -68,11 +72,28 @@ def record(lower: Callable[..., Any], *, without_hooks: bool = False) -> Record:
         return {"passes": passes, "error": f"{type(error).__name__}: {error}"}
 
 
-def cases(seeds: int, only: str) -> Iterator[tuple[str, Callable[[], Record]]]:
-    """Yield the name of each case with `only` in it, and the function that makes its record."""
-    for name, make in _all_cases(seeds, with_recipes=not only.startswith(("examples", "fuzz", "tests"))):
-        if only in name:
-            yield name, make
+@dataclasses.dataclass(frozen=True)
+class Asked:
+    """Which cases: how many generated programs, what their names contain, and which part of them all."""
+
+    seeds: int
+    only: str
+    part: str
+
+    def __contains__(self, name: str) -> bool:
+        kind, number, *_ = name.split()
+        part, parts = map(int, self.part.split("/"))
+        is_of_part = int(digest(name), 16) % parts == part - 1
+        return is_of_part and self.only in name and (kind != "fuzz" or int(number) < self.seeds)
+
+    def cases(self) -> Iterator[tuple[str, Callable[[], Record]]]:
+        """Yield the name of each case, and the function that makes its record."""
+        with_recipes = not self.only.startswith(("examples", "fuzz", "tests"))
+        return ((name, make) for name, make in _all_cases(self.seeds, with_recipes) if name in self)
+
+    def arguments(self) -> list[str]:
+        """Return the arguments of this script that ask for these."""
+        return [f"--{name}={value}" for name, value in dataclasses.asdict(self).items()]
 
 
 def _all_cases(seeds: int, with_recipes: bool) -> Iterator[tuple[str, Callable[[], Record]]]:
@@ -150,13 +171,15 @@ def _generated(seed: int, placement: str) -> Record:
     return record(lambda **options: jitted.lower(*subject.arguments(), **options))
 
 
-def _store(folder: Path, seeds: int, only: str, share: tuple[int, int]) -> None:
+def _store(folder: Path, asked: Asked, share: tuple[int, int]) -> None:
     """Add the records of every `share[1]`-th case that has none yet, from the `share[0]`-th on."""
     known = _stored(folder)
+    left = [case for case in list(asked.cases())[share[0] :: share[1]] if case[0] not in known]
+    logging.disable(logging.WARNING)
+    end = "\r" if sys.stderr.isatty() else "\n"
     with Path(folder, f"{os.getpid()}.jsonl").open("w") as file:
-        for number, (name, make) in enumerate(cases(seeds, only)):
-            if number % share[1] != share[0] or name in known:
-                continue
+        for number, (name, make) in enumerate(left, 1):
+            print(f"{number} of {len(left)}: {name:60}", end=end, file=sys.stderr, flush=True)
             try:
                 made = make()
             except Exception as error:  # an example that needs what is not installed, for instance
@@ -171,11 +194,10 @@ def _stored(folder: Path) -> dict[str, Record]:
     return dict(json.loads(line) for line in lines if line.endswith("\n"))
 
 
-def _records(source: Path, seeds: int, only: str) -> dict[str, Record]:
-    """Return the records of the package in `source`, made in one process for each processor."""
+def _records(source: Path, asked: Asked, processes: int) -> dict[str, Record]:
+    """Return the records of the package in `source`, made in several processes."""
     folder = ROOT / "out" / "frozen" / _code(source)
     folder.mkdir(parents=True, exist_ok=True)
-    workers = os.cpu_count() or 1
     environment = {
         **os.environ,
         "PYTHONPATH": os.pathsep.join(
@@ -187,16 +209,11 @@ def _records(source: Path, seeds: int, only: str) -> dict[str, Record]:
         "JAX_COMPILATION_CACHE_DIR": str(folder.parent / "compiled"),
         "JAX_PERSISTENT_CACHE_MIN_COMPILE_TIME_SECS": "0",
     }
-    script = [sys.executable, __file__, "--seeds", str(seeds), "--only", only, "--store", str(folder)]
-    with concurrent.futures.ThreadPoolExecutor(workers) as pool:
-        commands = [[*script, f"{i}/{workers}"] for i in range(workers)]
+    script = [sys.executable, __file__, *asked.arguments(), "--store", str(folder)]
+    with concurrent.futures.ThreadPoolExecutor(processes) as pool:
+        commands = [[*script, f"{i}/{processes}"] for i in range(processes)]
         list(pool.map(functools.partial(subprocess.run, env=environment, check=True), commands))
-    return {name: made for name, made in sorted(_stored(folder).items()) if _is_asked(name, seeds, only)}
-
-
-def _is_asked(name: str, seeds: int, only: str) -> bool:
-    kind, number, *_ = name.split()
-    return only in name and (kind != "fuzz" or int(number) < seeds)
+    return {name: made for name, made in sorted(_stored(folder).items()) if name in asked}
 
 
 def _code(source: Path) -> str:
@@ -207,12 +224,12 @@ def _code(source: Path) -> str:
     return digest("".join(f"{path.name}\n{path.read_text()}" for path in paths))
 
 
-def _of_commit(ref: str, seeds: int, only: str) -> dict[str, Record]:
+def _of_commit(ref: str, asked: Asked, processes: int) -> dict[str, Record]:
     """Return the records of a commit."""
     with tempfile.TemporaryDirectory() as folder:
         archive = subprocess.run(["git", "archive", ref], cwd=ROOT, check=True, capture_output=True)
         subprocess.run(["tar", "-x", "-C", folder], input=archive.stdout, check=True)
-        return _records(Path(folder), seeds, only)
+        return _records(Path(folder), asked, processes)
 
 
 def difference(before: Record | None, after: Record | None, *, modules_only: bool = False) -> str | None:
@@ -249,16 +266,19 @@ def main() -> int:
     parser.add_argument("--ref", default="HEAD", help="the commit to compare with")
     parser.add_argument("--seeds", type=int, default=200, help="how many generated programs")
     parser.add_argument("--only", default="", help="cases whose names contain this")
+    parser.add_argument("--part", default="1/1", metavar="I/N", help="the I-th of N parts of the cases, all as large")
+    parser.add_argument("--processes", type=int, default=os.cpu_count() or 1, help="as many at a time")
     parser.add_argument(
         "--modules", action="store_true", help="compare modules and plans, not specifications of passes"
     )
     parser.add_argument("--store", nargs=2, metavar=("FOLDER", "PART/PARTS"), help=argparse.SUPPRESS)
     given = parser.parse_args()
+    asked = Asked(given.seeds, given.only, given.part)
     if given.store:
         part, parts = map(int, given.store[1].split("/"))
-        _store(Path(given.store[0]), given.seeds, given.only, (part, parts))
+        _store(Path(given.store[0]), asked, (part, parts))
         return 0
-    before, after = _of_commit(given.ref, given.seeds, given.only), _records(ROOT, given.seeds, given.only)
+    before, after = _of_commit(given.ref, asked, given.processes), _records(ROOT, asked, given.processes)
     differing = 0
     for name in sorted({*before, *after}):
         text = difference(before.get(name), after.get(name), modules_only=given.modules)
