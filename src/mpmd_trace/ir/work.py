@@ -118,14 +118,11 @@ def _op(op: Op, count: Leaf) -> _Count:
 def work_of(op: Op) -> float | None:
     """Return the floating point operations of an op; None where they are those of its regions."""
     name = op.name
-    if name == "stablehlo.dot_general":
-        return 2.0 * _elements(op.results) * _contracted(op)
-    if name == "stablehlo.convolution":
-        return 2.0 * _elements(op.results) * _window(op)
     if outlined_callee(op) is not None:
         return float(outlined_work(op))
-    if name == RAGGED_DOT:
-        return 2.0 * _elements(op.results) * products_of_ragged_dot(op)
+    products = products_of(op)
+    if products is not None:
+        return 2.0 * _elements(op.results) * products
     if name in _FREE or name.startswith(("sdy.", "mpmd.return", "func.")):
         return 0.0
     if name in _COMBINING:
@@ -136,8 +133,18 @@ def work_of(op: Op) -> float | None:
     return None if op.regions else float(_elements(op.results))
 
 
-def products_of_ragged_dot(op: Op) -> float:
-    """Return how many products a `chlo.ragged_dot` adds up for an element of its result: no row is multiplied twice."""
+def products_of(op: Op) -> float | None:
+    """Return how many products a contraction adds up for an element of its result; None for other ops."""
+    if op.name == "stablehlo.dot_general":
+        shape = shape_of(op.operand(0))
+        return math.prod(shape[d] for d in listed(op, "dot_dimension_numbers", "lhs_contracting_dimensions"))
+    if op.name == "stablehlo.convolution":
+        return _window(op)
+    return _of_ragged_dot(op) if op.name == RAGGED_DOT else None
+
+
+def _of_ragged_dot(op: Op) -> float:
+    """Return the same for a `chlo.ragged_dot`: no row is multiplied twice."""
     left, sizes = shape_of(op.operand(0)), shape_of(op.operand(2))
     contracting, ragged = (
         listed(op, "ragged_dot_dimension_numbers", f"lhs_{kind}_dimensions") for kind in ("contracting", "ragged")
@@ -175,11 +182,6 @@ def _devices(op: Op) -> float:
 
 def _elements(values: Iterable[Value]) -> int:
     return sum(v.type.num_elements for v in values if isinstance(v.type, TensorType) and v.type.is_ranked)
-
-
-def _contracted(op: Op) -> int:
-    shape = shape_of(op.operand(0))
-    return math.prod(shape[d] for d in listed(op, "dot_dimension_numbers", "lhs_contracting_dimensions"))
 
 
 def _window(op: Op) -> float:

@@ -12,14 +12,11 @@ import math
 from collections.abc import Mapping
 
 from mpmd_trace.ir.attributes import MeshAttr
-from mpmd_trace.ir.core import Op
 from mpmd_trace.ir.outlined import outlined_callee, outlined_work
 from mpmd_trace.ir.postorder import postorder
-from mpmd_trace.ir.reading import shape_of
 from mpmd_trace.ir.shardings import bit_width, local_shape, mesh_of
-from mpmd_trace.ir.work import RAGGED_DOT, products_of_ragged_dot
+from mpmd_trace.ir.work import products_of
 from mpmd_trace.passes.hoisting.value_numbering import Expression
-from mpmd_trace.passes.sharding.axes import dot_dimensions
 from mpmd_trace.passes.sharding.edges import CONSTRAINT
 from mpmd_trace.passes.trivially_canonical import CHLO_UNARY
 
@@ -117,12 +114,11 @@ class HoistCost:
         count = self._count_elements(one)
         if outlined_callee(one.op) is not None:
             return outlined_work(one.op) * _PER_ELEMENT
-        if name == RAGGED_DOT:
-            return count * products_of_ragged_dot(one.op) * PER_MULTIPLICATION
         if name in _TRANSCENDENTAL:
             return count * _PER_FUNCTION
-        if name == "stablehlo.dot_general":
-            return count * contracted(one.op) * PER_MULTIPLICATION
+        products = None if name == "stablehlo.convolution" else products_of(one.op)
+        if products is not None:
+            return count * products * PER_MULTIPLICATION
         if one.op.regions or name in ("stablehlo.gather", "stablehlo.convolution", "stablehlo.sort", "chlo.top_k"):
             return sum(map(self._bytes.__getitem__, one.operands)) + self._bytes[one]
         return count * _PER_ELEMENT
@@ -130,8 +126,3 @@ class HoistCost:
     def _received(self, one: Expression) -> float:
         """Return the bytes that another sharding brings to a device: what it did not have."""
         return max(self._bytes[one] - self._bytes[one.operands[0]], 0.0)
-
-
-def contracted(op: Op) -> int:
-    """Return how many products a `stablehlo.dot_general` adds up for an element of its result."""
-    return math.prod(shape_of(op.operand(0))[d] for d in dot_dimensions(op).left_contracting)

@@ -11,13 +11,12 @@ from mpmd_trace.ir.attributes import MeshAttr
 from mpmd_trace.ir.bodies import BodyBuilder, effective_operands, remembered, remembers
 from mpmd_trace.ir.core import Op, Region, Value
 from mpmd_trace.ir.ops import FragmentOp
-from mpmd_trace.ir.reading import shape_of
 from mpmd_trace.ir.semantics import is_removable
 from mpmd_trace.ir.shardings import bit_width
 from mpmd_trace.ir.types import TensorType
-from mpmd_trace.ir.work import RAGGED_DOT, products_of_ragged_dot
+from mpmd_trace.ir.work import products_of
 from mpmd_trace.passes.fragment_info import call_counter, is_backward, is_forward
-from mpmd_trace.passes.hoisting.cost import PER_MULTIPLICATION, contracted
+from mpmd_trace.passes.hoisting.cost import PER_MULTIPLICATION
 from mpmd_trace.passes.memory.liveness import Change, Liveness
 from mpmd_trace.passes.reachable import reachable
 from mpmd_trace.passes.sharding.edges import CONSTRAINT
@@ -128,14 +127,9 @@ def _work(ops: Sequence[Op], written: Sequence[Value]) -> float:
     """Products by their multiplications; all else by the bytes that are read and written, since XLA fuses it."""
     total = sum(map(_bytes, written))
     for op in ops:
-        if op.name == "stablehlo.dot_general":
-            total += _elements(op.results[0]) * contracted(op) * PER_MULTIPLICATION + sum(map(_bytes, op.operands))
-        elif op.name == RAGGED_DOT:
-            total += _elements(op.results[0]) * products_of_ragged_dot(op) * PER_MULTIPLICATION
-            total += sum(map(_bytes, op.operands))
-        elif op.name == "stablehlo.convolution":
-            kernel = _elements(op.operand(1)) / max(1, (shape_of(op.operand(1)) or (1,))[-1])
-            total += _elements(op.results[0]) * kernel * PER_MULTIPLICATION + sum(map(_bytes, op.operands))
+        products = products_of(op)
+        if products is not None:
+            total += _elements(op.results[0]) * products * PER_MULTIPLICATION + sum(map(_bytes, op.operands))
         elif op.name not in _CHEAP:
             total += sum(map(_bytes, [*op.operands, *op.results]))
             inner: list[Op] = [one for region in op.regions for one in region.walk()]
