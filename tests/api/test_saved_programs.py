@@ -20,57 +20,16 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 from jax.sharding import Mesh
+from saved_step import arguments, check, config, step, topology
 
 import mpmd_trace as mt
 from mpmd_trace.backend.stored import read, sealed
 from mpmd_trace.frontend.program_key import Unknown, key_of
 
-TABLE = np.arange(8 * 1024, dtype=np.float32).reshape(1024, 8) / 1e4
-
-
-def layer(w: jax.Array, x: jax.Array) -> jax.Array:
-    return jnp.tanh(x @ w)
-
-
-def step(weights: dict[str, jax.Array], batch: jax.Array, key: jax.Array) -> Any:
-    def loss(weights: dict[str, jax.Array], x: jax.Array) -> jax.Array:
-        for name, w in weights.items():
-            x = mt.named_computation(layer, name=name)(w, x)
-        return jnp.mean((x - jnp.asarray(TABLE)[: x.shape[0]]) ** 2)
-
-    def microbatch(_: Any, grads: Any, x: jax.Array) -> Any:
-        return jax.tree.map(jnp.add, grads, jax.grad(loss)(weights, x))
-
-    grads = mt.enumerated_for(microbatch, jax.tree.map(jnp.zeros_like, weights), batch)
-    noise = jax.random.normal(key)
-    return {n: w - 0.1 * grads[n] for n, w in weights.items()}, noise
-
-
-def arguments() -> tuple[Any, ...]:
-    weights = {name: jnp.eye(8) * (i + 1) / 4 for i, name in enumerate(("a", "b"))}
-    return weights, jnp.linspace(-1, 1, 96).reshape(3, 4, 8), jax.random.key(3)
-
-
-def topology(first: int = 0) -> dict[str, Mesh]:
-    devices = jax.devices()[first:]
-    return {"one": Mesh(np.array(devices[:1]), ("x",)), "two": Mesh(np.array(devices[1:2]), ("x",))}
-
-
-def config(first: int = 0, **more: Any) -> mt.config.Config:
-    options = {"partitioning_options": {"mpmd_infer_transfers": True}, **more}
-    return mt.make_config(topology(first), {"a": "one", "b": "two"}, **options)
-
 
 @functools.cache
 def compiled() -> mt.stages.Compiled:
     return mt.jit(step, config(), donate_argnums=0).lower(*arguments()).compile()
-
-
-def check(program: Any) -> None:
-    wanted, got = jax.jit(step)(*arguments()), program(*arguments())
-    for one, other in zip(jax.tree.leaves(wanted), jax.tree.leaves(got), strict=True):
-        np.testing.assert_allclose(one, other, rtol=1e-5, atol=1e-6)
-    assert jax.tree.structure(wanted) == jax.tree.structure(got)
 
 
 @pytest.fixture
@@ -107,7 +66,8 @@ import sys
 import jax
 jax.config.update("jax_num_cpu_devices", 4)
 import mpmd_trace as mt
-from test_saved_programs import arguments, check
+from jax.sharding import Mesh
+from saved_step import arguments, check
 def trace(*_, **__): raise AssertionError("traced, or read the module")
 import mpmd_trace.api.partitioned, mpmd_trace.frontend.trace
 mpmd_trace.frontend.trace.trace = mpmd_trace.api.partitioned.parse_generic = trace
@@ -281,7 +241,8 @@ jax.config.update("jax_persistent_cache_min_entry_size_bytes", -1)
 import mpmd_trace as mt
 from mpmd_trace.api import partitioned as program
 from mpmd_trace.frontend.rewrite import Rewriter
-from test_saved_programs import arguments, check, config, step
+from jax.sharding import Mesh
+from saved_step import arguments, check, config, step
 done = []
 def counted(owner, name):
     real = getattr(owner, name)
