@@ -103,7 +103,6 @@ WAYS: list[Callable[[Parts], object]] = [
     lambda p: p.add.set_operands([p.free, p.free]),
     lambda p: p.add.append_operands([p.free]),
     lambda p: p.add.erase_operands([0]),
-    lambda p: p.add.release_operands(),
     lambda p: p.add.take_operand_uses([], 0),
     lambda p: p.use.set(p.free),
     lambda p: p.use.set(p.arg),

@@ -93,12 +93,6 @@ class OperandList(Linked, Generic[U, V]):
             use.set(use.value)
             self.operand_uses.append(use)
 
-    def release_operands(self) -> list[U]:
-        """Let go of the operands, whose uses stay linked: for another op, which then owns them."""
-        self._check_mutable()
-        uses, self.operand_uses = self.operand_uses, []
-        return uses
-
     def take_operand_uses(self, uses: list[U], capacity: int) -> None:
         """Make these uses, linked and numbered already, the operands; for passes that keep book of them."""
         self._check_mutable()

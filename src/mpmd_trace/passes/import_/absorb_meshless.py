@@ -195,58 +195,9 @@ class Absorber:
         if step is None:
             step = before.after[key] = _Step(before, part, key[1], plan.next)
         plan.step = step
-        if len(fed) == 1 and len(op.results) == 1 and not (op.regions or op.props or op.attrs):
-            ((number, _),) = fed.items()
-            if len(values) == op.num_operands and all(plan.type_on_mesh(v.type) for v in values):
-                before.after[_short_key(op, number)] = step
-
-    def absorb_again(self, op: Op) -> bool:
-        """Take an op into the one fragment that reads it, if that fragment, or one like it, did so before.
-
-        Nearly all ops of a training step are such: they add up gradients of the same shape, and an update reads
-        the sum.  Equal to `absorb` and erasing the op, with the uses by `op` becoming those by the fragment.
-        """
-        (result,) = op.results
-        use = result.first_use
-        if use is None or use.next is not None or op.regions or op.props or op.attrs:
-            return False
-        plan = self._plans.get(use.owner)
-        if plan is None:
-            return False
-        number = use.index
-        if plan.direct and plan.direct[-1] >= number:
-            return False
-        uses = op.operand_uses
-        if len(uses) > 2 or (len(uses) == 2 and uses[0].value is uses[1].value):
-            return False
-        step = plan.step.after.get(_short_key(op, number))
-        if step is None:
-            return False
-        plan.step = step
-        slots, fragment = plan.slots, plan.fragment
-        del slots[number]
-        size = len(slots) + len(uses)
-        if size > plan.capacity:
-            plan.grow(size)
-        number = plan.next
-        plan.next += len(uses)
-        use._unlink()
-        for use in op.release_operands():
-            if use.prev is not None:
-                use.set(use.value)
-            use.owner, use.index = fragment, number
-            slots[number] = use
-            number += 1
-        op.erase()
-        return True
 
     def finish(self) -> None:
         """Give every fragment its body and its operands."""
         for plan in self._plans.values():
             plan.finish()
         self._plans.clear()
-
-
-def _short_key(op: Op, number: int) -> Hashable:
-    """Return what `op`, without attributes and with distinct operands, is to a fragment that reads it at that slot."""
-    return (op.name, number, op.results[0].type, *[use.value.type for use in op.operand_uses])

@@ -193,8 +193,6 @@ class Rewrite:
 
     def meshless(self, op: Op) -> None:
         clear_sets(op)
-        if len(op.results) == 1 and self.absorber.absorb_again(op):
-            return
         assigns: list[AssignOp] = []
         #: For each fragment the operands that read the op, by number, and which of its results.
         read: dict[FragmentOp, dict[int, int]] = {}
