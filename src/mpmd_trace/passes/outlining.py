@@ -32,7 +32,7 @@ _LARGE = 64
 
 
 class CallOutlinedFunctions(Pass):
-    """Outlined functions are functions of the module again, which programs call.
+    """Turn calls of outlined functions into calls of functions of the module.
 
     Before:
 

@@ -44,19 +44,20 @@ TOO_LITTLE = "it saves less than launching a program costs"
 
 @dataclasses.dataclass(frozen=True)
 class HoistInvariants(FunctionPass):
-    """What fragments of several microbatches compute of the same values is computed once, by one fragment per mesh.
+    """Compute values that are the same in several microbatches once, in one fragment per mesh.
 
-    That are casts of parameters, tables and masks made of constants, and parameters in another sharding: an operand of
-    a product that is sharded over an axis over which the result is sharded otherwise is gathered once.  Equal
-    expressions are one, of forward and backward fragments, too; what fragments handed on of them goes.
+    Examples are casts of parameters, tables and masks made of constants, and gathered parameters: an operand of a
+    product that is sharded over an axis over which the result is sharded in another way is gathered once. Equal
+    expressions of forward and backward fragments are computed once, too; forwards no longer return values that only
+    served to compute them.
 
-    Kept is the outermost expression that is worth its memory: two microbatches or more compute it, and computing it
-    once takes at least as much work as its value has bytes (`cost.py` says what is work), or it was handed on by each
-    microbatch anyway.  Otherwise its operands are looked at.  What only changes the layout of a value (broadcast,
-    transpose, reshape, slice, iota) stays, for XLA makes it a part of what reads it.  With `limit` the bytes that a
-    device of the mesh holds at its peak stay below it: a copy is dropped where other fragments run, and made again
-    behind them, or stays where it was, whatever costs least for its bytes.  `gather` says likewise of what is gathered
-    how long it is kept.
+    The pass hoists the outermost expression that is worth its memory: two or more microbatches compute it, and
+    computing it once takes at least as much work as its value has bytes (`cost.py` defines work), or each microbatch
+    returned it anyway. Otherwise the pass looks at the operands of the expression. Ops that only change the layout of a
+    value (broadcast, transpose, reshape, slice, iota) are not hoisted, since XLA fuses them into their users. With
+    `limit`, the bytes that a device of the mesh holds at its peak stay below the limit: a copy is dropped while other
+    fragments run and computed again later, or it is not hoisted, whatever costs least for its bytes. `gather` says how
+    long gathered values are kept.
 
     Before, with {launch=0}:
 

@@ -34,10 +34,16 @@ from mpmd_trace.passes.sharding.reduced_program import is_plain_fragment, reduci
 
 @dataclasses.dataclass(frozen=True)
 class ReduceOnce(FunctionPass):
-    """Sums over devices to which microbatches add are finished by one reduction, where they are read.
+    """Reduce sums over devices once per step, instead of in each microbatch.
 
-    That are gradients of weights and losses of a batch that is sharded: each device adds up what it has, in an array
-    with a part for each device.  An array is carried in this form from fragment to fragment as long as nothing but such
+    Examples are gradients of weights, and losses, of a sharded batch: each device adds up its own terms, in an array
+    with one part per device, and one reduction follows where the sum is read. An array stays in this form from fragment
+    to fragment as long as it is used only in such sums: products, convolutions and sums over the sharded dimension,
+    rows added to a table, and linear ops (widening conversions, reshapes, transposes, products with values that all
+    devices have). Results may differ by rounding, since the order of additions changes. A sum is not changed if no more
+    fragments add to it than read it (sums that the same fragment reads count together). With `limit`, sums that need
+    most memory are not changed until the others fit: a gradient in the layout of a sharded weight is smaller than one
+    with a part per device.  An array is carried in this form from fragment to fragment as long as nothing but such
     sums is made of it: products, convolutions and sums over the sharded dimension, rows added to a table, and what is
     linear in them (widening conversions, reshapes, transposes, products with values that all devices have).  Rounding
     may differ, since the order of additions does.  Sums stay that no more fragments add to than finish them, those that

@@ -32,11 +32,11 @@ _WITHOUT_CALLS = f"symbol-dce,{_INLINE},{_SIMPLIFY}"
 
 @dataclasses.dataclass(frozen=True)
 class CleanUp(Pass):
-    """There are no chlo ops, no `func.call`s, no repeated expressions, and no op has a simpler form.
+    """Lower chlo ops, inline `func.call`s, remove repeated expressions, and canonicalize.
 
-    MLIR's own passes, in this order: chlo to StableHLO, inlining, common subexpressions, canonicalization.  Bodies
-    that print the same are one object from here on: of twelve equal layers one goes through the passes.  Of the
-    places in the user's program it keeps those of the first.
+    Runs MLIR's own passes in this order: chlo to StableHLO, inlining, common subexpression elimination,
+    canonicalization. Afterwards, bodies with the same text are one object, so that later passes handle twelve equal
+    layers once; the shared body keeps the source locations of the first.
 
     Before:
 
@@ -130,9 +130,9 @@ def read_clean(given: Any, *, for_xla: bool = False) -> tuple[Module, list[Diagn
 
 
 class CanonicalizeUnrolled(Pass):
-    """No op has a simpler form, unrolled loops included: MLIR's `canonicalize`.
+    """Run MLIR's `canonicalize` again on programs with unrolled loops.
 
-    Programs without unrolled loops are as `mpmd-clean-up` left them, so nothing is printed and read again for them.
+    Programs without unrolled loops have not changed since `mpmd-clean-up`, so they are not printed and parsed again.
 
     Before:
 

@@ -29,14 +29,14 @@ _HOST = "pinned_host"
 
 @dataclasses.dataclass(frozen=True)
 class FitMemory(FunctionPass):
-    """The forwards of some stages leave less for their backwards, so that a step fits into `limit` at the least cost.
+    """Recompute or offload activations of some stages, so that a step fits into `limit` at the least cost.
 
-    For each stage of a mesh: what its forwards leave is kept; or made again, from what they read, by a fragment in
-    front of the backward, marked `remat`; or that is done with what takes no product; or what is kept is in host memory
-    in between, unless the copies cost more than `offload-up-to` allows. Which, is chosen for all stages of a mesh
-    together from the bytes that are held at each op, in the order of the schedule: the cheapest choice that fits. Where
-    a backward follows directly on its forward nothing changes, nor is anything recomputed in stages in which
-    `jax.checkpoint` says what is.
+    For each stage of a mesh, its activations are kept; or a fragment in front of the backward, marked `remat`,
+    recomputes all of them from the inputs of the forward, or only those that need no product; or they are kept in host
+    memory, unless the copies cost more than `offload-up-to` allows. The choices of all stages of a mesh are made
+    together, from the bytes that are held at each op in the order of the schedule: the cheapest combination that fits.
+    Nothing changes where a backward directly follows its forward, and nothing is recomputed in stages with
+    `jax.checkpoint`.
 
     Before, with {limit=240 remat=true}:
 

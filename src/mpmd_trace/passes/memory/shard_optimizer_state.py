@@ -59,13 +59,13 @@ class Replaced(NamedTuple):
 
 @dataclasses.dataclass(frozen=True)
 class ShardOptimizerState(FunctionPass):
-    """Replaced arrays that are no parameters are sharded over `axes` of their mesh, on top of what they are.
+    """Shard the arrays that a step replaces, except parameters, over `axes` of their mesh.
 
-    A parameter is what a forward with a name reads, itself or what code without a name makes of it; where update and
-    forward are one fragment, what is `like` a parameter is state.  The first dimension is taken that the axes divide,
-    one that is not sharded yet if there is one.  Fragments that compute new state take their part of what is added to
-    it, such as the gradient.  What is on another mesh than its replacement, in host memory, or read by something else
-    than fragments stays as it is.
+    The axes are added to existing shardings. A parameter is an argument that a named forward reads, directly or through
+    unnamed code; if update and forward are one fragment, arrays that are `like` a parameter are state. The sharded
+    dimension is the first one that the axes divide, preferably one that is not sharded yet. Fragments that compute new
+    state take their part of the values that they add to it, such as the gradient. Arrays whose replacement is on
+    another mesh, arrays in host memory, and arrays that other ops than fragments read are not changed.
 
     Before, with {axes=x replaced=0:0:1,1:1:1}:
 

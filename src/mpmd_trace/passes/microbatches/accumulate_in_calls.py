@@ -19,15 +19,15 @@ _ADD = "stablehlo.add"
 
 
 class AccumulateInCalls(Pass):
-    """Where results of the calls of a function are added up in the order of the calls, each call adds its own.
+    """Move sums over the results of calls into the callee: each call adds its result to the sum so far.
 
-    A loop in Python that sums gradients is such.  Outside of the calls the sums are a program of their own behind the
-    last microbatch, and the gradients of all of them exist until then.  Instead each call gets the sum so far, as it
-    does in loops that carry it, and the first one what the sum starts with, or zeros.  The order of the additions
-    stays; added to zero, a gradient of -0.0 becomes 0.0.
+    A Python loop that sums gradients is an example. Outside of the calls, the sums would be a program after the last
+    microbatch, and all gradients would be in memory until then. Instead, each call receives the sum so far, as in loops
+    that carry it; the first call receives the start value, or zeros. The order of the additions does not change, but
+    -0.0 becomes 0.0 when it is added to zero.
 
-    Only sums of all calls, of which nothing but the last is used.  The calls come one behind the other then, so they
-    must come from the first microbatch to the last one.
+    This applies only to sums of the results of all calls of which only the total is used. The calls then depend on each
+    other, so they must be in the order of the microbatches.
 
     Before:
 

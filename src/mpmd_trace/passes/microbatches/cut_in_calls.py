@@ -26,23 +26,23 @@ _SCALAR = tensor((), "i32")
 
 
 class CutInCalls(Pass):
-    """No argument of a called function is in all calls a slice of the same value at another place each.
+    """Slice microbatches inside the callee instead of in front of the calls.
 
-    Microbatches are such slices.  Outside of the calls, mesh inference puts all of them into one fragment: each exists
-    from the first to the last use of any of them, and whoever needs one waits for that fragment.  Instead the calls
-    pass the value as a whole and a scalar index, and the callee cuts out its part, in front of each of its ops that
-    use the argument, so that every fragment cuts what it needs when it runs.  The indices are operands, not constants
-    of the callee: fragments of all microbatches remain one program.  So it is with several values, if calls take all
-    parts of them, as of what an encoder returns for several microbatches of the model.
+    If an argument is, in each call, another slice of the same value, mesh inference would put all slices into one
+    fragment. Each slice would be in memory until the last one is used, and every user would wait for that fragment.
+    Instead, the calls pass the whole value and a scalar index, and the callee slices the value in front of each op that
+    uses the argument, so that a fragment computes its slice when it runs. The indices are operands, not constants of
+    the callee, so fragments of all microbatches remain one program. The same is done if the calls together read slices
+    of several values, such as the outputs of an encoder for several microbatches of the model.
 
-    Such an argument is a slice with a stride of 1, of which the start in one dimension differs from call to call, with
-    ops of one operand behind it (reshape, convert, ...).  Where the argument of the program that is cut has a sharding
-    in that dimension, it stays as it is: a cut at a place unknown to XLA would gather the value on every device.  Where
-    it was reshaped to have a dimension of microbatches in front of the rows over which it is sharded, the rows of each
-    microbatch are sharded likewise: propagation would shard the new dimension, and every device would compute all rows.
+    The slices must have a stride of 1 and differ in the start in one dimension; ops with one operand (reshape, convert,
+    ...) may follow. If the sliced argument of the program is sharded in that dimension, it is left alone: XLA would
+    gather the value on every device for a slice at an unknown position. If it was reshaped to have a dimension of
+    microbatches in front of its sharded rows, the rows of each microbatch get this sharding; otherwise propagation
+    would shard the new dimension, and every device would compute all rows.
 
-    Scalar constants that differ from call to call (the number of the microbatch that a user folds into a key, for
-    example) are put where the indices are, each once.
+    Scalar constants that differ from call to call (for example the microbatch number that a user folds into a key)
+    become operands as well, each once.
 
     Before:
 

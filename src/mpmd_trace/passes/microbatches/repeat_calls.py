@@ -19,13 +19,14 @@ _NUMBER = re.compile(r"dense<(-?\d+)> : ")
 
 
 class RepeatCalls(FunctionPass):
-    """No call stands for several iterations of a loop: each is a call of its own.
+    """Replace calls that stand for several iterations of a loop by one call for each iteration.
 
-    Of a loop with many microbatches `mpmd_trace.jit` traces the first three, since the others differ from them in the
-    index alone; the third call says in `mpmd.repeats` for how many it stands.  Until here passes have seen these three.
-    What the third has in the place of a result of the second, the fourth has of the third; an index goes on as from
-    the second to the third; and what is behind the loop gets the results of the last call.  A stack of what the calls
-    return is one of the first two and of the third, repeated, with a barrier behind; it becomes that of all.
+    `mpmd_trace.jit` traces only the first three iterations of a loop with many microbatches, since the others differ
+    only in the index; `mpmd.repeats` of the third call is the number of iterations that it stands for. The passes so
+    far have seen only these three calls. The fourth call reads results of the third as the third reads those of the
+    second, and so on; indices continue in the same way, and what follows the loop reads the last call. A stack of the
+    results (of the first two calls, and of the third one repeated, followed by a barrier) becomes a stack of the
+    results of all calls.
 
     Before:
 

@@ -24,21 +24,21 @@ _Sources = dict[FragmentOp, int]
 
 @dataclasses.dataclass(frozen=True)
 class FindStages(Pass):
-    """The topology lists the meshes in the order in which the forward pass of the program comes to them.
+    """Sort the meshes of the topology in the order in which the forward pass reaches them, and number stages.
 
-    Schedules go by that order, and a user's dictionary need not have it.  The *depth* of a named forward computation
-    is the number of changes of mesh on the longest way to it; one before the first change, such as the embedding of a
-    decoder's tokens, is as deep as what it is for allows.  Meshes are sorted by their first depth, or, if the user
-    numbered all of these computations, by their first stage: chains that run in opposite directions have no order of
-    their own.  Where these are equal, and for meshes without named computations, the given order stays.  If the flow
-    comes back to no mesh, each comes behind all that it needs something of.
+    Schedules depend on this order; the user's dictionary may have another. The *depth* of a named forward computation
+    is the number of mesh changes on the longest path to it; a computation before the first change, such as the
+    embedding of a decoder's tokens, is as deep as its users allow. Meshes are sorted by their first depth or, if the
+    user numbered all of these computations, by their first stage: chains that run in opposite directions have no order
+    of their own. Ties, and meshes without named computations, keep the given order. If the data flow never returns to a
+    mesh, each mesh comes after all that it depends on.
 
-    With `number`, for schedules that go by stages: where no name has one, computations of one depth on one mesh become
-    a stage, numbered along the flow, their backwards with them.  A name that comes at several depths, as that of a
-    discriminator of data and of what is generated from noise, has the deepest of them.  For "v", where the flow turns
-    on a mesh and comes back, the computations there are two stages, the first half of them and the second.
+    With `number`, for schedules that need stages, unnumbered computations of one depth on one mesh become a stage,
+    together with their backwards; stages are numbered along the data flow. A name that occurs at several depths, such
+    as that of a discriminator of data and of what is generated from noise, has the deepest of them. For "v", where the
+    data flow turns around on a mesh, the computations there form two stages of equal size.
 
-    Stages that the user numbered against the flow are errors.
+    Stages that the user numbered against the data flow are an error.
 
     Before, with {number=loop}:
 

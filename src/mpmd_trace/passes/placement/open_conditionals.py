@@ -58,10 +58,11 @@ def _text(branch: Branch) -> StringAttr:
 
 
 class OpenConditionals(Pass):
-    """The ops of conditionals that touch several meshes stand in the function, marked with their branch.
+    """Inline conditionals that use several meshes, and mark their ops with the branch.
 
-    `mpmd-place` makes conditionals of them again, one or more on each mesh. Only for it the marks mean something. A
-    conditional of more than two branches is first made of some with two. Not opened are conditionals with effects.
+    `mpmd-place`, which alone reads the marks, makes them conditionals again, one or more on each mesh. A conditional
+    with more than two branches first becomes nested conditionals with two. Conditionals with side effects are not
+    inlined.
 
     Before:
 

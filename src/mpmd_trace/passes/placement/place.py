@@ -45,14 +45,14 @@ _CONTROL_FLOW = ("stablehlo.if", "stablehlo.case", "stablehlo.while")
 
 @dataclasses.dataclass(frozen=True)
 class Place(Pass):
-    """Every op is on the mesh where the fewest bytes move in a whole step, and nowhere else.
+    """Assign each op to a mesh so that a step sends as few bytes as possible between meshes.
 
-    In the program, the pure ops of a mesh become fragments, one for all between two places where values leave the mesh
-    and come back. Elsewhere what moves is assigned to the mesh where it is made; arguments and results of the program
-    are on meshes, too. With that, the passes of mesh inference that follow have no choice: they put what is left into a
-    fragment where it is asked for, and send values to the other meshes that read them. Cheap ops whose result is larger
-    than what they read are made on each mesh that reads them. Results that share a number in `mpmd.together` are on one
-    mesh, unless more than they themselves would move; the attribute goes.
+    In the program, pure ops of a mesh become fragments: one for all ops between two points where values leave the mesh
+    and come back. In callees, values that are sent are assigned to the mesh where they are computed. Arguments and
+    results of the program get meshes, too. The passes of mesh inference that follow then have no choice: they wrap the
+    rest into fragments where it is needed, and send values to the meshes that read them. Cheap ops whose result is
+    larger than their operands are computed on each mesh that reads them. Results that share a number in `mpmd.together`
+    are on one mesh, unless this would send more bytes than they have; the attribute is removed.
 
     Before:
 

@@ -17,12 +17,12 @@ from mpmd_trace.passes.placement.zeros import can_be_zero, make_zero
 
 
 class RegroupSums(Pass):
-    """A sum of values of several meshes is a sum of one sum for each mesh.
+    """Compute a sum of values of several meshes as the sum of one partial sum per mesh.
 
-    The same for products, maxima, minima, `and` and `or`. A sum that a call returns, and that is only added to
-    something, is returned as one sum for each mesh; one that grows from call to call is carried as one for each mesh
-    and added up behind the last call. Sums are also found behind what is linear: a widening conversion, a reshape, a
-    product with a scalar. Rounding may differ, since the order of additions does.
+    The same applies to products, maxima, minima, `and` and `or`. A sum that a call returns, and that is only added to
+    something, is returned as one partial sum per mesh; a sum that grows from call to call is carried as one partial sum
+    per mesh, and added up after the last call. Sums are also found behind linear ops: a widening conversion, a reshape,
+    a product with a scalar. Results may differ by rounding, since the order of additions changes.
 
     Before:
 

@@ -22,10 +22,10 @@ _ELEMENTWISE = CHEAP - {f"stablehlo.{name}" for name in _RESHAPING}
 
 
 class SplitConcatenations(Pass):
-    """What is computed, element by element, of concatenated values of several meshes is computed of each by itself.
+    """Apply elementwise ops to the parts of a concatenation of values of several meshes.
 
-    Reductions over what is concatenated are reductions of the parts, and slices of it are slices of a part, where they
-    lie in one.  So all gradients may be raveled into one vector, for its norm, or to be scaled and cut again.
+    Reductions over the concatenation become reductions of the parts, and a slice that lies in one part becomes a slice
+    of that part. So all gradients may be raveled into one vector, for example to compute its norm or to scale it.
 
     Before:
 

@@ -23,11 +23,11 @@ _MOST_OPS = 10_000
 
 
 class SplitLoops(Pass):
-    """A `stablehlo.while` outside of names whose values do not depend on each other is one loop for each mesh.
+    """Split unnamed `stablehlo.while` loops whose values do not depend on each other into one per mesh.
 
-    What the condition needs is computed in each. What the loop passes on unchanged is read from outside. A loop whose
-    values do depend on each other, such as one that needs inner products of all gradients, is unrolled if it runs a
-    known number of times.
+    Each of the loops computes what its condition needs. Values that the loop does not change are read from outside. A
+    loop whose values do depend on each other, for example through inner products of all gradients, is unrolled if its
+    number of iterations is known.
 
     Before:
 

@@ -19,12 +19,13 @@ from mpmd_trace.passes.programs.merge_followers import merge_in_place
 
 
 class MergeBackwardWithForward(FunctionPass):
-    """A backward fragment directly followed, on its mesh, by the forward of another microbatch is one with it.
+    """Merge a backward fragment with the forward of another microbatch that directly follows it on its mesh.
 
-    As 1F1B has it on every mesh but the last between its warm-up and its end.  A step starts fewer programs, and XLA
-    may hide what one half sends inside its mesh behind the work of the other (the "combined 1F1B" of Megatron-LM);
-    what either half gives to another mesh leaves when both are done.  Halves of a split backward are left alone, so
-    are stages that differ, and pairs that other ops have to run between.  The pass is ours; the reference has none.
+    Under 1F1B, such pairs occur on every mesh but the last, between warm-up and drain. A step then launches fewer
+    programs, and XLA may hide collectives of one half behind computations of the other (the "combined 1F1B" of
+    Megatron-LM). Values that either half sends to another mesh are sent when both halves are done. Halves of a split
+    backward are not merged, nor are different stages, nor pairs with ops that must run between them. The reference has
+    no such pass.
 
     Before:
 

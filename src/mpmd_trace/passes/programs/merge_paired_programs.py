@@ -22,14 +22,14 @@ _ATTRIBUTES = frozenset({"call_counter", "split_keep_transferred"})
 
 
 class MergePairedPrograms(FunctionPass):
-    """A forward and the backward that uses it, right behind it on its mesh, are one if neither runs anywhere else.
+    """Merge a forward with the backward that directly follows it, if neither program runs elsewhere.
 
-    So it is on the last mesh of 1F1B with what no other stage has: the head, or the whole stage.  XLA then sees both,
-    what the forward leaves for the backward never becomes an array, and there is a launch less for each microbatch and
-    a program less to compile.  A program that also runs in another place, such as that of layers which other stages
-    have as well, stays one of its own.  So do a forward whose results go to other meshes, which would wait for the
-    backward, and a backward that waits for other meshes longer than the forward does: not for what is computed there
-    before what the forward needs, such as a slice of the targets on the first mesh.
+    Under 1F1B, this applies to the last mesh, for what no other stage has: the head, or the whole stage. XLA then
+    optimizes both together, activations between them never become arrays, and there is one launch less per microbatch
+    and one program less to compile. Programs that also run elsewhere, such as layers that other stages share, are not
+    merged. Nor is a forward whose results go to other meshes, because they would wait for the backward. Nor is a
+    backward that has to wait longer for other meshes than the forward does (inputs that are computed earlier than those
+    of the forward, such as a slice of the targets on the first mesh, do not count).
 
     Before:
 

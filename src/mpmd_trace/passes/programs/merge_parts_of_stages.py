@@ -15,12 +15,11 @@ from mpmd_trace.passes.loop_numbers import LoopNumbers
 
 
 class MergePartsOfStages(FunctionPass):
-    """All parts of a stage, phase and microbatch are one fragment, also where neither needs the other.
+    """Merge all fragments of a stage, phase and microbatch, even if they do not depend on each other.
 
-    So are the backwards of `h = f(x); y = h + g(tokens)`: both get the gradient of `y`.  The reference merges only
-    what one fragment gives to the other, and refuses a stage that runs twice for a microbatch.
-
-    Makes neighbours of parts that are apart, then merges neighbours (docs/rewriting.md) sideways.
+    For example, the backwards of `h = f(x); y = h + g(tokens)` both read the gradient of `y` and do not depend on each
+    other. The reference merges only fragments of which one reads the other, and rejects a stage that runs twice for a
+    microbatch. This pass moves such fragments next to each other and merges neighbors (docs/rewriting.md) sideways.
 
     Before:
 

@@ -60,17 +60,17 @@ class _Run(NamedTuple):
 
 @dataclasses.dataclass(frozen=True)
 class OverlapMicrobatches(FunctionPass):
-    """A forward and a backward of different microbatches, one behind the other on a mesh, are one program.
+    """Merge consecutive forwards and backwards of different microbatches of a mesh, to hide collectives.
 
-    XLA then hides the collectives of either (the all-to-all of experts, gathers of weights, sums over tensor-parallel
-    devices) behind the products of the other.  Such a pair begins when the inputs of both are there, and what it sends
-    leaves when both are done; so pairs can delay other meshes.  A step is therefore played with the work of each
-    fragment, its collectives and what of them is hidden: without pairs, with a forward and the backward behind it,
-    with a backward and the forward behind it, and with whatever comes first.  The shortest is chosen; `always` pairs
-    also where nothing is gained.
+    XLA then hides the collectives of one (the all-to-all of experts, gathers of weights, sums over tensor-parallel
+    devices) behind the products of the other. A pair starts when the inputs of both are available, and sends its
+    results when both are done, so pairs can delay other meshes. The pass therefore simulates the step, with the work of
+    each fragment, its collectives, and how much of them is hidden: without pairs, with each forward paired with the
+    next backward, with each backward paired with the next forward, and with any two neighbors. It takes the shortest;
+    `always` pairs even if nothing is gained.
 
-    What lies between the two moves in front of them or behind them; a pair of which one waits for the other stays two
-    programs.
+    Ops between the two fragments move in front of or behind the pair. If one fragment waits for the other, they are not
+    merged.
 
     Before:
 

@@ -27,13 +27,14 @@ OPS_OF_A_TRANSFER = 2
 
 @dataclasses.dataclass(frozen=True)
 class ReusePrograms(FunctionPass):
-    """No fragment computes all that one of another stage does, and more.
+    """Split fragments that contain the program of another stage, so that both run that program.
 
-    The first and the last stage have an embedding and a head besides layers as on all meshes between, and so have
-    their updates.  What is equal becomes a fragment of its own with the body of the others, so that XLA compiles it for
-    all of them at once.  That costs a launch whenever it runs, and a transfer where both make what is sent: what runs
-    often must be large.  The meshes must have the same axes, the values the same shardings, and one of the parts must
-    be able to run first.  Scalars that both need are computed in both.  Named fragments that are of no microbatch stay.
+    The first and the last stage have an embedding and a head in addition to layers like those of the other meshes, and
+    so do their updates. The common part becomes a fragment with the body of the other stages, so XLA compiles it once
+    for all of them. Each run of it costs an additional launch, and a transfer if both parts compute the value that is
+    sent, so programs that run often must be large. The meshes must have the same axes, the values the same shardings,
+    and it must be possible to run one of the parts first. Scalars that both parts need are computed in both. Named
+    fragments outside of microbatches are not split.
 
     Before, with {least=2}:
 

@@ -18,11 +18,12 @@ from mpmd_trace.passes.fragment_info import is_of_microbatch
 
 
 class SharePrograms(FunctionPass):
-    """No fragment has the body of another one of its stage, but for operands that are the same value.
+    """Let the first microbatch of a stage run the same program as the others.
 
-    The sums of a step start from zeros, and those of one type are one value, which the first microbatch gets once.  It
-    takes the body of the others, and the value several times.  Then each fragment of a microbatch that could have its
-    result where such a value is gets a constant of its own, which it may overwrite as the others do their sums.
+    The sums of a step start from zeros. All zeros of one type are one value, so the body of the first microbatch reads
+    it once, where the others read several sums. The first microbatch gets the body of the others, and that value as
+    several operands. Then each fragment of a microbatch that could overwrite such an operand with its result gets a
+    constant of its own, which it may overwrite as the others do their sums.
 
     Before:
 

@@ -16,11 +16,12 @@ from mpmd_trace.passes.sharding.edges import SHARDING, user_sharding
 
 
 class PreferRows(FunctionPass):
-    """The axes over which a batch is sharded are propagated from it first: elsewhere they have priority 1.
+    """Propagate the sharding of the batch before other shardings over the same axes, which get priority 1.
 
-    Where rows and the columns of a weight are sharded over one axis, as in FSDP, Shardy may decide for either.  A
-    product whose result has the columns needs the rows of all devices, in each microbatch; the weight is gathered once
-    per step.  A batch are arguments of which each microbatch reads a slice, or one of its own, in its forward.
+    If the rows of a batch and the columns of a weight are sharded over the same axis, as in FSDP, Shardy may choose
+    either for the result of their product. Sharded columns need the rows of all devices in each microbatch; sharded
+    rows need the weight, which is gathered once per step. The batch consists of the arguments of which the forward of
+    each microbatch reads a slice, or one of its own.
 
     Before:
 

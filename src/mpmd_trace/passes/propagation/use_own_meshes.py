@@ -30,12 +30,12 @@ _MANUAL = "sdy.manual_computation"
 
 
 class UseOwnMeshes(FunctionPass):
-    """Every sharding refers to an `sdy.mesh` that is called like the mesh of its value, and has its axes.
+    """Make every sharding refer to the `sdy.mesh` of the mesh of its value.
 
-    For topologies whose meshes differ.  What a program says about shardings may come from another mesh that has axes
-    of these names, perhaps of other sizes: an axis means that of the mesh where the value is.  Errors are axes that
-    this mesh does not have, dimensions that they do not divide, and manual computations, which are made for the sizes
-    of their axes, on a mesh with other ones.
+    This is for topologies with different meshes. A sharding in a program may refer to another mesh that has axes of the
+    same names, perhaps of other sizes; its axes then mean those of the mesh of the value. It is an error if this mesh
+    lacks the axes, if they do not divide a dimension, or if a manual computation, which is written for certain sizes of
+    axes, runs on a mesh with other sizes.
 
     Before:
 
