@@ -11,7 +11,7 @@ from typing import Any, Generic, Self, TypeVar
 
 from mpmd_trace.ir.frozen import refuse
 
-#: Order numbers: those of neighbours differ by a stride, and the first is so large that many ops fit in front.
+#: Order numbers: those of neighbors differ by a stride, and the first is so large that many ops fit in front.
 _STRIDE = 1 << 20
 _FIRST = 1 << 50
 

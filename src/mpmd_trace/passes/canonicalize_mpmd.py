@@ -30,10 +30,10 @@ PIPELINE = (
 
 
 class CanonicalizeMpmd(Pass):
-    """No op has a simpler form: no dead ops, no transfer to a value's own type, no result that is an operand.
+    """Canonicalize: remove dead ops, transfers to the same type, and results that are operands.
 
-    What MLIR's `canonicalize` does, greedy rewriting from the bottom with unique constants, each distinct body once.
-    Users of a result that a fragment or loop returns from its operand read the operand, if the types agree.
+    As MLIR's `canonicalize`, the pass rewrites greedily from the bottom, with unique constants, and visits each
+    distinct body once. If a fragment or loop returns an operand of the same type, users of the result read the operand.
 
     Before:
 

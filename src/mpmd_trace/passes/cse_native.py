@@ -22,10 +22,10 @@ _CSE = "cse"
 
 
 class CseNative(Pass):
-    """Of ops that compute the same thing from the same values there is one; ops that were unused are gone.
+    """Remove ops that compute the same from the same values as an earlier op, and unused ops.
 
-    What MLIR's `cse` does, in functions and in each distinct body once.  Fragments are equal when their attributes,
-    operands and bodies are.
+    As MLIR's `cse`, the pass works on functions, and once on each distinct body. Fragments are equal if their
+    attributes, operands and bodies are.
 
     Before:
 

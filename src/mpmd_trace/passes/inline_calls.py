@@ -31,10 +31,10 @@ _EXPANDED = (PLAIN_OPS | {"func.call", "func.return"}) - {"stablehlo.case"}
 
 @dataclasses.dataclass(frozen=True)
 class InlineCalls(Pass):
-    """There are no calls of functions of the module, except `mpmd.call` and recursive ones.
+    """Inline calls of functions of the module, except `mpmd.call` and recursive calls.
 
-    Callees before callers; each function is canonicalized (`default_pipeline`) before and after calls are inlined
-    into it.  Private functions that nothing refers to any more go.
+    Callees come before callers; each function is canonicalized (`default_pipeline`) before and after calls are inlined
+    into it. Private functions without references are removed.
 
     Before:
 

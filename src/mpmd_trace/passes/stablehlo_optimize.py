@@ -25,11 +25,11 @@ _WITHOUT_RULES = frozenset({"mpmd.fragment", "mpmd.transfer", "func.return"})
 
 @dataclasses.dataclass(frozen=True)
 class StablehloOptimize(FunctionPass):
-    """No op has a simpler form: neutral elements, identities, constant expressions, invariants of loops.
+    """Simplify ops: neutral elements, identities, constant expressions, loop invariants.
 
-    Greedy rewriting (docs/rewriting.md) with unique constants, up to a thousand rounds, of functions and
-    of each distinct body of a fragment once.  Of the rules for an op, which `passes/stablehlo/` lists, folds come
-    first, then those of arithmetic, of shapes and of regions.
+    The rewriting is greedy (docs/rewriting.md), with unique constants and up to a thousand rounds, and visits each
+    distinct body of a fragment once. Of the rules for an op (`passes/stablehlo/`), folds come first, then those of
+    arithmetic, of shapes and of regions.
 
     Before:
 

@@ -17,7 +17,7 @@ from mpmd_trace.passes.reachable import reachable
 
 
 class SymbolDce(Pass):
-    """Every private function is referred to by a public function, or by one that is itself kept.
+    """Remove private functions that no public function refers to, directly or through others.
 
     Before:
 

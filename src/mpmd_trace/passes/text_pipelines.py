@@ -27,7 +27,7 @@ def _phase(number: int, **fields: Any) -> list[Pass]:
 
 @dataclasses.dataclass(frozen=True)
 class InferMeshPipeline(Pipeline):
-    """Every value lives on a mesh and every computation is in a fragment.
+    """Assign every value to a mesh, and put every computation into a fragment.
 
     func.func @main(%a: T) -> T {                       func.func @main(%a: T on m1) -> T on m1 {
       %0 = add %a, %a                                     %0 = mpmd.fragment<mesh="m1", ..> (%a) {
@@ -56,7 +56,7 @@ class InferMeshPipeline(Pipeline):
 
 @dataclasses.dataclass(frozen=True)
 class ImportPipeline(Pipeline):
-    """A traced program is fragments and transfers; calls are inlined; user fragments are scheduling units.
+    """Turn a traced program into fragments and transfers, inline calls, and merge user fragments into units.
 
     %1 = mpmd.named_computation<"f"> (%w, %x) ..    =>   %1 = mpmd.fragment<mesh="m1", origin=["f"]> ..
     %2 = mpmd.named_computation<"g"> (%v, %1) ..         %2 = mpmd.transfer %1 : m1 -> m2
@@ -89,7 +89,7 @@ _TEXT_SCHEDULES = ("none", "1F1B", "Circular")
 
 @dataclasses.dataclass(frozen=True)
 class OptimizePipeline(Pipeline):
-    """Scheduling, stage checks, late merging of inferred fragments."""
+    """Schedule fragments, check stages, and merge remaining inferred fragments."""
 
     name = "mpmd-optimize-pipeline"
     summary = "schedule fragments, recompute activations, merge the remaining fragments"
@@ -111,7 +111,7 @@ class OptimizePipeline(Pipeline):
 
 @dataclasses.dataclass(frozen=True)
 class ShardingPropagationPipeline(Pipeline):
-    """Shardings of inputs, outputs and constraints have reached all values and are in their types.
+    """Propagate shardings of inputs, outputs and constraints to all values, and write them into types.
 
     A transfer never changes a sharding: fragments reshard.
     """
@@ -125,7 +125,7 @@ class ShardingPropagationPipeline(Pipeline):
 
 @dataclasses.dataclass(frozen=True)
 class ExportPipeline(Pipeline):
-    """Afterwards every function of the program is fragment calls, transfers and a return.
+    """Replace fragments by calls of functions, with donation, memory kinds and layouts.
 
     Each distinct fragment is a function of the module that says on which mesh it runs, which arguments it may
     overwrite, where they are in memory, and how much memory others need.

@@ -32,7 +32,7 @@ from mpmd_trace.passes.sharding.extract_reshards_from_inter_mesh_transfers impor
 
 
 class CleanUpForXla(CleanUp):
-    """Ops of CHLO stay, since XLA knows them, and large functions of keys that are called often stay out of line."""
+    """Keep ops of CHLO, since XLA knows them, and do not inline large functions of keys that are called often."""
 
     name = "mpmd-clean-up-for-xla"
     summary = "mpmd-clean-up that leaves ops of CHLO, and large functions of keys, as they are"
@@ -51,7 +51,7 @@ class CleanUpForXla(CleanUp):
 
 @dataclasses.dataclass(frozen=True)
 class IntroduceDirectTransfers(IntroduceTransfers):
-    """Leaves sums and the arguments of callees as they are, for `mpmd-place`."""
+    """Leave sums and the arguments of callees to `mpmd-place`."""
 
     name = "mpmd-introduce-direct-transfers"
     summary = "mpmd-introduce-transfers that leaves sums and arguments of callees to mpmd-place"
@@ -62,7 +62,7 @@ class IntroduceDirectTransfers(IntroduceTransfers):
 
 @dataclasses.dataclass(frozen=True)
 class EraseUnusedArgumentsOfAllCalls(EraseUnusedCalleeBlockArguments):
-    """Counts calls of which no result is used: what their functions do not compute with has no mesh, there either."""
+    """Also count calls without used results: arguments that their callees do not use have no mesh, either."""
 
     name = "mpmd-erase-unused-arguments-of-all-calls"
     summary = "mpmd-erase-unused-callee-block-arguments that counts calls without used results, too"
@@ -73,9 +73,9 @@ class EraseUnusedArgumentsOfAllCalls(EraseUnusedCalleeBlockArguments):
 
 @dataclasses.dataclass(frozen=True)
 class RewriteDirectly(InferMeshRewriteUsingAnalysis):
-    """Calls take what is on their mesh, and give what is needed there, without an unassign and an assign.
+    """Pass values that are on the mesh of a call, and return them, without an unassign and an assign.
 
-    `mpmd-infer-mesh-finalize` leaves it so; the order of uses is another one.
+    `mpmd-infer-mesh-finalize` would remove both, with another order of uses.
     """
 
     name = "mpmd-rewrite-directly"
@@ -102,9 +102,9 @@ class _DirectRewrite(Rewrite):
 
 @dataclasses.dataclass(frozen=True)
 class FinalizeKeepingMemories(InferMeshFinalize):
-    """Values that go into calls, or come out of them, have the memory of their name.
+    """Keep the memory kind of names in arguments and results of calls.
 
-    What a callee returns in the memory of the host stays there until a user of the call needs it.
+    A result in host memory stays there until a user of the call needs it.
     """
 
     name = "mpmd-finalize-keeping-memories"
@@ -148,7 +148,7 @@ def _follow_memories(functions: Sequence[FuncOp]) -> None:
 
 @dataclasses.dataclass(frozen=True)
 class MergeUnitsInCallees(MergeUserFragmentsIntoSchedulingUnits):
-    """Merges what a callee does, once for all of its calls; what is around them is merged later."""
+    """Merge the fragments of callees, once for all of their calls; other fragments are merged later."""
 
     name = "mpmd-merge-units-in-callees"
     summary = "mpmd-merge-user-fragments-into-scheduling-units in called functions alone"
@@ -161,10 +161,10 @@ class MergeUnitsInCallees(MergeUserFragmentsIntoSchedulingUnits):
 
 @dataclasses.dataclass(frozen=True)
 class MergeByRulesStrictly(RuleBasedMerge):
-    """A group that cannot be merged is an error."""
+    """Raise an error for a group that cannot be merged."""
 
     name = "mpmd-merge-by-rules-strictly"
-    summary = "mpmd-rule-based-merge that refuses groups that cannot be merged"
+    summary = "mpmd-rule-based-merge that rejects groups that cannot be merged"
 
     def refuse(self, rule: MergeRule, last: Op) -> None:
         message = f"the fragments that a merge rule makes one depend on each other in a cycle: {rule}"
@@ -173,7 +173,7 @@ class MergeByRulesStrictly(RuleBasedMerge):
 
 @dataclasses.dataclass(frozen=True)
 class VerifyStagesOfLoops(VerifyStageMerging):
-    """Each loop over microbatches may run a stage."""
+    """Allow a stage in each loop over microbatches."""
 
     name = "mpmd-verify-stages-of-loops"
     summary = "mpmd-verify-stage-merging for each loop over microbatches by itself"
@@ -185,7 +185,7 @@ class VerifyStagesOfLoops(VerifyStageMerging):
 
 @dataclasses.dataclass(frozen=True)
 class ExtractReshardsKeepingHostCopies(ExtractReshardsFromInterMeshTransfers):
-    """Transfers from host memory to host memory stay where they only copy."""
+    """Keep transfers from host memory to host memory that only copy."""
 
     name = "mpmd-extract-reshards-keeping-host-copies"
     summary = "mpmd-extract-reshards-from-inter-mesh-transfers that allows copies between host memories"
@@ -197,13 +197,13 @@ class ExtractReshardsKeepingHostCopies(ExtractReshardsFromInterMeshTransfers):
 
 @dataclasses.dataclass(frozen=True)
 class ConvertShardingsUnsettingWhole(ConvertSdyShardingsToMpmdTypes):
-    """Whole on each device has one spelling, no sharding.
+    """Write "replicated on each device" in one way: as no sharding.
 
-    So what a fragment only hands on has the type of what it gets, and the fragment goes.
+    So a value that a fragment only passes through keeps its type, and the fragment can be removed.
     """
 
     name = "mpmd-convert-shardings-unsetting-whole"
-    summary = "mpmd-convert-sdy-shardings-to-mpmd-types with one spelling of whole on each device"
+    summary = "mpmd-convert-sdy-shardings-to-mpmd-types with one spelling of replicated"
     only_with = ("shardings", "several devices")
 
     def finish(self, function: FuncOp) -> None:
@@ -212,7 +212,7 @@ class ConvertShardingsUnsettingWhole(ConvertSdyShardingsToMpmdTypes):
 
 @dataclasses.dataclass(frozen=True)
 class CopyScalars(CopyConstants):
-    """Copies scalars alone, and only into inferred fragments."""
+    """Copy only scalars, and only into inferred fragments."""
 
     name = "mpmd-copy-scalars"
     summary = "mpmd-copy-constants for scalars, into inferred fragments alone"
@@ -226,9 +226,9 @@ class CopyScalars(CopyConstants):
 
 @dataclasses.dataclass(frozen=True)
 class ValidateNoUnnamedReshards(ValidateNoReshards):
-    """A computation of which nothing is left but another sharding of its result is as good as any.
+    """Accept named fragments that only change a sharding.
 
-    An update by a gradient that is zero is one.
+    For example, an update by a gradient that is zero.
     """
 
     name = "mpmd-validate-no-unnamed-reshards"

@@ -17,8 +17,8 @@ from mpmd_trace.schedules import partition_layers
 def balanced(traced: Module, meshes: Sequence[str]) -> dict[str, Assignment]:
     """The names of a traced program on the meshes: in the order in which they first run, the busiest mesh least busy.
 
-    Each mesh gets neighbours in that order, at least one name.  The work of a name is its floating point operations,
-    forward and backward, so what does little (an embedding, a norm) goes with its neighbour.
+    Each mesh gets neighbors in that order, at least one name.  The work of a name is its floating point operations,
+    forward and backward, so what does little (an embedding, a norm) goes with its neighbor.
 
     Raises:
         MpmdError: when there are fewer names than meshes.

@@ -59,7 +59,7 @@ def slice_overlaps(
 ) -> list[SliceOverlap]:
     """Return the parts that make up, on the target mesh, an array of the source mesh; in the order of the target.
 
-    A part is what one device holds and another one wants of it, so that no device has to ask its neighbours.  It
+    A part is what one device holds and another one wants of it, so that no device has to ask its neighbors.  It
     goes once to each process, whose devices share it.  Where several devices hold it, one of the same process gives
     it, or they take turns.
 

@@ -17,15 +17,16 @@ _log = logging.getLogger(__name__)
 
 @dataclasses.dataclass(frozen=True)
 class AbsorbInferredFragments(FunctionPass):
-    """Root fragments contain the inferred fragments next to them: callees look as the user wrote them.
+    """Merge inferred fragments into the root fragments next to them.
 
-    A root is a user fragment, or one that reads of no fragment, or that no fragment reads.  Callees only, unless
-    `absorb_on_entry_point_function`.  Greedy rewriting with unique constants, two patterns for a root R:
+    A root is a user fragment, or one that reads no fragment, or that no fragment reads. Only callees are rewritten,
+    unless `absorb_on_entry_point_function` is set. The rewriting is greedy, with unique constants, and has two patterns
+    for a root R:
 
-    - Of the inferred fragments that R reads, in the order of its operands: their transfers move to the first op that
-      reads them (unused ones go).  The first of these fragments whose first user is then R is merged into R.
-    - Of the inferred fragments that read R, in the order of uses: the transfers that they read move behind what they
-      transfer.  The first of these fragments of which R is the latest op it reads is merged, at the place of R.
+    - For the inferred fragments that R reads, in the order of its operands: their transfers move to the first op that
+      reads them (unused ones are removed). The first of these fragments whose first user is then R is merged into R.
+    - For the inferred fragments that read R, in the order of uses: the transfers that they read move behind the op that
+      computes their operand. The first of these fragments that reads no op behind R is merged, at the place of R.
 
     The merged fragment has the attributes of R; two inferred ones have the `mpmd.inferred_by` of both.
 

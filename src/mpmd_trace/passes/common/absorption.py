@@ -80,7 +80,7 @@ class _Round:
                 self.note_visit(group)
 
     def visit(self, op: Op) -> bool:
-        """Let the group absorb a neighbour, if it is a root."""
+        """Let the group absorb a neighbor, if it is a root."""
         group = self.groups.of(op)
         assert group is not None
         self.note_visit(group)
@@ -105,7 +105,7 @@ class _Round:
             or not any(isinstance(v.defining_op, FragmentOp) for v in group.values())
         )
 
-    # Neighbours.
+    # Neighbors.
 
     def fed_values(self, group: Group) -> deque[Value]:
         """Return the results that other fragments use."""

@@ -19,11 +19,11 @@ _INHERENT: dict[type[Op], frozenset[str]] = {
 
 
 class CallInline(Pass):
-    """No `mpmd.call` is left: each is replaced by a copy of the body of its callee, in the order of the program.
+    """Replace each `mpmd.call` by a copy of the body of its callee, in the order of the program.
 
-    Fragments and fragment calls of the copy get all attributes of the call but the callee (its `call_counter`, say),
-    in the place of their own.  The copies share the bodies of the callee's fragments, so inlining M microbatches
-    copies no computation.  Callees stay; `symbol-dce` removes them.
+    Attributes of the call except the callee, such as `call_counter`, replace those of the fragments and fragment calls
+    in the copy. The copies share the bodies of the callee's fragments, so inlining M microbatches copies no
+    computation. `symbol-dce` removes the callees.
 
     Before:
 

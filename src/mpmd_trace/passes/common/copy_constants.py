@@ -17,13 +17,12 @@ from mpmd_trace.passes.base import FunctionPass
 
 @dataclasses.dataclass(frozen=True)
 class CopyConstants(FunctionPass):
-    """No fragment uses an argument that another fragment returns as a constant, also through transfers.
+    """Copy constants that a fragment returns into the fragments that read them, also through transfers.
 
-    For each fragment, the last one first, and each operand in order: from the operand through transfers to the
-    fragment that makes it.  If that returns a constant there, a copy of the constant comes to the front of the body
-    and takes the place of the argument.  Operands, arguments and producers stay; `mpmd-fragment-dce` removes what
-    became unused.  With {apart} only scalars are copied, and only into inferred fragments: those of all meshes have
-    them inside then.
+    Fragments are visited from the last to the first, and their operands in order. If an operand is, through transfers,
+    a constant that another fragment returns, a copy of the constant at the front of the body replaces the argument.
+    `mpmd-fragment-dce` removes operands and results that have become unused. With {apart}, only scalars are copied, and
+    only into inferred fragments, so that those of all meshes contain them.
 
     Before:
 

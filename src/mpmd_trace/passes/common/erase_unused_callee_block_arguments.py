@@ -13,11 +13,11 @@ from mpmd_trace.passes.common.walks import calls_by_callee, enclosing_function
 
 @dataclasses.dataclass(frozen=True)
 class EraseUnusedCalleeBlockArguments(Pass):
-    """Called functions have no argument that is unused or only returned; calls pass none.
+    """Remove arguments of called functions that are unused or only returned.
 
-    For each callee that is called (calls of which no result is used do not count), in the order of the module: the
-    uses of a result that is such an argument use the operand of the call instead, and result and argument go from the
-    function and from its calls.  A function that only returns arguments vanishes with its calls.
+    Callees are visited in the order of the module; calls without used results do not count. Uses of a result that is
+    such an argument are replaced by the operand of the call, and result and argument are removed from the function and
+    its calls. A function that only returns arguments is removed with its calls.
 
     Before:
 

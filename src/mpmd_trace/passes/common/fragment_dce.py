@@ -13,11 +13,11 @@ from mpmd_trace.passes.common.walks import function_ops
 
 
 class FragmentDce(FunctionPass):
-    """Every result of a fragment, every argument and every transfer has a use; bodies hold no dead op.
+    """Remove unused results and arguments of fragments, dead ops of their bodies, and unused transfers.
 
-    From the last op to the first, loops included.  Of a fragment unused results go first, then dead ops of the body,
-    then arguments without a use and their operands; if nothing is left, the fragment.  Attributes that list something
-    for each operand or result stay as long as they were.  A transfer without a use goes.  Effects survive.
+    Ops are visited from the last to the first, including those in loops. In a fragment, unused results are removed
+    first, then dead ops of the body, then unused arguments with their operands; an empty fragment is removed.
+    Attributes with an entry for each operand or result keep their length. Ops with side effects are kept.
 
     Before:
 

@@ -14,10 +14,10 @@ from mpmd_trace.passes.common.walks import function_fragments
 
 
 class FragmentDedup(FunctionPass):
-    """Of equal operands only the first is used in the body, of equal results only the first outside.
+    """Replace uses of repeated operands and results of a fragment by the first one.
 
-    Operands come first, so that two returned arguments of one operand are equal results.  Results of different types
-    (shardings) are not equal.  Nothing is removed; `mpmd-fragment-dce` does that.
+    Operands come first, so that two returned arguments of the same operand are equal results. Results of different
+    types (shardings) are not equal. `mpmd-fragment-dce` removes the repetitions.
 
     Before:
 

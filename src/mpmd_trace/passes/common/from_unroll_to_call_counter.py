@@ -10,8 +10,7 @@ from mpmd_trace.passes.common.walks import function_ops
 
 
 class FromUnrollToCallCounter(FunctionPass):
-    """Calls made by unrolling a loop have the iteration as `call_counter`, and no `unroll_counter`.  Other ops keep
-    theirs.
+    """Rename the attribute `unroll_counter` of calls to `call_counter`. Other ops keep `unroll_counter`.
 
     Before:
 

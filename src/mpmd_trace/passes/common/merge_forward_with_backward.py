@@ -10,11 +10,11 @@ from mpmd_trace.passes.fragment_info import is_backward, is_forward
 
 
 class MergeForwardWithBackward(FunctionPass):
-    """A forward fragment directly followed, on its mesh, by a backward fragment that uses it is one with it.
+    """Merge a forward fragment with a backward fragment that uses it and directly follows it on its mesh.
 
-    Merges neighbours (docs/rewriting.md) P and C where C is the first fragment of the mesh behind P; only the first
-    user of P is considered.  The result has origins of both kinds, is neither forward nor backward, and merges no
-    further.
+    The neighbors (docs/rewriting.md) P and C are merged if C is the first fragment of the mesh behind P; only the first
+    user of P is considered. The result has origins of both kinds, is neither forward nor backward, and is not merged
+    again.
 
     Before:
 

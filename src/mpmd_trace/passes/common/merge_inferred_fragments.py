@@ -13,11 +13,11 @@ from mpmd_trace.passes.common.merge_neighbours import Mode, merge_neighbours
 
 @dataclasses.dataclass(frozen=True)
 class MergeInferredFragments(FunctionPass):
-    """Inferred fragments are part of a neighbour on their mesh wherever the order of ops allows it.
+    """Merge inferred fragments into neighbors on their mesh, where the order of ops allows it.
 
-    Merges neighbours (docs/rewriting.md) of which at least one is inferred, except the second half of a split
-    fragment into the first.  Only the first user of P is considered; with `merge_any_consumer` the first that may be
-    merged; with `merge_sideways` the next fragment of the mesh behind P instead, whether or not it uses P.
+    At least one of the merged neighbors P and C (docs/rewriting.md) is inferred; the second half of a split fragment is
+    never merged into the first. Only the first user of P is considered; with `merge_any_consumer`, the first user that
+    may be merged; with `merge_sideways`, the next fragment of the mesh behind P instead, whether or not it uses P.
 
     Before:
 
@@ -63,7 +63,7 @@ class MergeInferredFragments(FunctionPass):
     """
 
     name = "mpmd-merge-inferred-fragments"
-    summary = "merge inferred fragments with their neighbours"
+    summary = "merge inferred fragments with their neighbors"
     keeps_settled = True
     merge_any_consumer: bool = option(
         False, "merge with the first consumer that allows it, not only with the closest one"
@@ -107,7 +107,7 @@ class Inferred:
 
 
 def allowed(producer: FragmentOp, consumer: FragmentOp, is_next: bool) -> bool:
-    """Return whether two neighbours may be merged."""
+    """Return whether two neighbors may be merged."""
     if producer.is_user and consumer.is_user:
         return False
     # The point of a split is that other work may run between the halves.

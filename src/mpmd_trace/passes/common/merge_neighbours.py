@@ -52,7 +52,7 @@ def merge_neighbours(
     prospects: Prospects | None = None,
     stays: Callable[[FragmentOp], bool] | None = None,
 ) -> bool:
-    """Merge the fragments of `function` with their neighbours, but for those that `stays` is true of.
+    """Merge the fragments of `function` with their neighbors, but for those that `stays` is true of.
 
     Says whether anything changed.
     """

@@ -19,12 +19,12 @@ _MARK = "concat_transfer"
 
 
 class MergeTransfers(FunctionPass):
-    """Scalars of one type that a fragment sends to another one are transferred as one array.
+    """Transfer scalars of one type that a fragment sends to another as one array.
 
-    For each fragment: its results of one element, without a sharding and not in host memory, that are transferred to
-    a fragment, grouped by type and by that fragment.  For each group of several: the producer returns their
-    concatenation as one more result, directly behind it stands a transfer marked `concat_transfer`, and the consumer
-    slices it at the start of its body.  The old transfers, operands and arguments stay, unused.
+    Results of a fragment that have one element, no sharding, are not in host memory, and are transferred to a fragment
+    are grouped by type and by that fragment. For a group of several, the producer returns their concatenation as an
+    additional result, a transfer marked `concat_transfer` follows it directly, and the consumer slices the array at the
+    start of its body. The old transfers, operands and arguments become unused, but are not removed.
 
     Before:
 

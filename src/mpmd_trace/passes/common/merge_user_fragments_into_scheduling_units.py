@@ -14,11 +14,11 @@ from mpmd_trace.passes.fragment_info import call_counter, describe_fragment, sin
 
 @dataclasses.dataclass(frozen=True)
 class MergeUserFragmentsIntoSchedulingUnits(FunctionPass):
-    """Consecutive user fragments of one phase, microbatch and stage are one fragment.
+    """Merge consecutive user fragments of one phase, microbatch and stage.
 
-    Merges neighbours (docs/rewriting.md) that are user fragments, both forward or both backward, whose stages agree
-    and whose call counters do not differ; only the first user of P is considered.  A fragment with origins of several
-    phases is an error.
+    Neighbors P and C (docs/rewriting.md) are merged if both are user fragments, both forward or both backward, with the
+    same stage and without different call counters; only the first user of P is considered. A fragment with origins of
+    several phases is an error.
 
     Before:
 

@@ -9,10 +9,10 @@ from mpmd_trace.passes.common.walks import function_ops
 
 
 class MoveTransfersToProducer(FunctionPass):
-    """Every transfer stands behind the op whose result it moves, or at the front for a block argument.
+    """Move every transfer directly behind the op that computes its operand; for a block argument, to the front.
 
-    No transfer stands between two fragments that could be merged.  Each one is moved by itself, in the order of the
-    program; so transfers of one producer, and those of arguments, end in reversed order.
+    So no transfer is between two fragments that could be merged. Transfers are moved one by one, in the order of the
+    program, so those of the same producer, and those of arguments, end up in reversed order.
 
     Before:
 

@@ -9,11 +9,11 @@ from mpmd_trace.passes.base import FunctionPass
 
 
 class RemoveTransferCycles(FunctionPass):
-    """No chain of transfers returns to the type it came from; the value it came from is used instead.
+    """Replace a chain of transfers that returns to an earlier type by the earlier value.
 
-    From the last transfer to the first: back along the chain to the nearest value that has the type of the transfer's
-    result.  Chains through values in host memory are kept: they are made to free device memory.  Transfers on the way
-    stay.
+    From the last transfer to the first, its result is replaced by the nearest value in its chain with the same type.
+    Chains through host memory are kept, because they free device memory. The other transfers of the chain are not
+    removed.
 
     Before:
 

@@ -22,14 +22,13 @@ _log = logging.getLogger(__name__)
 
 @dataclasses.dataclass(frozen=True)
 class RuleBasedMerge(FunctionPass):
-    """All fragments of a mesh that one rule names are one fragment with the label that the rule gives.
+    """Merge all fragments of a mesh that a rule names into one, with the label that the rule gives.
 
-    A rule names fragments by origins (sorted), stage, call counter, part of a split, and mesh, all of which must
-    agree.  Greedy rewriting: with the last fragment of a group all others of its mesh that the rule names are merged,
-    in an order in which none reads a later one directly, at the place of the first.  The label replaces origins,
-    stage, call counter, part and mesh; other attributes go.  The fragment may take part in another rule then.  In the
-    end the block is sorted: ops come, scan by scan, as soon as what they read is there; when that is impossible the
-    pass fails.
+    A rule names fragments by origins (sorted), stage, call counter, part of a split, and mesh, all of which must agree.
+    All others of a group on the mesh are merged with the last one, in an order in which none reads a later one
+    directly, at the place of the first. The label replaces origins, stage, call counter, part and mesh; other
+    attributes are removed. Another rule may then name the merged fragment. In the end, the block is sorted: repeated
+    scans append each op as soon as all ops that it reads have been appended. If that is impossible, the pass fails.
 
     Before, with {rules=FragmentMergeRule(sources=[FragmentInfo(origins=["f"],mesh_name="a"),
         FragmentInfo(origins=["g"],mesh_name="a")],

@@ -16,10 +16,9 @@ _log = logging.getLogger(__name__)
 
 
 class SchedulingUnitsVerifier(FunctionPass):
-    """A warning has named each mesh without one forward and one backward unit per microbatch.
+    """Warn of each mesh that does not have one forward and one backward unit per microbatch.
 
-    The number of microbatches is the largest call counter and one, if there is a zero.  Host meshes are not looked
-    at.  Nothing changes.
+    The number of microbatches is the largest call counter plus one, if there is a zero. Host meshes are skipped.
 
     Refused:
 

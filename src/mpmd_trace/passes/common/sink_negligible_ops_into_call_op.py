@@ -11,12 +11,12 @@ from mpmd_trace.passes.common.walks import calls_by_callee, enclosing_function
 
 
 class SinkNegligibleOpsIntoCallOp(Pass):
-    """No argument of a called function is the same operand-free op (constant, iota ...) in all calls.
+    """Move ops without operands (constant, iota, ...) that all calls of a function pass into the function.
 
-    For each called function, in the order of the module, and each argument in order: such an op is copied to the
-    front of the function and the argument goes, from function and calls (those of which no result is used do not
-    count).  Then dead ops of the callers are removed.  Calls without operands stay: inside of a function that is called
-    nothing would inline them.
+    Functions are visited in the order of the module, and their arguments in order. The op is copied to the front of the
+    function, and the argument is removed from the function and its calls (calls without used results do not count).
+    Then dead ops of the callers are removed. Calls without operands are not moved: nothing would inline them inside a
+    called function.
 
     Before:
 

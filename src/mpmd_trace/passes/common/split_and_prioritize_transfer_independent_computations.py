@@ -13,11 +13,11 @@ from mpmd_trace.passes.fragment_info import split_type
 
 
 class SplitAndPrioritizeTransferIndependentComputations(FunctionPass):
-    """Computations of a fragment that need none of its transferred operands are a fragment of their own.
+    """Split off the computations of a fragment that need none of its transferred operands.
 
-    It comes first, so that it can run while the transfers are under way.  A fragment is split (docs/rewriting.md) if
-    some, but not all, of its operands are results of transfers: the first part has the ops, and returns the values,
-    that do not depend on these.  A value that a loop or a reduction reads only inside does not count as a dependence.
+    They become the first fragment, which can run during the transfers. A fragment is split (docs/rewriting.md) if some,
+    but not all, of its operands are results of transfers: the first part has the ops, and returns the values, that do
+    not depend on these. A value that is read only inside a loop or a reduction does not count as a dependence.
 
     Before:
 

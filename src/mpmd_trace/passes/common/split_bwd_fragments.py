@@ -17,14 +17,14 @@ from mpmd_trace.passes.fragment_info import is_backward, split_type
 
 @dataclasses.dataclass(frozen=True)
 class SplitBwdFragments(FunctionPass):
-    """Every backward fragment with transferred and other results is two: the transferred ones come first.
+    """Split backward fragments: first the results that are transferred, then the others.
 
-    The second part (weight gradients, mostly) can run later, which is what zero-bubble schedules need.  The first
-    part (docs/rewriting.md) has the ops on which a transferred result depends, the second one the others.  Fragments
-    of which all results, or none, are transferred stay; so do parts of split ones.
+    The second part (mostly weight gradients) can run later, as zero-bubble schedules require. The first part
+    (docs/rewriting.md) has the ops on which a transferred result depends, the second part the others. Fragments of
+    which all results, or none, are transferred are not split, nor are parts of split fragments.
 
-    Nothing is transferred out of the backward fragment of the first stage.  With `split_first_stage` it is split,
-    too: into the gradients of activations and, behind them, the gradients of parameters.
+    The backward fragment of the first stage has no transferred results. With `split_first_stage`, it is split into the
+    gradients of activations and, behind them, the gradients of parameters.
 
     Before:
 

@@ -16,11 +16,11 @@ from mpmd_trace.passes.base import FunctionPass, option
 
 @dataclasses.dataclass(frozen=True)
 class UniquifyFunctionInputsOutputs(FunctionPass):
-    """Every returned value is the result of an op and returned once.
+    """Make every returned value the result of an op, returned only once.
 
-    Arguments that are returned, and values returned several times, go through one inferred fragment a mesh, in front
-    of the return; meshes and values are in the order in which they are returned.  With
-    `use_transfer_instead_of_fragment` each of them, except the first return of a value that is no argument, goes
+    Returned arguments, and values that are returned several times, pass through one inferred fragment per mesh in front
+    of the return; meshes and values are in the order in which they are returned. With
+    `use_transfer_instead_of_fragment`, each of them, except the first return of a value that is not an argument, passes
     through a transfer to its own type.
 
     Before:

@@ -13,11 +13,11 @@ from mpmd_trace.passes.common.walks import function_ops
 
 
 class UnrollForLoops(FunctionPass):
-    """No `mpmd.for` is left: each is replaced by copies of its body, one an iteration.
+    """Replace each `mpmd.for` by copies of its body, one per iteration.
 
-    Every op of a copy has an `unroll_counter` that counts iterations over the whole function; the loop index becomes
-    a constant that starts at 0 in each loop.  Loops inside of loops are an error, and so is an `unroll_factor` that
-    is not the number of iterations.
+    Every op of a copy gets an `unroll_counter`, which counts iterations over the whole function; the loop index becomes
+    a constant, which starts at 0 in each loop. Nested loops are an error, and so is an `unroll_factor` that differs
+    from the number of iterations.
 
     Before:
 

@@ -29,10 +29,10 @@ _BACKWARDS = (
 
 @dataclasses.dataclass(frozen=True)
 class VerifyStageMerging(FunctionPass):
-    """No two fragments run the same stage, phase, microbatch and part on the same mesh.
+    """Check that no two fragments run the same stage, phase, microbatch and part on the same mesh.
 
-    The phase of a recomputed forward in a backward (marked `remat`) is the latter's.  A fragment without
-    `call_counter` stands for every microbatch.  All others are reported, then the pass fails.  Nothing changes.
+    A recomputed forward in a backward (marked `remat`) counts as backward. A fragment without `call_counter` stands for
+    every microbatch. All violations are reported before the pass fails.
 
     Refused:
 

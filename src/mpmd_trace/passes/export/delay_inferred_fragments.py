@@ -13,10 +13,10 @@ _AT_ANCHOR = float("inf")
 
 
 class DelayInferredFragments(FunctionPass):
-    """An inferred fragment is directly before its first user.
+    """Move inferred fragments directly in front of their first user.
 
-    From the last op of an entry point to the first; so among those with the same first user, the one that came later
-    in the program comes first.
+    Ops are visited from the last to the first, so among those with the same first user, the one that came later in the
+    program comes first.
 
     Before:
 

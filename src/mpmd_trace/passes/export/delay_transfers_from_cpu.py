@@ -10,9 +10,9 @@ from mpmd_trace.passes.mesh_order import is_cpu_mesh
 
 
 class DelayTransfersFromCpu(FunctionPass):
-    """A transfer from a host mesh (its name ends in `/cpu`), or from host memory, is directly before its first user.
+    """Move transfers from host memory or a host mesh (`.../cpu`) directly in front of their first user.
 
-    Those with the same first user keep their order.
+    Transfers with the same first user keep their order.
 
     Before:
 

@@ -140,13 +140,13 @@ class _Group:
 
 @dataclasses.dataclass(frozen=True)
 class LowerToFragmentCalls(Pass):
-    """No fragment is left: each calls a function that holds its body.
+    """Replace each fragment by a call of a function with its body.
 
-    Fragments on one mesh with the same body, argument and result attributes and shardings share a function (without
-    shardings being looked at, when `share_across_shardings`); its `reserved_hbm_bytes` are the largest of theirs.
-    Groups are numbered in the order of the program; docs/rewriting.md tells how functions are named.  They come at
-    the end of the module, with the mesh as `mesh_shape`, and the shardings of operands and results as `sdy.sharding`.
-    A call keeps the origins and `remat`.
+    Fragments on one mesh with the same body, argument and result attributes and shardings share a function (with
+    `share_across_shardings`, shardings may differ); its `reserved_hbm_bytes` is their maximum. Groups are numbered in
+    the order of the program; docs/rewriting.md defines the names of the functions. The functions are added at the end
+    of the module, with the mesh as `mesh_shape`, and the shardings of operands and results as `sdy.sharding`. Calls
+    keep the origins and `remat`.
 
     Before:
 

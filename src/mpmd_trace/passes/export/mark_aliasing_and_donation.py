@@ -21,13 +21,12 @@ _TRUE = BoolAttr.get(True)
 
 @dataclasses.dataclass(frozen=True)
 class MarkAliasingAndDonation(FunctionPass):
-    """An operand that a fragment is the last to read is donated, or aliased to a result of the same type.
+    """Donate operands that a fragment is the last to read, or alias them to results of the same type.
 
-    Operands in order, which no transfer reads and which are not in host memory.  An intermediate value takes the
-    place of the first result with its type and layout that is still free and not in host memory, and is donated
-    (`jax.buffer_donor`) if there is none.  An argument of the program is donated only if the user donated it; if the
-    user aliased it to an output, it takes the result that becomes that output, if this fragment makes it, else the
-    first.
+    Operands that a transfer reads, or that are in host memory, are skipped. An intermediate value is aliased to the
+    first result with its type and layout that is not yet aliased and not in host memory; if there is none, it is
+    donated (`jax.buffer_donor`). An argument of the program is donated only if the user donated it; if the user aliased
+    it to an output that this fragment computes, it is aliased to that result, otherwise to the first.
 
     Before:
 

@@ -17,11 +17,11 @@ from mpmd_trace.passes.export.value_attrs import MEMORY_KIND, PINNED_HOST, is_pi
 
 
 class MarkFragmentReservedMemory(FunctionPass):
-    """Every fragment says how many bytes of other values are live on its mesh when it starts (`reserved_hbm_bytes`).
+    """Set `reserved_hbm_bytes`, the bytes of other values on the mesh of a fragment when it starts.
 
-    In the order of the program: arguments are live from the start, those not donated to the end; results of fragments
-    and transfers that are used, until the last op that reads them.  What is marked as in host memory does not count,
-    nor do the fragment's own operands.  Sizes are those of the part that a device holds.
+    Arguments are live from the start to their last use, or to the end if they are not donated; used results of
+    fragments and transfers are live until the last op that reads them. Values in host memory and the fragment's own
+    operands do not count. Sizes are per device.
 
     Before:
 

@@ -18,15 +18,16 @@ _AUTO = StringAttr.get("auto")
 
 
 class MarkInputOutputWithLayouts(FunctionPass):
-    """`mhlo.layout_mode` is the same at a program input (output) and at the fragments that read (make) it.
+    """Copy `mhlo.layout_mode` of program inputs and outputs to the fragments that read or compute them.
 
-    No attribute is the default layout; "auto" lets XLA choose.  Each argument of the program in order, then each
-    result of each fragment: its layout is that with which it is returned, if one is given there, else its own.
-    "auto" survives only where a single fragment decides, otherwise it becomes the default, and so does everything
-    that goes to a host mesh.  The layout is written to all fragments that read the value and to the returns, also
-    behind transfers.
+    A missing attribute means the default layout; "auto" lets XLA choose. For each argument of the program, then for
+    each result of each fragment, the layout is the one with which it is returned, if given there, or else its own.
+    "auto" is kept only where a single fragment decides; otherwise it becomes the default, as does the layout of
+    everything that goes to a host mesh. The layout is written to all fragments that read the value and to the returns,
+    also behind transfers.
 
-    Errors: a value is returned with two layouts, or with another than the argument that it is.
+    It is an error if a value is returned with two layouts, or if a returned argument has another layout than the
+    result.
 
     Before:
 

@@ -25,15 +25,14 @@ from mpmd_trace.passes.export.value_attrs import (
 
 
 class MarkOffloadedInputOutput(FunctionPass):
-    """Every fragment has `arg_attrs` and `res_attrs`; what lives in pinned host memory is marked in them.
+    """Mark operands and results in pinned host memory in `arg_attrs` and `res_attrs` of fragments.
 
-    An operand is marked if it is an argument of the program with `mhlo.memory_kind = "pinned_host"`, or a marked
-    result of a fragment.  A result is marked if the body computes it there: as `_xla_compute_type` of its op says,
-    else as what it comes from through reshapes, loops, barriers and updates says, which in the end is a custom call
-    `annotate_device_placement`.
+    An operand is marked if it is an argument of the program with `mhlo.memory_kind = "pinned_host"`, or a marked result
+    of a fragment. A result is marked if the body computes it there: according to `_xla_compute_type` of its op, or else
+    to a custom call `annotate_device_placement` from which it comes through reshapes, loops, barriers and updates.
 
-    Then an argument of the program must be in one memory for all who use it, and a result where its producer has it;
-    all differences are reported, and the pass fails.
+    All users of an argument of the program must read it from the same memory, and a result must be where its producer
+    puts it; otherwise, all differences are reported, and the pass fails.
 
     Before:
 

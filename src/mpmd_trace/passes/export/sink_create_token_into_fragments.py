@@ -16,10 +16,10 @@ _log = logging.getLogger(__name__)
 
 
 class SinkCreateTokenIntoFragments(FunctionPass):
-    """No fragment reads or makes a token: each creates the tokens that it needs.
+    """Let each fragment create the tokens that it needs, instead of reading them.
 
-    First every token operand of every fragment goes, with its entries in lists, and the body gets a `create_token`
-    for it; then the token results, which are unused by then.
+    First, token operands are removed from all fragments, with their entries in lists, and the bodies get a
+    `create_token` for each; then token results, which are now unused, are removed.
 
     Before:
 

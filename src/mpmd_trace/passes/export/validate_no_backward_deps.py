@@ -13,10 +13,11 @@ from mpmd_trace.passes.mesh_order import before
 
 @dataclasses.dataclass(frozen=True)
 class ValidateNoBackwardDeps(FunctionPass):
-    """In a program without transposed computations, data flows from earlier meshes to later ones only.
+    """Check that data flows only from earlier to later meshes, in a program without transposed computations.
 
-    Warns of each fragment call that reads, through transfers, what a call on another mesh that is not before its own
-    makes; fails with `fail_on_backward_deps`, also for a program with transposed computations.  Changes nothing.
+    Each fragment call that reads, through transfers, a result of a call on another mesh that does not precede its own
+    is reported: as a warning, or, with `fail_on_backward_deps`, as an error, also in a program with transposed
+    computations.
 
     Refused:
 

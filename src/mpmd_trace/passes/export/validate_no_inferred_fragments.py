@@ -23,10 +23,10 @@ _EXPECTED = {
 
 @dataclasses.dataclass(frozen=True)
 class ValidateNoInferredFragments(FunctionPass):
-    """Warns about (or fails for) fragments without origin that could not be merged into others.
+    """Warn about (or fail for) fragments without origin that could not be merged into others.
 
-    What some passes make is known to remain now and then (returned arguments, reshards ...), and warned of only.  An
-    inferred fragment without `mpmd.inferred_by` is an error.  Changes nothing.
+    Fragments of some passes (for returned arguments, reshards, ...) sometimes remain, and cause only a warning. An
+    inferred fragment without `mpmd.inferred_by` is an error.
 
     Refused:
 

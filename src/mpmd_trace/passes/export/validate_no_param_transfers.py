@@ -12,10 +12,10 @@ from mpmd_trace.passes.base import FunctionPass, option
 
 @dataclasses.dataclass(frozen=True)
 class ValidateNoParamTransfers(FunctionPass):
-    """Warns about (or fails for) transfers between meshes whose value or name looks like a parameter.
+    """Warn about (or fail for) transfers between meshes whose value or name looks like a parameter.
 
-    That is so when the location of the value, or of the transfer, is a name that contains `param_pattern`.  A step
-    that moves parameters between meshes usually has a wrong assignment of inputs.  Changes nothing.
+    That is, the location of the value or of the transfer is a name that contains `param_pattern`. A step that moves
+    parameters between meshes usually has a wrong assignment of inputs.
 
     Refused, with {fail-on-param-transfers}:
 

@@ -14,10 +14,10 @@ from mpmd_trace.passes.base import FunctionPass, option
 
 @dataclasses.dataclass(frozen=True)
 class ValidateNoReshards(FunctionPass):
-    """Warns about (or fails for) fragment calls whose function only returns its arguments.
+    """Warn about (or fail for) fragment calls whose function only returns its arguments.
 
-    The warning tells shapes and shardings of what goes in and out, and which outputs of the program these are.
-    One that is named ends the compilation.  Changes nothing.
+    The warning lists shapes and shardings of arguments and results, and the outputs of the program among them. A named
+    fragment is an error.
 
     Refused:
 

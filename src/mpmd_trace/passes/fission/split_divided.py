@@ -110,9 +110,9 @@ UNDIVIDED = "Gradients of parameters do not wait for those of activations"
 
 @dataclasses.dataclass(frozen=True)
 class SplitDividedBwdFragments(SplitBwdFragments):
-    """Loops, conditionals and manual computations are divided first; a fragment is split if that leaves work for later.
+    """Split backward fragments, dividing their loops, conditionals and manual computations first.
 
-    The reference keeps them whole, and compares sizes.
+    The reference does not divide these, and compares sizes.
     """
 
     name = "mpmd-split-divided-bwd-fragments"

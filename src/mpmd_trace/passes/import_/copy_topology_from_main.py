@@ -9,10 +9,9 @@ from mpmd_trace.passes.greedy import walk_mutable
 
 
 class CopyTopologyFromMain(Pass):
-    """Every function called by `mpmd.call` is private and has the topology of its caller.
+    """Make functions called by `mpmd.call` private, and give them the topology of their caller.
 
-    Functions that have a topology, in the order of the module; one that gets it from an earlier one is a caller in
-    turn.
+    Callers are visited in the order of the module. A function that has received a topology is itself a caller.
 
     Before:
 

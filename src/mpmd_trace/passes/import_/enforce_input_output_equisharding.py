@@ -13,9 +13,9 @@ from mpmd_trace.passes.import_.building_blocks import check_constraints, result_
 
 @dataclasses.dataclass(frozen=True)
 class EnforceInputOutputEquisharding(FunctionPass):
-    """Each constrained output of an entry point has the type of its input: same mesh, sharding and memory.
+    """Give constrained outputs of entry points the type of their input: mesh, sharding and memory.
 
-    Pair by pair, compared as they were in the beginning; where they differ, a transfer in front of the return.
+    Pairs are compared as they were before the pass. Where they differ, a transfer is added in front of the return.
 
     Before, with {constraints=0:0}:
 

@@ -18,11 +18,11 @@ _EMPTY = "empty_mesh"
 
 
 class GenerateSdyMeshesFromTopology(Pass):
-    """There is one `sdy.mesh` per mesh of the topology, and every sharding refers to one of them.
+    """Add one `sdy.mesh` per mesh of the topology, and make every sharding refer to one of them.
 
-    An axis is named after its mesh, `<mesh>_<rest>`; axes of two meshes in one sharding, or other names, are errors.
-    A sharding without axes refers to `@empty_mesh`, which is added to module and topology when it is needed.  Old
-    meshes go, except those without axes and those of single devices.
+    The name of an axis must begin with its mesh, `<mesh>_<rest>`; other names, and axes of two meshes in one sharding,
+    are errors. A sharding without axes refers to `@empty_mesh`, which is added to module and topology if needed. Old
+    meshes are removed, except those without axes and those of single devices.
 
     Before:
 

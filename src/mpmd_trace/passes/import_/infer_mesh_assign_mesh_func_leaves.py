@@ -43,15 +43,15 @@ _ALLOW = "set mpmd_infer_transfers in the partitioning options to let values mov
 
 @dataclasses.dataclass(frozen=True)
 class InferMeshAssignMeshFuncLeaves(Pass):
-    """Outputs, unused values, operands of broadcasts and reduces and ops without tensor results have a mesh.
+    """Assign meshes to outputs, unused values, operands of broadcasts and reduces, and ops without tensor results.
 
-    Where the analysis allows several the one that is needed, then the smallest name wins; where it says nothing what
-    is needed, or the first mesh.  Where it allows none, the first mesh with `infer_transfers`, otherwise it is an
-    error.  Each function in the order of the module: unused arguments of an entry point, its outputs
-    (`inferred_out`), then op by op operands of broadcasts and reduces, unused ops (`inferred_unused`), and ops
-    without tensor results, which become fragments on each mesh that they can be on (inferred by
-    `infer_mesh_wrap_resultless_ops`; a pure one on the first).  Unused arguments and results of a callee get a use
-    set.  Use sets of ops and arguments go; they are computed again.
+    If the analysis allows several meshes, the one that is needed is taken, then the smallest name. If it has no
+    information, the mesh that is needed is taken, or the first one. If it allows none, the first mesh is taken with
+    `infer_transfers`; otherwise this is an error. In each function, in the order of the module: unused arguments of an
+    entry point, its outputs (`inferred_out`), then op by op the operands of broadcasts and reduces, unused ops
+    (`inferred_unused`), and ops without tensor results, which become fragments on each mesh that they can be on
+    (inferred by `infer_mesh_wrap_resultless_ops`; a pure one only on the first). Unused arguments and results of a
+    callee get a use set. Use sets of ops and arguments are removed, because they are computed again.
 
     Before:
 

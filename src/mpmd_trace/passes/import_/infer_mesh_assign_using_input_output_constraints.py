@@ -18,12 +18,12 @@ from mpmd_trace.passes.import_.mesh_sets import EMPTY, MeshSet, MeshSets, insert
 
 @dataclasses.dataclass(frozen=True)
 class InferMeshAssignUsingInputOutputConstraints(Pass):
-    """Inputs and outputs that must be placed alike are on one mesh, where the analysis allows that.
+    """Assign each constrained pair of input and output to one mesh, if the analysis allows it.
 
-    Pair by pair: the mesh on which one of them is already; else one that both need; else one that the input needs and
-    on which the output can be; for an input that is not needed anywhere, what the output needs or can have.  Of
-    several the one with the smallest name.  Where there is none, `mpmd-enforce-input-output-equisharding` adds a
-    transfer in the end.
+    For each pair, this is the mesh on which one of them already is; otherwise one that both need; otherwise one that
+    the input needs and on which the output can be; and for an input that no mesh needs, one that the output needs or
+    can be on. Among several, the smallest name is taken. If there is none, `mpmd-enforce-input-output-equisharding`
+    adds a transfer later.
 
     Before, with {constraints=0:0}:
 

@@ -19,12 +19,12 @@ _UNLOCKED = "mpmd.can_convert_to_reduce"
 
 @dataclasses.dataclass(frozen=True)
 class InferMeshConvertReduceOps(FunctionPass):
-    """Marked reductions are `mpmd.reduce` ops, chains of one kind are a single one.
+    """Replace marked reductions by `mpmd.reduce` ops, and chains of one kind by a single op.
 
-    Without `infer_cross_mesh_reductions` that holds only for those above a `mpmd.reduce<none>` of the user.
-    Producers before users: an op becomes a reduce of its operands, or of theirs where these are reduces of its kind;
-    a reduction over a concatenation one of the parts.  Inner reduces with one use go.  The new op keeps the
-    `mpmd.src_set` only.
+    Without `infer_cross_mesh_reductions`, this applies only to operands of a `mpmd.reduce<none>` of the user. Producers
+    come before users. An op becomes a reduce of its operands, or of their operands if these are reduces of its kind; a
+    reduction over a concatenation becomes a reduce of the parts. Inner reduces with one use are removed. The new op
+    keeps only `mpmd.src_set`.
 
     Before, with {infer-cross-mesh-reductions}:
 

@@ -172,13 +172,14 @@ def _fold(kind: str, types: Sequence[Type]) -> Region:
 
 @dataclasses.dataclass(frozen=True)
 class InferMeshFinalize(Pass):
-    """Every value of an MPMD function is on a mesh; assigns, broadcasts, reduces and meshless ops are gone.
+    """Put every value of an MPMD function on a mesh: replace assigns, broadcasts, reduces and meshless ops.
 
-    Arguments of entry points first: the smallest name among the meshes that want them, with the memory that all ask
-    for.  Then greedy rewriting with region clean-up of assigns of unassigned values as in `mpmd-introduce-transfers`,
-    to other meshes for arguments only, or for all values with `infer_transfers`; a broadcast is a chain of transfers,
-    and a reduce a fragment for the values of each mesh, transfers, and a fragment on each mesh that wants the result
-    (inferred by `infer_mesh_convert_reduce_ops`).  What is without a mesh then is reported, and the pass fails.
+    Arguments of entry points come first: each is on the mesh with the smallest name among those that need it, in the
+    memory that all of them require. Then assigns of unassigned values are rewritten greedily with region clean-up, as
+    in `mpmd-introduce-transfers`; transfers to other meshes are made for arguments, and with `infer_transfers` for all
+    values. A broadcast becomes a chain of transfers. A reduce becomes a fragment for the values of each mesh,
+    transfers, and a fragment on each mesh that needs the result (inferred by `infer_mesh_convert_reduce_ops`). If a
+    value then still has no mesh, this is reported, and the pass fails.
 
     Before:
 

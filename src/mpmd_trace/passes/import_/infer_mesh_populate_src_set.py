@@ -28,17 +28,16 @@ from mpmd_trace.passes.import_.reductions import REDUCE, concat_reduction
 
 
 class InferMeshPopulateSrcSet(Pass):
-    """Every op whose operands restrict it says on which meshes it can run; an empty set means nowhere
-    (docs/rewriting.md).
+    """Annotate ops with the meshes on which they can run: all, if there is no annotation (docs/rewriting.md).
 
-    Entry points in the order of the module, producers before users, after `mpmd-infer-mesh-populate-use-set`.  An
-    argument can be where it is needed; an unassigned value on its mesh, on those it is transferred to, and, of an
-    argument, where that is needed; a meshless op or an assign where all operands can be.  Calls restrict the
-    arguments of the callee.
+    This runs after `mpmd-infer-mesh-populate-use-set`, on entry points in the order of the module, producers before
+    users. An argument can be where it is needed. An unassigned value can be on its mesh, on those it is transferred to,
+    and, if it is an argument, where that is needed. A meshless op or an assign can be where all of its operands can be;
+    an empty set means nowhere. Calls restrict the arguments of the callee.
 
-    A sum, maximum, minimum, product, `and` or `or` (also a reduction over a concatenation) of values that have no
-    mesh in common, or of marked ones of its kind, is marked as a candidate for `mpmd.reduce`; it can be wherever one
-    of them can.
+    A sum, maximum, minimum, product, `and` or `or` (also a reduction over a concatenation) of values without a common
+    mesh, or of marked ops of its kind, is marked as a candidate for `mpmd.reduce`; it can be wherever one of its
+    operands can be.
 
     Before:
 

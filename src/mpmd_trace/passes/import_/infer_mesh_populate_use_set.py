@@ -27,13 +27,13 @@ _MOST_REPEATS = 10
 
 
 class InferMeshPopulateUseSet(Pass):
-    """Every meshless op, function argument and callee result says on which meshes it is needed (docs/rewriting.md).
+    """Annotate meshless ops, arguments and callee results with the meshes that need them (docs/rewriting.md).
 
-    Entry points in the order of the module, users before producers.  An assign is needed on its mesh, with its origin
-    as name; meshless ops, unassigns, broadcasts, reduces and arguments wherever a use of their results is.  A value
-    used in a region counts for the op with the region.  Calls lead into the callee, whose sets grow with every call,
-    repeatedly where results of a call are operands of another; broadcasts and reduces ask nothing of their operands.
-    Sets that are there already are extended.
+    Entry points are visited in the order of the module, users before producers. An assign is needed on its mesh, with
+    its origin as name; meshless ops, unassigns, broadcasts, reduces and arguments are needed wherever a use of their
+    results is. A value used in a region counts as used by the op with the region. At calls, the analysis continues in
+    the callee, whose sets grow with every call, repeatedly if results of a call are operands of another. Broadcasts and
+    reduces need nothing of their operands. Existing sets are extended.
 
     Before:
 

@@ -40,20 +40,20 @@ COPIES = "mpmd.copies"
 
 @dataclasses.dataclass(frozen=True)
 class InferMeshRewriteUsingAnalysis(Pass):
-    """No meshless op is left, and callees take and return mesh tensors, one copy per mesh where needed.
+    """Move meshless ops into fragments, and let callees take and return mesh tensors, one copy per mesh.
 
-    Callees first.  The results of a callee are assigned to every mesh on which they are needed, copies behind the
-    others (`mpmd.copies` says where).  Then ops from the last to the first; all users of a meshless op are assigns by
-    then:
+    Callees come first. The results of a callee are assigned to every mesh on which they are needed; copies come behind
+    the other results (`mpmd.copies` says where). Then ops are visited from the last to the first; at that point, all
+    users of a meshless op are assigns:
 
-    - if these feed one fragment alone, the op moves to the front of its body;
+    - if these feed only one fragment, the op moves to the front of its body;
     - if something else reads it, or more fragments than `max_clones` (and it has operands, and is not a pure op with
-      one operand and result), it becomes a fragment on every mesh that wants it, inferred by
+      one operand and result), it becomes a fragment on every mesh that needs it, inferred by
       `infer_mesh_wrap_meshless_ops`;
     - otherwise it is copied into every fragment.
 
-    Operands that come in with an op are assigned in front of the fragment.  Then arguments become mesh tensors,
-    copies behind the others; calls pass and take the copies.
+    Operands of an op that moves are assigned in front of the fragment. Then arguments become mesh tensors, with copies
+    behind the others; calls pass the copies.
 
     Before:
 

@@ -27,12 +27,11 @@ _VISITED = "mpmd.visited_failure"
 
 @dataclasses.dataclass(frozen=True)
 class InferMeshValidateNoAdditionalTransfersNeeded(Pass):
-    """Every value can be produced on every mesh on which it is needed.
+    """Check that every value can be computed on every mesh on which it is needed.
 
-    Callees, then entry points, users before producers.  An op or assign that breaks this is marked with
-    `mpmd.visited_failure` and reported, unless one of its users was; so are arguments, and calls one behind the other
-    whose result and argument disagree.  The pass fails if there is an error, and looks no further after `error_limit`
-    of them.
+    Callees come before entry points, users before producers. An op or assign that violates this is marked with
+    `mpmd.visited_failure` and reported, unless one of its users was. Arguments are also checked, and consecutive calls
+    of which result and argument disagree. The pass fails if there is an error, and stops after `error_limit` errors.
 
     Refused:
 

@@ -17,10 +17,10 @@ from mpmd_trace.passes.import_.reductions import REDUCE
 
 @dataclasses.dataclass(frozen=True)
 class InferMeshValidateSrcSetNotEmpty(Pass):
-    """Every op and every argument of a callee has a mesh, and no reduction across meshes is left.
+    """Check that every op and callee argument can be on some mesh, and that no reduction spans meshes.
 
-    Nothing changes; the first op of a chain of conflicts is reported, what follows from it is not.  The pass fails if
-    there is an error, and looks no further after `error_limit` of them.
+    Only the first op of a chain of conflicts is reported. The pass fails if there is an error, and stops after
+    `error_limit` errors.
 
     Refused:
 

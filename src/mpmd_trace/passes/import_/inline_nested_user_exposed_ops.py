@@ -22,11 +22,11 @@ log = logging.getLogger(__name__)
 
 @dataclasses.dataclass(frozen=True)
 class InlineNestedUserExposedOps(FunctionPass):
-    """No named computation holds another one, a named tensor, a broadcast or a reduce.
+    """Remove named computations, named tensors, broadcasts and reduces inside named computations.
 
-    Inner ones first: a nested computation is replaced by its body, each of the others by its first operand.  What is
-    nested must be assigned like the computation around it (mesh and stage; of a tensor the mesh), or not at all; the
-    outer computation must be assigned.
+    From the inside out, a nested computation is replaced by its body, and each of the others by its first operand. The
+    nested op must have the assignment of the computation around it (mesh and stage; for a tensor, the mesh), or none;
+    the outer computation must be assigned.
 
     Before, with {assignment=f@a}:
 

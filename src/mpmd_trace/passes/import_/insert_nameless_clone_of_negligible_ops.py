@@ -12,10 +12,10 @@ from mpmd_trace.passes.import_.building_blocks import holds_computations
 
 
 class InsertNamelessCloneOfNegligibleOps(FunctionPass):
-    """Constants that a named computation returns exist behind it once more, and are used from there.
+    """Clone constants that a named computation returns, and use the clones outside.
 
-    So they do not tie their users to a mesh.  Each result that is made in the body by an op without operands and with
-    one result, in order; only the function's own return keeps the result.  The computation stays as it is.
+    So they do not bind their users to a mesh. This applies to each result that an op without operands and with one
+    result computes in the body; only the function's return keeps the result. The computation does not change.
 
     Before:
 

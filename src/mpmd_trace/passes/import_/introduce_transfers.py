@@ -23,16 +23,16 @@ from mpmd_trace.passes.stablehlo.rules import New, Rule, made_by
 
 @dataclasses.dataclass(frozen=True)
 class IntroduceTransfers(Pass):
-    """Where the user moves a value from mesh to mesh, there is a transfer.
+    """Add transfers where a value of one mesh is assigned to another.
 
-    First, callee by callee: an argument that all calls unassign from one mesh, and that the callee assigns, is
-    assigned to that mesh at the start of the callee.  Then greedy rewriting of assigns of unassigned values:
+    First, in each callee, an argument that all calls unassign from one mesh, and that the callee assigns, is assigned
+    to that mesh at the start of the callee. Then assigns of unassigned values are rewritten greedily:
 
-    - on the type it comes from, the assign is that value; where a transfer of the value to the wanted type exists, it
-      is used;
-    - a value that several meshes want goes from one to the next in the order of meshes, with all transfers where the
-      first is needed;
-    - a sum (or sum of sums, used once) of unassigned values is a fragment where it is wanted, inferred by
+    - if the type does not change, the assign is replaced by the value; if a transfer of the value to that type exists,
+      it is used;
+    - a value that several meshes need is sent from one to the next in the order of meshes, with all transfers at the
+      place of the first;
+    - a sum (or sum of sums, used once) of unassigned values becomes a fragment where it is needed, inferred by
       `introduce_transfers`.
 
     Before:

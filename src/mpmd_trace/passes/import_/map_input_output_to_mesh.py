@@ -30,12 +30,11 @@ _MEMORY_KIND = "mhlo.memory_kind"
 
 @dataclasses.dataclass(frozen=True)
 class MapInputOutputToMesh(FunctionPass):
-    """Inputs and outputs of entry points that the user assigned are mesh tensors on their meshes.
+    """Turn inputs and outputs of entry points that the user assigned into mesh tensors.
 
-    Inputs by position: the type changes, and everything reads an unassign at the start of the body (origin
-    `user_in`).  Then outputs: an assign in front of the return (origin `user_out`).  A memory kind is part of the
-    type then, and no attribute.  Positions out of range, meshes that the topology does not have and values on meshes
-    already are errors.
+    The type of an input changes, and all users read an unassign at the start of the body (origin `user_in`). For an
+    output, there is an assign in front of the return (origin `user_out`). A memory kind becomes part of the type,
+    instead of an attribute. Positions out of range, unknown meshes, and values that already are on meshes are errors.
 
     Before, with {input-assignment=0@a output-assignment=0@b}:
 

@@ -23,11 +23,11 @@ log = logging.getLogger(__name__)
 
 @dataclasses.dataclass(frozen=True)
 class MapNamedOpsToMpmdOps(FunctionPass):
-    """Named computations are fragments on their meshes; named tensors are assigned to theirs.
+    """Turn named computations into fragments on their meshes, and named tensors into assigns to theirs.
 
-    A computation without an assignment is an error; a tensor without one is its operand.  Around a fragment each
-    distinct operand has one assign, and each result an unassign, with the name as origin; the fragment has the
-    computation's name and transpose count, and the stage.  A memory kind counts for tensors only.
+    A computation without an assignment is an error; a tensor without one is replaced by its operand. Each distinct
+    operand of a fragment gets one assign, and each result an unassign, with the name as origin; the fragment has the
+    computation's name and transpose count, and the stage. Memory kinds apply only to tensors.
 
     Before, with {assignment=f@a/3,t@b}:
 

@@ -17,12 +17,12 @@ _SIMPLIFY = simplify_region("mpmd.named_computation", keep_attributes=False)
 
 
 class SimplifyNamedComputations(FunctionPass):
-    """Named computations take no value twice, return none twice, and none merely passes through them.
+    """Remove repeated operands and results of named computations, and values that only pass through them.
 
-    First, greedy rewriting: an optimization barrier in a named computation leaves an argument alone that it hands,
-    and nothing else, to the return.  Then, greedy rewriting with region clean-up: what happens to a computation, and
-    in which order, says `simplify_region` (`passes/common/region_simplification.py`).  Attributes other than the
-    name go.
+    First, arguments that an optimization barrier in a named computation only passes to the return are removed from the
+    barrier. Then follows greedy rewriting with region clean-up; `simplify_region`
+    (`passes/common/region_simplification.py`) defines what happens to a computation, and in which order. Attributes
+    other than the name are removed.
 
     Before:
 

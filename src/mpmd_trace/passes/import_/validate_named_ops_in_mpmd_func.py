@@ -9,9 +9,9 @@ from mpmd_trace.passes.base import FunctionPass
 
 
 class ValidateNamedOpsInMpmdFunc(FunctionPass):
-    """Reports named computations and tensors that are not directly in an mpmd function or another mpmd op.
+    """Report named computations and tensors that are not directly in an mpmd function or another mpmd op.
 
-    The program is not changed, and the pass does not fail: the errors come out when the pipeline has run.
+    The pass does not fail; the errors are raised when the pipeline has run.
 
     Refused:
 

@@ -110,10 +110,10 @@ def _chains(order: Sequence[int], ops: Sequence[Op]) -> list[tuple[int, int]]:
 
 @dataclasses.dataclass(frozen=True)
 class FollowSchedule(PipelineScheduler):
-    """`mpmd-pipeline-scheduler` with orders of the user's on top, explicit orders, and several loops over microbatches.
+    """Apply schedules as `mpmd-pipeline-scheduler`, with rules of users, explicit orders, and several loops.
 
-    Where the data flow does not allow the schedule, each loop follows it by itself; where that is impossible, too, the
-    order is the nearest one, and a warning says why.
+    If the data flow does not allow the schedule, each loop over microbatches follows it separately. If that is also
+    impossible, the order is the closest possible one, and a warning says why.
     """
 
     name = "mpmd-follow-schedule"

@@ -13,7 +13,7 @@ from mpmd_trace.passes.fragment_info import is_of_microbatch
 
 @dataclasses.dataclass(frozen=True)
 class MergeInferredApart(MergeInferredFragments):
-    """`mpmd-merge-inferred-fragments`, in which programs of microbatches stay equal."""
+    """Merge inferred fragments as the reference does, but keep the programs of microbatches equal."""
 
     name = "mpmd-merge-inferred-apart"
     summary = "mpmd-merge-inferred-fragments that keeps programs of microbatches equal"

@@ -55,7 +55,7 @@ class RepeatCalls(FunctionPass):
     """
 
     name = "mpmd-repeat-calls"
-    summary = "make the calls of all iterations of a loop of those of the first ones"
+    summary = "replace calls that stand for several iterations of a loop by one call each"
     only_with = ("mpmd.call",)
     mpmd_only = True
 

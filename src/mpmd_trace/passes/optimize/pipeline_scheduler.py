@@ -72,16 +72,17 @@ def as_graph(given: list[Constraints]) -> tuple[list[tuple[int, int]], list[Join
 
 @dataclasses.dataclass(frozen=True)
 class PipelineScheduler(FunctionPass):
-    """Fragments on each mesh follow a pipeline schedule; transfers and the rest follow their operands.
+    """Order the fragments of each mesh by a pipeline schedule, and other ops by their operands.
 
-    Each two scheduling units a and b of a mesh are asked about, in the order of the program, unless one depends on
-    the other already: where the schedule (`optimize/schedules.py`) wants a first, b gets a control operand, which
-    counts in what follows.  Then the block is sorted: ops come, scan by scan, as soon as what they read is there.  A
-    cycle leaves the order as it is.  In the end the control operands go, unless `remove_control_dependencies` is off.
+    For each two scheduling units a and b of a mesh, in the order of the program, unless one already depends on the
+    other: if the schedule (`optimize/schedules.py`) orders a first, b gets a control operand, which counts as a
+    dependence from then on. Then the block is sorted: repeated scans append each op as soon as all ops that it reads
+    have been appended. If there is a cycle, the order does not change. In the end, the control operands are removed,
+    unless `remove_control_dependencies` is off.
 
-    When the schedule's orders and the uses have no cycle together, the result depends on their transitive closure
-    alone.  So first all constraints of the schedule are taken at once, and one topological sort gives the same order
-    in linear time.
+    If the orders of the schedule and the uses together have no cycle, the result depends only on their transitive
+    closure. So the pass first tries all constraints of the schedule at once: one topological sort then gives the same
+    order in linear time.
 
     Before:
 

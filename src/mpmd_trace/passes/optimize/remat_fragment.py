@@ -36,12 +36,12 @@ def _matches(forward: FragmentOp) -> list[FragmentOp]:
 
 @dataclasses.dataclass(frozen=True)
 class RematFragment(FunctionPass):
-    """No backward fragment waits for activations that a forward fragment of its microbatch left long ago.
+    """Recompute the activations of a forward fragment in front of the backward fragments that read them.
 
-    For each forward fragment with a call counter, in the order of the program: each backward fragment that reads its
-    results, has its call counter and stage, and does not run directly behind it on their mesh, gets a copy of the
-    forward fragment, marked `remat`, in front of it, and reads the copy's results; with `merge_remat_fragments` it
-    computes them itself (merging, docs/rewriting.md).
+    This applies to forward fragments with a call counter, in the order of the program. Each backward fragment that
+    reads results of the forward fragment, has its call counter and stage, and does not directly follow it on their
+    mesh, gets a copy of it, marked `remat`, and reads the results of the copy. With `merge_remat_fragments`, the copy
+    is merged into the backward fragment (docs/rewriting.md).
 
     Before:
 

@@ -23,12 +23,12 @@ def _show(op: Op) -> str:
 
 @dataclasses.dataclass(frozen=True)
 class RuleBasedSchedule(FunctionPass):
-    """Each fragment named in a rule runs before the next one of the rule on its mesh.
+    """Run each fragment that a rule names before the next one of the rule on its mesh.
 
-    Rule by rule, from one fragment of a rule to the next: where neither depends on the other, the later one gets a
-    control operand; then the block is sorted as by `mpmd-pipeline-scheduler`.  Rules that contradict the data flow,
-    span meshes, or name fragments that do not exist, are skipped there with a warning in the log.  Two user fragments
-    that a rule could not tell apart are an error.
+    For each two consecutive fragments of a rule, if neither depends on the other, the later one gets a control operand;
+    then the block is sorted as by `mpmd-pipeline-scheduler`. Parts of rules that contradict the data flow, span meshes,
+    or name unknown fragments are skipped, with a warning in the log. Two user fragments that a rule cannot distinguish
+    are an error.
 
     Before, with {rules=FragmentScheduleRule(ordered_fragments=[
         FragmentInfo(origins=["g"],mesh_name="a")

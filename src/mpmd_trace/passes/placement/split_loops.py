@@ -75,7 +75,7 @@ class SplitLoops(Pass):
     """
 
     name = "mpmd-split-loops"
-    summary = "one loop for each mesh where the values of a loop are independent"
+    summary = "split loops with independent values into one loop per mesh"
     only_with = ("stablehlo.while",)
 
     def run(self, module: Module, diagnostics: Diagnostics) -> bool:

@@ -21,13 +21,13 @@ from mpmd_trace.passes.fragment_info import merged_call_counters
 
 @dataclasses.dataclass(frozen=True)
 class MarkEqualDonation(MarkAliasingAndDonation):
-    """`mpmd-mark-aliasing-and-donation`, with which equal fragments donate the same.
+    """Mark donation as `mpmd-mark-aliasing-and-donation`, but in the same way for equal fragments.
 
-    The last one does not donate what the others of its body read, too, and none of them scalars that another one keeps;
-    types that differ in how they say that nothing is sharded are one.  An operand takes the place of a result that
-    cannot be there before all that reads the operand has run, if there is one: in the place of another one, XLA would
-    copy the operand first.  In programs of two microbatches it takes no other place: a result of one would wait for
-    what reads the operand in the other, which then hides none of its collectives.
+    The last fragment of equal ones does not donate operands that the others keep, and none of them donates scalars that
+    another one keeps. Types that differ only in how they spell an unsharded dimension count as equal. An operand is
+    aliased, if possible, to a result that XLA can only write after all readers of the operand have run; for other
+    results, XLA would copy the operand first. In programs of two microbatches, no other aliasing is done: a result of
+    one microbatch would wait for the readers of the operand in the other, whose collectives would then not be hidden.
     """
 
     name = "mpmd-mark-equal-donation"

@@ -17,9 +17,9 @@ WHOLE_UP_TO = 1_000
 
 @dataclasses.dataclass(frozen=True)
 class PropagateWithChlo(ShardyPropagation):
-    """`mpmd-shardy-propagation`, with rules for CHLO, of which Shardy knows nothing.
+    """Propagate shardings with Shardy, and with rules for ops of CHLO, which Shardy does not have.
 
-    Shardings that say nothing are dropped first, and readers of a constant expression share it where there are none.
+    Shardings without axes are dropped first, and without any shardings, users of a constant expression share it.
     """
 
     name = "mpmd-propagate-with-chlo"

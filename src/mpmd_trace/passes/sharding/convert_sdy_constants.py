@@ -12,9 +12,9 @@ from mpmd_trace.passes.greedy import walk_mutable
 
 
 class ConvertSdyConstants(FunctionPass):
-    """No `sdy.constant` is left: each is a `stablehlo.constant` with all its attributes.
+    """Replace each `sdy.constant` by a `stablehlo.constant` with the same attributes.
 
-    Propagation made them so that uses of a constant can differ in sharding.
+    Propagation creates `sdy.constant`s so that uses of a constant can have different shardings.
 
     Before:
 

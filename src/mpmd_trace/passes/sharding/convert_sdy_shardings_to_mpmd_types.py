@@ -21,11 +21,11 @@ _KEEP = frozenset({"stablehlo.send", "stablehlo.recv"})
 
 @dataclasses.dataclass(frozen=True)
 class ConvertSdyShardingsToMpmdTypes(FunctionPass):
-    """The sharding of every value is in its type; no `sdy.sharding`, `in_shardings`, `out_shardings` is left.
+    """Move shardings from `sdy.sharding`, `in_shardings` and `out_shardings` into types.
 
-    Op by op in the order of the program, then the arguments of the function, whose attribute wins; of several ops
-    that say something about a value the last one counts.  Shardings of ops inside of bodies go, except those of `sdy`
-    ops, of sends and receives, and in manual computations.  A transfer that would reshard is an error.
+    If several ops give a value a sharding, the last one in the program counts; for arguments of the function, their own
+    attribute counts. Shardings of ops inside bodies are removed, except those of `sdy` ops, of sends and receives, and
+    in manual computations. A transfer that would reshard is an error.
 
     Before:
 

@@ -20,11 +20,11 @@ from mpmd_trace.passes.sharding.edges import (
 
 
 class EnforceUserShardings(FunctionPass):
-    """Fragments and transfers that read arguments or make results use the shardings of the signature.
+    """Use the shardings of the signature in fragments and transfers that read arguments or compute results.
 
-    Arguments first: every fragment that reads one has its sharding there.  Then results: the fragment or transfer
-    that makes one has its sharding, and so have the fragments that read the value.  Parts of axes are not supported
-    at the border of a program: they are cut off, with a warning.
+    First, every fragment that reads an argument gets its sharding there. Then the fragment or transfer that computes a
+    result gets the sharding of the result, and so do the fragments that read the value. Inputs and outputs of a program
+    cannot be sharded over parts of axes; these are dropped, with a warning.
 
     Before:
 

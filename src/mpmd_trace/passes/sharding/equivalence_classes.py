@@ -2,11 +2,11 @@
 
 Two ops are of one kind when they look the same (mesh, body, types, given shardings), their operands are of
 the same kinds and their results are read by ops of the same kinds.  Edges from one microbatch to the next one
-(an accumulated gradient, say) are the exception: there only the look of the neighbour counts, because
+(an accumulated gradient, say) are the exception: there only the look of the neighbor counts, because
 otherwise every microbatch would be a kind of its own, being one step farther from the first.
 
 With `across`, meshes of the same axes look the same, and edges from one mesh to another, and into and out of
-microbatches, are such exceptions, too, where not even the look of the neighbour counts: the stages in the middle of a
+microbatches, are such exceptions, too, where not even the look of the neighbor counts: the stages in the middle of a
 pipeline are of one kind, and so are all microbatches.  Whether that is right shows afterwards (`agreement.py`).
 """
 
@@ -80,7 +80,7 @@ class Kinds:
     value: dict[Value | int, int]  # the kind of a fixed number is that number
     #: One of the equal bodies that ops of one kind can still differ from each other in.
     body: dict[Op, Region]
-    #: Whether members of a kind really have neighbours of the same kinds.
+    #: Whether members of a kind really have neighbors of the same kinds.
     stable: bool
     #: For each mesh the first one that looks the same.
     alike: dict[str, str]

@@ -29,14 +29,15 @@ _TAG = ArrayAttr.get([StringAttr.get("extract_reshards")])
 
 @dataclasses.dataclass(frozen=True)
 class ExtractReshardsFromInterMeshTransfers(FunctionPass):
-    """Both ends of a transfer have the same sharding; a fragment on the smaller side reshards.
+    """Reshard in a fragment before or after a transfer, so that both ends have the same sharding.
 
-    Transfers in the order of the program whose two shardings differ.  Before the transfer, if a device has fewer
-    bytes behind it (or the result is in host memory): the fragment that makes the value changes its `out_shardings`,
-    and other transfers of it get a fragment that restores the sharding; where no fragment makes it, one is inserted.
-    Behind it otherwise: fragments that read the value change their `in_shardings`, other users get an inserted
-    fragment.  Inserted fragments are inferred by `extract_reshards` and return their argument.  Host to host is an
-    error, and programs whose meshes have different axes are left alone.
+    Transfers with different shardings are visited in the order of the program. The value is resharded before the
+    transfer if a device has fewer bytes after it (or if the result is in host memory): the fragment that computes the
+    value changes its `out_shardings`, and other transfers of the value get a fragment that restores the sharding; if no
+    fragment computes the value, one is inserted. Otherwise the value is resharded after the transfer: fragments that
+    read it change their `in_shardings`, and other users get an inserted fragment. Inserted fragments are inferred by
+    `extract_reshards` and return their argument. A reshard from host to host is an error. Programs whose meshes have
+    different axes are not changed.
 
     Before:
 

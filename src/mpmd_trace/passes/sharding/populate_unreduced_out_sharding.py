@@ -14,11 +14,10 @@ from mpmd_trace.passes.sharding.edges import CONSTRAINT, rank_of
 
 
 class PopulateUnreducedOutSharding(FunctionPass):
-    """A result that is a constraint with unreduced axes has these axes in `out_shardings`.
+    """Add the unreduced axes of a returned sharding constraint to `out_shardings`.
 
-    Of each fragment: for a returned value that is directly an `sdy.sharding_constraint` with unreduced axes, the
-    entry of the result keeps its dimensions and gets these axes.  When an entry changed, all refer to the mesh of the
-    constraint.
+    If a fragment directly returns an `sdy.sharding_constraint` with unreduced axes, the entry of the result keeps its
+    dimensions and gets these axes. If an entry changes, all entries refer to the mesh of the constraint.
 
     Before:
 

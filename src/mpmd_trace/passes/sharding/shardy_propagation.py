@@ -26,13 +26,14 @@ from mpmd_trace.passes.sharding.shardy import run_shardy, run_shardy_with_rules
 
 @dataclasses.dataclass(frozen=True)
 class ShardyPropagation(Pass):
-    """Fragments have `in_shardings` and `out_shardings`, transfers, arguments and results `sdy.sharding`.
+    """Propagate shardings through the program with Shardy, the one of the installed jaxlib.
 
-    The propagation is that of the installed jaxlib, Shardy's: from the shardings of inputs, outputs and constraints
-    through fragments, and through transfers between meshes with the same axes.  What has no sharding in the end is
-    replicated, of a fragment without any the lists stay away.  Constants are `sdy.constant` afterwards.
+    Shardings of inputs, outputs and constraints propagate through fragments, and through transfers between meshes with
+    the same axes. Fragments get `in_shardings` and `out_shardings`; transfers, arguments and results get
+    `sdy.sharding`. Values without a sharding are replicated; a fragment without any sharding gets no lists. Constants
+    become `sdy.constant`.
 
-    A big program is first reduced to one that has a fragment of each kind once (`reduced_program.py`), because printing
+    A big program is first reduced to one that has each kind of fragment once (`reduced_program.py`), because printing
     every microbatch would take long.
 
     Before:

@@ -15,10 +15,11 @@ _RULES = Choices([simplify_region("mpmd.fragment", keep_attributes=True)])
 
 
 class SimplifyProgram(FunctionPass):
-    """No fragment has repeated, forwarded or unused operands and results; nothing unused is left.
+    """Remove repeated, forwarded and unused operands and results of fragments, and unused ops.
 
-    Greedy rewriting with unique constants and region clean-up; what happens to a fragment, and in which order, says
-    `simplify_region` (`passes/common/region_simplification.py`).  Attributes stay, lists included.
+    The rewriting is greedy, with unique constants and region clean-up; `simplify_region`
+    (`passes/common/region_simplification.py`) defines what happens to a fragment, and in which order. Attributes do not
+    change, lists included.
 
     Before:
 

@@ -132,7 +132,7 @@ def _concatenate(op: Op, rewriter: Rewriter) -> bool:
 
 
 def _joined_splats(op: Op, dim: int, rewriter: Rewriter) -> bool:
-    """Make one constant of neighbours in a concatenation that are the same splat."""
+    """Make one constant of neighbors in a concatenation that are the same splat."""
     runs: list[list[Value]] = []
     for part in op.operands:
         value = _splat(part)
