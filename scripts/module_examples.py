@@ -21,6 +21,31 @@ assert isinstance(result, schedules.Simulation) and isinstance(result.timeline, 
 first = result.timeline.rows[0][0]  # what mesh 0 does first
 assert isinstance(first, schedules.Event) and (first.mesh, first.start, first.end) == (0, 0, 1)
 
+# == schedules.Kind, schedules.KINDS, schedules.KIND_NAMES
+kinds: tuple[schedules.Kind, ...] = schedules.KINDS  # "F", "I", "W", "B", "O"
+assert schedules.KIND_NAMES[kinds[0]] == "forward"
+
+
+# == schedules.Step
+def length(order: tuple[schedules.Step, ...]) -> int:  # a Step is an Action, or a Fused of two
+    return sum(2 if isinstance(step, schedules.Fused) else 1 for step in order)
+
+
+assert length(schedule.orders[0]) == 16
+
+# == schedules.Transfers, schedules.TRANSFERS
+lengths: dict[schedules.Transfers, float] = {
+    transfers: schedules.simulate(schedule, costs, transfers=transfers).makespan for transfers in schedules.TRANSFERS
+}
+assert lengths["async"] <= lengths["blocking"]
+
+# == schedules.MemoryLimit, schedules.AUTO_WEIGHT_FRACTION
+limit: schedules.MemoryLimit = [4, 3, 3, 2]  # microbatches, for each mesh; or one number
+fitted = schedules.zb_auto(4, 8, memory_limit=limit, weight_fraction=schedules.AUTO_WEIGHT_FRACTION)  # its default
+
+# == schedules.ENTRIES
+assert "gpipe" in {entry.name for entry in schedules.ENTRIES}
+
 # == schedules.grid
 print(schedules.grid(result, width=80))
 

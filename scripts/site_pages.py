@@ -123,6 +123,11 @@ def _is_module(name: str) -> bool:
 def _module(path: str, title: str) -> str:
     short = path.removeprefix("mpmd_trace.")
     parts = [_of(value) + example_of(f"{short}.{name}") for name, value in public(path).items()]
+    for name, value in constants(path).items():
+        text = repr(value).replace("mpmd_trace.schedules._actions.", "")
+        parts.append(
+            f"## {name}\n\n`{text if len(text) < 100 else text[:100] + '...'}`\n" + example_of(f"{short}.{name}")
+        )
     return f"# {path}\n\n{title}.\n\n" + "\n".join(parts)
 
 
@@ -131,6 +136,14 @@ def public(path: str) -> dict[str, Any]:
     module = importlib.import_module(path)
     names = getattr(module, "__all__", vars(module))
     return {name: value for name in names if not name.startswith("_") and _is_api(value := getattr(module, name))}
+
+
+def constants(path: str) -> dict[str, Any]:
+    """The other public names of a module: constants, and types for annotations."""
+    module, known = importlib.import_module(path), public(path)
+    names = getattr(module, "__all__", vars(module))
+    others = {name: getattr(module, name) for name in names if not name.startswith("_") and name not in known}
+    return {name: value for name, value in others.items() if not inspect.ismodule(value)}
 
 
 def _of(value: Any) -> str:

@@ -389,7 +389,8 @@ def test_every_public_name_has_an_example() -> None:
     site = runpy.run_path(str(ROOT / "scripts" / "site_pages.py"))
     wanted = {*mpmd_trace.__all__} - {"__version__"}
     for module in mpmd_trace._MODULES:
-        wanted |= {f"{module}.{name}" for name in site["public"](f"mpmd_trace.{module}")}
+        for names in (site["public"], site["constants"]):
+            wanted |= {f"{module}.{name}" for name in names(f"mpmd_trace.{module}")}
     examples = site["examples"]()
     assert set(examples) == wanted
     for name, code in examples.items():
