@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import dataclasses
+import functools
 import time
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 import jax
@@ -21,17 +22,19 @@ from mpmd_trace.passes.compile_options import OUR_OPTIONS
 from mpmd_trace.report.batch_rows import batch_rows
 from mpmd_trace.report.link_times import measure_links
 from mpmd_trace.report.placement_reasons import reasons
+from mpmd_trace.report.plan_groups import Names, best_together, plans_of_groups
 from mpmd_trace.report.plan_options import Option, check_best, check_option, options_of, ranked
 from mpmd_trace.report.planning import Estimated, Study, check_plannable, study
 from mpmd_trace.report.timeline import FragmentActions
 from mpmd_trace.schedules import TRANSFERS, ScheduleError, find_entry
+from mpmd_trace.scheduling.choose_schedule import choose_schedule
 from mpmd_trace.scheduling.costs import hiding_of
 from mpmd_trace.scheduling.transfers import Link, Links, over_network
 from mpmd_trace_cli import placement_report
 from mpmd_trace_cli._plan_options import PlanOptions
 from mpmd_trace_cli.console import compiling, data, progress, say
 from mpmd_trace_cli.files import check_output, write_text
-from mpmd_trace_cli.plan_text import as_data, as_text, mib
+from mpmd_trace_cli.plan_text import as_data, as_text, groups_as_data, groups_as_text, mib
 from mpmd_trace_cli.program import copied, load_program
 from mpmd_trace_cli.status import CallError
 
@@ -57,6 +60,9 @@ def plan_program(
         check_output(asked.save)
     given = load_program(file, settings, target)
     program = _phases_apart(given)
+    if isinstance(program.config.pipeline_schedule, Mapping) and (counts or asked.save is not None):
+        wrong = "--microbatches" if counts else "--save"
+        raise CallError(f"{wrong} is for one schedule of all meshes, and this program has one for each group of meshes")
     links = _links(asked, program.config.topology)
     measure, has_speed = asked.measure, asked.tflops is not None or asked.gbytes is not None
     if links is not None and not measure and not has_speed:
@@ -125,11 +131,17 @@ def plan_program(
         )
         shown.update(task, completed=1)
         task = shown.add_task("simulate", total=None, info="")
-        options = options_of(
-            plan,
-            microbatches=counts,
-            memory_limit=limit,
-            progress=lambda done, total: shown.update(task, completed=done, total=total),
+        groups = plans_of_groups(plan, [group for group, _ in lowered.schedule.parts], limit)
+        chosen = best_together(groups, functools.partial(_is_followed, lowered)) if groups else {}
+        options = (
+            []
+            if groups
+            else options_of(
+                plan,
+                microbatches=counts,
+                memory_limit=limit,
+                progress=lambda done, total: shown.update(task, completed=done, total=total),
+            )
         )
         if any(o.fits and o.choice.in_order for o in options):
             task = shown.add_task("check the best", total=None, info="")
@@ -137,9 +149,10 @@ def plan_program(
             options = check_best(options, plan, lowered, traced, lambda name: shown.update(task, advance=1, info=name))
             options = _with_now(options, plan, lowered, traced)
             shown.update(task, total=shown.tasks[task].completed)
-    if not any(o.fits and o.choice.in_order for o in options):
+    if not groups and not any(o.fits and o.choice.in_order for o in options):
         raise MpmdError(_nothing(plan, options, None if limit is None else limit / 2**20))
     now = _now(options, plan, lowered)
+    now_of_groups = {group: _library_name(one.name) for group, one in lowered.schedule.parts}
 
     if asked.save is not None:
         write_text(str(asked.save), options[0].choice.schedule.to_csv())
@@ -153,20 +166,31 @@ def plan_program(
             "collectives": placement_report.collectives_data(collectives),
             **placement_report.hiding_data(given.config, collectives),
         }
-        data({**as_data(program.name, plan, options, now), **more, **placement_report.remarks_data(compiled.lowered)})
+        found = (
+            groups_as_data(program.name, groups, chosen, now_of_groups)
+            if groups
+            else as_data(program.name, plan, options, now)
+        )
+        data({**found, **more, **placement_report.remarks_data(compiled.lowered)})
         return
-    data(as_text(plan, options, now, asked.rows, asked.save))
+    data(
+        groups_as_text(groups, chosen, now_of_groups, asked.rows)
+        if groups
+        else as_text(plan, options, now, asked.rows, asked.save)
+    )
     told = placement_report.as_text(held, why, file) + placement_report.collectives_text(collectives)
     told += placement_report.hiding_text(given.config, collectives)
     say(told + placement_report.remarks_text(compiled.lowered))
     now_in = plan.stages.microbatches
     if (
-        not counts
+        not (counts or groups)
         and now_in > 1
         and (other := _dividing([n for n in (now_in // 2, 2 * now_in) if n > 1], lowered.traced))
     ):
         say(f"{now_in} microbatches, as in the program; --microbatches {','.join(map(str, other))} tries other numbers")
-    if isinstance(plan.layer_values, str):
+    if groups:
+        say("other stages and numbers of microbatches are not tried, as groups of meshes have schedules of their own")
+    elif isinstance(plan.layer_values, str):
         say(f"other stages are not tried: {plan.layer_values}")
     if plan.unit != "ms":
         say(
@@ -276,11 +300,20 @@ def _links(asked: PlanOptions, meshes: Iterable[str]) -> Links | None:
 
 def _own_name(lowered: Lowered, study: Study) -> str:
     """Return the library's name of the program's own schedule."""
-    try:
-        name = find_entry(lowered.schedule.name).name
-    except ScheduleError:
-        return str(lowered.schedule.name)
+    name = _library_name(lowered.schedule.name)
     return "forward" if study.stages.forward_only and study.stages.chunks == 1 else name
+
+
+def _library_name(name: str) -> str:
+    try:
+        return find_entry(name).name
+    except ScheduleError:
+        return name
+
+
+def _is_followed(lowered: Lowered, schedules: Names) -> bool:
+    config = dataclasses.replace(lowered.config, pipeline_schedule=schedules)
+    return lowered.is_followed(config, choose_schedule(config))
 
 
 def _arguments(program: Any, compiled: Any) -> Any:

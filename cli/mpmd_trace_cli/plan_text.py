@@ -7,6 +7,7 @@ from collections.abc import Iterator, Sequence
 from typing import Any
 
 from mpmd_trace.report.plan_copies import WORDS, cost_of
+from mpmd_trace.report.plan_groups import GroupPlan, Names
 from mpmd_trace.report.plan_options import Option
 from mpmd_trace.report.planning import Study
 from mpmd_trace.scheduling.transfers import Link
@@ -67,7 +68,33 @@ def mib(value: float) -> str:
 
 def as_text(study: Study, options: Sequence[Option], now: Option | None, rows: int, saved: str | None = None) -> str:
     """Return the stages of the program, what they send, and the best of the options in `rows` rows."""
-    best = options[0]
+    parts = [*_tables(study, options, options[0], now, rows), "", *_use(study, options[0], options[0] is now, saved)]
+    return "\n".join(line.rstrip() for line in parts)
+
+
+def groups_as_text(plans: Sequence[GroupPlan], chosen: Names, now: Names, rows: int) -> str:
+    """Return the same for each group of meshes, and the schedules that the program can follow together."""
+    parts = []
+    for plan in plans:
+        best, own = (plan.named(names.get(plan.meshes, "")) for names in (chosen, now))
+        assert best is not None
+        tables = _tables(plan.study, plan.options, best, own, rows, "chosen")
+        parts += [f"On {', '.join(plan.meshes)}, as a pipeline of its own:", *tables, ""]
+    parts += ["To have the best of these that the program can follow together:", "pipeline_schedule = {"]
+    parts += [f"    {group!r}: {name!r}," for group, name in chosen.items()]
+    return "\n".join(line.rstrip() for line in [*parts, "}"])
+
+
+def groups_as_data(name: str, plans: Sequence[GroupPlan], chosen: Names, now: Names) -> dict[str, Any]:
+    """Return the same as plain data: of each group what `as_data` has of a program."""
+    groups = [as_data(name, plan.study, plan.options, plan.named(now.get(plan.meshes, ""))) for plan in plans]
+    best = [{"meshes": list(group), "schedule": schedule} for group, schedule in chosen.items()]
+    return {"program": name, "groups": groups, "pipeline_schedule": best}
+
+
+def _tables(
+    study: Study, options: Sequence[Option], best: Option, now: Option | None, rows: int, word: str = "best"
+) -> list[str]:
     head = ["stage", "mesh", f"forward {study.unit}", "input grad", "weight grad", "activations KiB", "names"]
     stages = [
         [
@@ -89,8 +116,7 @@ def as_text(study: Study, options: Sequence[Option], now: Option | None, rows: i
     for option in options:
         first.setdefault((option.choice.schedule.name, option.names, option.mesh_of, option.microbatches), option)
     shown = list(first.values())[:rows]
-    if now is not None and now not in shown:
-        shown.append(now)
+    shown += [one for one in (best, now) if one is not None and one not in shown]
     head = ["schedule", "stages", "assignment", "M", f"step {study.unit}", "bubble", "of span"]
     gathers = any(one.bytes for one in study.copies)
     head += [*(["gather"] if gathers else []), "peak M", "MiB per device", ""]
@@ -108,7 +134,7 @@ def as_text(study: Study, options: Sequence[Option], now: Option | None, rows: i
             if len(study.meshes) <= 4
             else f"{option.choice.peak:.3g}",
             mib(max(option.peak_bytes)),
-            _notes(option, best, now),
+            _notes(option, best, now, word),
         ]
         for option in shown
     ]
@@ -118,8 +144,7 @@ def as_text(study: Study, options: Sequence[Option], now: Option | None, rows: i
     if study.measured_step is not None:
         predicted = f", {now.step:.4g} ms predicted" if now is not None else ""
         parts += ["", f"A step as the program is now: {study.measured_step:.4g} ms measured{predicted}."]
-    parts += ["", *_use(study, best, best is now, saved)]
-    return "\n".join(line.rstrip() for line in parts)
+    return parts
 
 
 def _gathers(study: Study, best: Option) -> Iterator[str]:
@@ -197,10 +222,10 @@ def _percent(value: float) -> str:
     return f"{max(value, 0.0):.1%}"
 
 
-def _notes(option: Option, best: Option, now: Option | None) -> str:
+def _notes(option: Option, best: Option, now: Option | None, word: str) -> str:
     notes = []
     if option is best:
-        notes.append("best")
+        notes.append(word)
     if option is now:
         notes.append("now")
     if not option.fits:

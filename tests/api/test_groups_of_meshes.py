@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ast
 import re
 import warnings
 from typing import Any
@@ -13,6 +14,10 @@ from pipelines import assert_same, topology
 
 import mpmd_trace
 from mpmd_trace import MpmdError, schedules
+from mpmd_trace.diagnostics.messages import MpmdWarning
+from mpmd_trace_cli import plan
+from mpmd_trace_cli._plan_options import PlanOptions
+from mpmd_trace_cli.status import CallError
 
 GENERATOR, DISCRIMINATOR = ("m0", "m1"), ("m2", "m3")
 NAMES = {"g0": "m0", "g1": "m1", "d0": "m2", "d1": "m3"}
@@ -132,6 +137,32 @@ def test_a_schedule_of_the_other_group_remains_where_one_has_other_stages() -> N
         lower(apart, {GENERATOR: "looped-bfs", DISCRIMINATOR: "1F1B"})
     assert "on m0, m1: schedule 'looped-bfs' puts 2 stages on mesh 'm0'" in str(error.value)
     assert 'pipeline_schedule with "auto" for m0, m1 would be followed exactly' in str(error.value)
+
+
+def test_plans_have_a_schedule_for_each_group(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """The generator cannot follow what is best for its meshes alone, since it waits for the other group."""
+    keys = jax.random.split(jax.random.key(0), 2)
+    config = mpmd_trace.make_config(
+        topology(4, size=1), NAMES, pipeline_schedule={GENERATOR: "1F1B", DISCRIMINATOR: "1F1B"}
+    )
+    x, noise = (jax.random.normal(key, (8, 4)) for key in keys)
+    args = {name: jnp.eye(4) for name in NAMES}, x, noise
+    given = mpmd_trace.Program(adversarial, args, config, name="two networks")
+    monkeypatch.setattr(plan, "load_program", lambda *_: given)
+    with pytest.warns(MpmdWarning, match="cannot be followed exactly"):
+        plan.plan_program("file", PlanOptions(), (), as_json=False)
+    told = capsys.readouterr().out
+    for group in ("m0, m1", "m2, m3"):
+        assert f"On {group}, as a pipeline of its own:" in told
+    proposed = ast.literal_eval(told.partition("pipeline_schedule = ")[2].partition("}")[0] + "}")
+    assert list(proposed) == [GENERATOR, DISCRIMINATOR] and proposed[GENERATOR] == "gpipe"
+    assert len(re.findall(r"(?:  |, )chosen", told)) == 2 and len(re.findall(r"(?:  |, )now", told)) == 2
+    _, warned = lower(adversarial, proposed)
+    assert not warned
+    with pytest.raises(CallError, match="--microbatches is for one schedule of all meshes"):
+        plan.plan_program("file", PlanOptions(microbatches="2,4"), (), as_json=False)
 
 
 def test_microbatches_that_no_group_can_have_are_refused_before_tracing() -> None:

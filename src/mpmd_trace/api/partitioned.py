@@ -195,9 +195,9 @@ class PartitionedProgram(ConfiguredProgram):
 
     def _way_out(self) -> str:
         """Return what to write in place of a schedule that the program does not allow."""
-        return way_out(self.config, self.imported, self._is_followed, overlaps=self._overlaps)
+        return way_out(self.config, self.imported, self.is_followed, overlaps=self._overlaps)
 
-    def _is_followed(self, config: Config, schedule: ScheduleChoice) -> bool:
+    def is_followed(self, config: Config, schedule: ScheduleChoice) -> bool:
         """Return whether the program allows a schedule.  Raises `MpmdError`."""
         return self._ordered(config, schedule) is not None
 
@@ -262,7 +262,7 @@ class PartitionedProgram(ConfiguredProgram):
         if self.schedule.auto is None or not (groups or may_have_several_loops(importing("no"))):
             return best
         with contextlib.suppress(MpmdError):
-            if self._is_followed(self.config, best):
+            if self.is_followed(self.config, best):
                 return best
         topology = importing("no").main.topology
         limit = None if topology is None else self.schedule.limit_of(schedulable_meshes(topology))
