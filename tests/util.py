@@ -31,13 +31,6 @@ def max_examples(count: int, **options: Any) -> hypothesis.settings:
     return hypothesis.settings(max_examples=count * hypothesis.settings.default.max_examples // 100, **options)
 
 
-def run(before: str, pipeline: str | Sequence[str | Pass], prelude: str = PRELUDE) -> Module:
-    """The module after the passes."""
-    module = parse(prelude + before)
-    PassManager(pipeline).run(module)
-    return module
-
-
 def spelled(text: str) -> str:
     """Return `text` with `use=<..>` and `src=<..>` written out as the sets of meshes that they stand for."""
     for short in ("use", "src"):
@@ -45,10 +38,17 @@ def spelled(text: str) -> str:
     return text
 
 
+def run(before: str, pipeline: str | Sequence[str | Pass], prelude: str = PRELUDE) -> Module:
+    """The module after the passes."""
+    module = parse(prelude + spelled(before))
+    PassManager(pipeline).run(module)
+    return module
+
+
 def check(before: str, pipeline: str | Sequence[str | Pass], after: str, prelude: str = PRELUDE) -> Module:
     """Assert that the passes turn `before` into `after` (compared as MLIR prints them); gives the module."""
     module = run(before, pipeline, prelude)
-    wanted, found = str(parse(prelude + after)), str(module)
+    wanted, found = str(parse(prelude + spelled(after))), str(module)
     if wanted != found:
         lines = difflib.unified_diff(wanted.splitlines(), found.splitlines(), "wanted", "found", lineterm="")
         pytest.fail("\n".join(lines))
@@ -61,10 +61,17 @@ def diagnostics(
     """Whether the passes succeed, and everything they report."""
     manager = PassManager(pipeline, error_is_failure=False)
     try:
-        manager.run(parse(prelude + before))
+        manager.run(parse(prelude + spelled(before)))
     except MpmdError as error:
         return False, error.diagnostics
     return True, list(manager.diagnostics)
+
+
+def refusal(before: str, pipeline: str | Sequence[str | Pass], prelude: str = PRELUDE) -> str:
+    """The first message of the errors that the passes end with."""
+    succeeded, found = diagnostics(before, pipeline, prelude)
+    assert not succeeded
+    return found[0].message
 
 
 def distinct_bodies(module: Module) -> int:

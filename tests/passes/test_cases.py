@@ -20,7 +20,7 @@ from typing import Any
 
 import pytest
 
-from util import check, diagnostics, spelled
+from util import check, diagnostics
 
 FOLDER = Path(__file__).with_name("cases")
 PASSES = re.compile(r"^// passes: (.*)\n", re.M)
@@ -33,7 +33,7 @@ def cases() -> Iterator[Any]:
         head, *blocks = path.read_text().split("// ----- ")
         for block in blocks:
             title, text = block.split("\n", 1)
-            yield pytest.param(head, spelled(text), id=f"{path.stem}: {title}")
+            yield pytest.param(head, text, id=f"{path.stem}: {title}")
 
 
 @pytest.mark.parametrize(("head", "text"), list(cases()))

@@ -2,11 +2,9 @@
 
 from __future__ import annotations
 
-from mpmd_trace.diagnostics.messages import Diagnostic
-from mpmd_trace.ir.ops import Module
-from util import check as _check
-from util import diagnostics as _diagnostics
-from util import run as _run
+import functools
+
+import util
 
 PRELUDE = """
 #topo = #mpmd.topology<<"p0" : <["d"=4]>>, <"p1" : <["d"=4]>>, <"p2" : <["d"=4]>>>
@@ -19,13 +17,6 @@ PRELUDE = """
 """
 
 
-def run(before: str, pipeline: str) -> Module:
-    return _run(before, pipeline, prelude=PRELUDE)
-
-
-def check(before: str, pipeline: str, after: str) -> Module:
-    return _check(before, pipeline, after, prelude=PRELUDE)
-
-
-def diagnostics(before: str, pipeline: str) -> tuple[bool, list[Diagnostic]]:
-    return _diagnostics(before, pipeline, prelude=PRELUDE)
+run, check, diagnostics, refusal = (
+    functools.partial(used, prelude=PRELUDE) for used in (util.run, util.check, util.diagnostics, util.refusal)
+)

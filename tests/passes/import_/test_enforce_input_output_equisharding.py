@@ -1,6 +1,6 @@
 """mpmd-enforce-input-output-equisharding"""
 
-from import_programs import check, diagnostics
+from import_programs import check, refusal
 
 PASS = "builtin.module(func.func(mpmd-enforce-input-output-equisharding{%s}))"
 
@@ -83,6 +83,4 @@ def test_private_functions_are_left_alone() -> None:
 
 
 def test_indices_out_of_range() -> None:
-    ok, found = diagnostics(SWAP, PASS % "constraints=0:2")
-    assert not ok
-    assert "0:2 (input:output) is out of range" in found[0].message
+    assert "0:2 (input:output) is out of range" in refusal(SWAP, PASS % "constraints=0:2")

@@ -1,7 +1,7 @@
 """mpmd-infer-mesh-assign-mesh-func-leaves"""
 
 import pytest
-from infer_mesh_programs import diagnostics
+from import_programs import diagnostics, refusal
 
 PASS = "mpmd-infer-mesh-assign-mesh-func-leaves"
 
@@ -66,6 +66,6 @@ def test_callee_boundaries() -> None:
 
 
 def test_error_limit_zero() -> None:
-    ok, found = diagnostics("func.func @main() { return }", f"{PASS}{{error-limit=0}}")
-    assert not ok
-    assert "error-limit is a positive number, or -1" in found[0].message
+    assert "error-limit is a positive number, or -1" in refusal(
+        "func.func @main() { return }", f"{PASS}{{error-limit=0}}"
+    )

@@ -1,7 +1,7 @@
 """mpmd-infer-mesh-assign-using-input-output-constraints"""
 
 import pytest
-from infer_mesh_programs import diagnostics
+from import_programs import diagnostics
 
 PASS = "mpmd-infer-mesh-assign-using-input-output-constraints"
 

@@ -1,7 +1,7 @@
 """mpmd-infer-mesh-convert-reduce-ops"""
 
 import pytest
-from infer_mesh_programs import check
+from import_programs import check
 
 from mpmd_trace.ir.attributes import parse_attribute
 from mpmd_trace.ir.core import Op, make_op

@@ -1,7 +1,7 @@
 """mpmd-infer-mesh-rewrite-using-analysis: ops and fragments"""
 
 import pytest
-from infer_mesh_programs import run
+from import_programs import run
 
 from mpmd_trace.ir.ops import FragmentOp
 from mpmd_trace.passes.manager import run_passes

@@ -1,7 +1,7 @@
 """mpmd-infer-mesh-validate-no-additional-transfers-needed"""
 
 import pytest
-from infer_mesh_programs import diagnostics
+from import_programs import diagnostics
 
 PASS = "mpmd-infer-mesh-validate-no-additional-transfers-needed"
 

@@ -1,7 +1,7 @@
 """mpmd-infer-mesh-validate-src-set-not-empty"""
 
 import pytest
-from infer_mesh_programs import diagnostics
+from import_programs import diagnostics, refusal
 
 PASS = "mpmd-infer-mesh-validate-src-set-not-empty"
 SETS = "mpmd-infer-mesh-populate-use-set,mpmd-infer-mesh-populate-src-set"
@@ -100,6 +100,4 @@ def test_limit(limit: int, count: int) -> None:
 
 
 def test_limit_zero() -> None:
-    ok, found = diagnostics("func.func @main() { return }", f"{PASS}{{error-limit=0}}")
-    assert not ok
-    assert "error-limit" in found[0].message
+    assert "error-limit" in refusal("func.func @main() { return }", f"{PASS}{{error-limit=0}}")

@@ -199,3 +199,29 @@ func.func @main(%arg0: !T {src=<"p1"["inferred_in"]>, use=<"p1"["s"]>}) -> !T
   %1 = stablehlo.abs %0 {src=<"p1"["inferred_in"]>} : !T
   return %1 : !T
 }
+
+// ----- Behind the sets of uses
+// passes: mpmd-infer-mesh-populate-use-set,mpmd-infer-mesh-populate-src-set
+func.func @main(%a: !T, %b: !T, %c: !T) -> (!T, !T) attributes {topology = #topo} {
+  %0 = stablehlo.add %a, %b : !T
+  %1 = mpmd.assign {origin = "s"} %0 : (!T) -> !P1
+  %2 = mpmd.fragment<mesh="p1", origin=["s"]> (%1) (%x: !T) {
+    mpmd.return %x : !T
+  } : (!P1) -> !P1
+  %3 = mpmd.unassign {origin = "s"} %2 : (!P1) -> !T
+  %4 = stablehlo.multiply %3, %a : !T
+  return %4, %b : !T, !T
+}
+// =>
+func.func @main(%a: !T {use=<"p1"["s"]>, src=<"p1"["inferred_in"]>},
+    %b: !T {use=<"p1"["s"]>, src=<"p1"["inferred_in"]>}, %c: !T) -> (!T, !T)
+    attributes {topology = #topo} {
+  %0 = stablehlo.add %a, %b {use=<"p1"["s"]>, src=<"p1"["inferred_in"]>} : !T
+  %1 = mpmd.assign {origin = "s", use=<"p1"["s"]>, src=<"p1"["inferred_in"]>} %0 : (!T) -> !P1
+  %2 = mpmd.fragment<mesh="p1", origin=["s"]> (%1) (%x: !T) {
+    mpmd.return %x : !T
+  } : (!P1) -> !P1
+  %3 = mpmd.unassign {origin = "s", src=<"p1"["s"]>} %2 : (!P1) -> !T
+  %4 = stablehlo.multiply %3, %a {src=<"p1"["s", "inferred_in"]>} : !T
+  return %4, %b : !T, !T
+}
