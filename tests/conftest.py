@@ -6,7 +6,6 @@ when a plugin imported it already.  Processes that tests start inherit the setti
 
 from __future__ import annotations
 
-import gc
 import importlib.metadata
 import os
 import sys
@@ -73,9 +72,10 @@ def cpp() -> CppPartitioner:
     return cpp_engine.CppPartitioner()
 
 
-@pytest.fixture(scope="module")
-def only_new_objects() -> Iterator[None]:
-    """Let collections look at what these tests make, not at all that others have left, which takes a second."""
-    gc.freeze()
-    yield
-    gc.unfreeze()
+@pytest.fixture(scope="module", name="only_new_objects")
+def _only_new_objects() -> Iterator[None]:
+    """As `util.only_new_objects`, for modules that compile nothing: how many are frozen is counted there each time."""
+    from util import only_new_objects
+
+    with only_new_objects():
+        yield

@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import ast
 import difflib
+import gc
 from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from typing import Any
 
 import hypothesis
@@ -72,6 +74,16 @@ def refusal(before: str, pipeline: str | Sequence[str | Pass], prelude: str = PR
     succeeded, found = diagnostics(before, pipeline, prelude)
     assert not succeeded
     return found[0].message
+
+
+@contextmanager
+def only_new_objects() -> Iterator[None]:
+    """Let collections look at what is made inside, not at all that other tests have left, which takes a second."""
+    gc.freeze()
+    try:
+        yield
+    finally:
+        gc.unfreeze()
 
 
 def distinct_bodies(module: Module) -> int:

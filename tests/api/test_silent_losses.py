@@ -18,6 +18,7 @@ from pipelines import accumulate, batch, config, loss, topology, weights
 import mpmd_trace
 from mpmd_trace import MpmdError, MpmdWarning
 from mpmd_trace.backend import arguments
+from util import only_new_objects
 
 Puts = list[tuple[int, ...]]
 
@@ -67,16 +68,16 @@ def test_another_array_is_not_taken_for_the_one_before(puts: Puts) -> None:
     np.testing.assert_allclose(compiled(ws, x), predict(ws, x), rtol=1e-5, atol=1e-6)
 
 
-@pytest.mark.usefixtures("only_new_objects")
 def test_a_copy_goes_with_its_array() -> None:
-    ws, x = parameters(), jnp.ones((4, 8))
-    compiled = mpmd_trace.jit(predict, config()).lower(ws, x).compile()
-    for _ in range(3):
-        compiled(ws, x)
-    copies = [weakref.ref(copy) for _, copy, _ in compiled.program._checker._kept.values() if copy is not None]
-    assert copies
-    del ws, x
-    gc.collect()
+    compiled = mpmd_trace.jit(predict, config()).lower(parameters(), jnp.ones((4, 8))).compile()
+    with only_new_objects():
+        ws, x = parameters(), jnp.ones((4, 8))
+        for _ in range(3):
+            compiled(ws, x)
+        copies = [weakref.ref(copy) for _, copy, _ in compiled.program._checker._kept.values() if copy is not None]
+        assert copies
+        del ws, x
+        gc.collect()
     assert all(copy() is None for copy in copies)
 
 

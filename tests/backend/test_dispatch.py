@@ -16,6 +16,7 @@ from mpmd_trace.backend.load import LoadedProgram, load
 from mpmd_trace.ir.text import parse
 from mpmd_trace.jax_compat import runtime as compat
 from oracle import random_args
+from util import only_new_objects
 
 HEAD = """
 !a = !mpmd.mesh_tensor<"a", tensor<4xf32>>
@@ -113,7 +114,6 @@ def test_an_error_in_a_batch_names_all_transfers_of_it(copied: list[int]) -> Non
     ]
 
 
-@pytest.mark.usefixtures("only_new_objects")
 def test_what_only_the_program_holds_goes_with_its_last_use() -> None:
     """Host arrays are placed by the program: the copies are not kept for the whole step."""
     program = load(parse(PIPELINE), meshes())
@@ -126,9 +126,9 @@ def test_what_only_the_program_holds_goes_with_its_last_use() -> None:
         return call(arrays)
 
     program.runtime.steps[2] = (last, *rest)
-    gc.collect()
-    before = [a.shape for a in jax.live_arrays() if not a.is_deleted()]
-    program(*random_args(parse(PIPELINE)))
+    with only_new_objects():
+        before = [a.shape for a in jax.live_arrays() if not a.is_deleted()]
+        program(*random_args(parse(PIPELINE)))
     (shapes,) = alive
     # What was transferred, w and v; not x.
     assert sorted(shapes) == sorted([*before, (4, 8), (8, 8), (8, 8)])

@@ -17,6 +17,7 @@ from mpmd_trace.diagnostics.messages import MpmdError
 from mpmd_trace.ir.text import parse
 from mpmd_trace.jax_compat.mlir import new_context
 from oracle import evaluate, random_args
+from util import only_new_objects
 
 
 def pipeline() -> LoadedProgram:
@@ -234,10 +235,14 @@ def test_a_donated_argument_that_is_returned_stays() -> None:
     np.testing.assert_array_equal(program(x)[0], [1, 1])
 
 
-@pytest.mark.usefixtures("only_new_objects")
 def test_intermediate_values_are_dropped() -> None:
     """Nothing of a step stays alive but its results and arguments."""
     program = pipeline()
+    with only_new_objects():
+        check_what_is_dropped(program)
+
+
+def check_what_is_dropped(program: LoadedProgram) -> None:
     args = place(program, random_args(parse(PIPELINE)))
     jax.block_until_ready(program(*args))
     gc.collect()
