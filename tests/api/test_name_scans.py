@@ -87,7 +87,7 @@ def test_the_scan_over_layers_is_named(fn: Callable[..., Any]) -> None:
         warnings.simplefilter("ignore", mt.MpmdWarning)  # about a step without microbatches
         warnings.filterwarnings("error", message="name_scans")
         lowered = jitted.lower(PARAMETERS, BATCH)
-    assert set(lowered.traced.computations) == {"blocks[0/2]", "blocks[1/2]"}
+    assert set(lowered.traced.rewritten.computations) == {"blocks[0/2]", "blocks[1/2]"}
     compiled = lowered.compile()
     assert not compiled.placement_report().returning
     got, want = compiled(PARAMETERS, BATCH), jax.jit(fn)(PARAMETERS, BATCH)
@@ -118,7 +118,7 @@ def test_scans_of_one_body_are_told_apart_by_their_lengths() -> None:
     with pytest.warns(mt.MpmdWarning, match="calls the longest scan 'blocks'"):
         jitted = mt.jit(mt.name_scans(fn, "blocks"), config())
         lowered = jitted.lower(PARAMETERS, BATCH)
-    assert set(lowered.traced.computations) == {"blocks[0/2]", "blocks[1/2]"}
+    assert set(lowered.traced.rewritten.computations) == {"blocks[0/2]", "blocks[1/2]"}
     np.testing.assert_allclose(
         lowered.compile()(PARAMETERS, BATCH), jax.jit(fn)(PARAMETERS, BATCH), rtol=3e-5, atol=2e-6
     )

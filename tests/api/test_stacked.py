@@ -321,7 +321,7 @@ def test_scans_of_model_code_are_named_from_outside(checkpointed):
     jitted = mt.jit(jax.value_and_grad(lambda a, x: step(a, rest, x)), config(schedule=None))
     plain = loss_of(lambda call: call)
     same(jitted(arrays, batch()), jax.jit(jax.value_and_grad(lambda a, x: plain(a, rest, x)))(arrays, batch()))
-    assert set(jitted.lower(arrays, batch()).traced.computations) == {"blocks[0/2]", "blocks[1/2]"}
+    assert set(jitted.lower(arrays, batch()).traced.rewritten.computations) == {"blocks[0/2]", "blocks[1/2]"}
     np.testing.assert_array_equal(step(arrays, rest, batch()), plain(arrays, rest, batch()))
     if not checkpointed:
         texts = mt.jit(lambda a, x: mt.name_scans(eqx.combine(a, rest), "blocks")(x)[0], config(schedule=None))
@@ -422,8 +422,8 @@ def test_one_mesh_whole_scans_and_calls():
     inner = jax.jit(loss_of(named))
     for names in ({"blocks": ["m0", "m1"]}, {"blocks[0:1]": "m0", "blocks[1:4]": "m1"}):
         program = mt.jit(lambda p, x: inner(p, x), config(names=names, schedule=None)).lower(parameters(), batch())
-        assert len(program.traced.computations) == 2
-        assert set(program.traced.computations) <= {*names, "blocks[0/2]", "blocks[1/2]"}
+        assert len(program.traced.rewritten.computations) == 2
+        assert set(program.traced.rewritten.computations) <= {*names, "blocks[0/2]", "blocks[1/2]"}
     assert "blocks" not in str(jax.make_jaxpr(inner)(parameters(), batch()))
 
 

@@ -202,10 +202,10 @@ def test_naming_twice_and_inside() -> None:
     ):
         assert isinstance(outer, eqx.nn.MLP)
         traced = trace(outer, X)
-        assert ("all", "layers_1") in traced.nested and list(traced.computations) == ["all"]
+        assert ("all", "layers_1") in traced.rewritten.nested and list(traced.rewritten.computations) == ["all"]
         assert jnp.allclose(outer(X), mlp(X))
         inside = name_layers(outer, lambda m: m.layers[2], name="last")
-        assert ("all", "last") in trace(inside, X).nested
+        assert ("all", "last") in trace(inside, X).rewritten.nested
 
 
 def test_functions_that_a_list_of_layers_holds_twice_are_layers() -> None:

@@ -214,7 +214,7 @@ def test_names_in_a_scan_in_a_computation_are_part_of_it() -> None:
     plain = stacked(lambda w, x: jnp.tanh(x @ w))
     traced = check_same(outer, plain, ws, batch()[0])
     assert origins(plain_text(traced)) == ["outer"]
-    assert ("outer", "first") in traced.nested
+    assert ("outer", "first") in traced.rewritten.nested
 
 
 def test_named_tensor_keeps_its_name_when_differentiated() -> None:

@@ -8,7 +8,7 @@ calls of one function on different slices.
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Hashable, Iterable, Sequence
+from collections.abc import Callable, Hashable, Iterable, Sequence
 from typing import Any
 
 from mpmd_trace.frontend import folding
@@ -54,17 +54,22 @@ class Divisions:
         env: dict[Any, Any] = dict(zip(parts.invars, args, strict=True))
         if made is None:
             known = any(isinstance(a, folding.Known) for a in args)
-            outside = _compute(parts, range(len(parts.eqns)) if known else (), env)
+            outside = compute(parts, range(len(parts.eqns)) if known else (), env)
             made = self._made[key] = closed, parts, outside, _division(closed, parts, outside, env)
         else:
-            _compute(parts, made[2], env)
+            compute(parts, made[2], env)
         division = made[3]
         direct = {i: atom.val if tracing.is_literal(atom) else env[atom] for i, atom in division.direct}
         return division, direct, [env[v] for _, v in division.given]
 
 
-def _compute(parts: OpenJaxpr, equations: Iterable[int], env: dict[Any, Any]) -> list[int]:
-    """Add the results of those of the equations to `env` that can be computed around a call; return these."""
+def compute(
+    parts: OpenJaxpr, equations: Iterable[int], env: dict[Any, Any], sliced: Callable[..., Any] = folding.sliced
+) -> list[int]:
+    """Add the results of those of the equations to `env` that can be computed around a call; return these.
+
+    `sliced` gives the results of slices at known places, and of reshapes of what was computed so.
+    """
     outside: list[int] = []
     moved: set[Any] = set()
     for i in equations:
@@ -72,9 +77,11 @@ def _compute(parts: OpenJaxpr, equations: Iterable[int], env: dict[Any, Any]) ->
         if not all(tracing.is_literal(v) or v in env for v in eqn.invars):
             continue
         values = [v.val if tracing.is_literal(v) else env[v] for v in eqn.invars]
-        is_moved = any(v in moved for v in eqn.invars if not tracing.is_literal(v))
-        with tracing.source_of(eqn):
-            results = folding.fold(eqn, values) or folding.sliced(eqn, values, is_moved)
+        results = folding.fold(eqn, values)
+        if results is None:
+            is_moved = any(v in moved for v in eqn.invars if not tracing.is_literal(v))
+            with tracing.source_of(eqn):
+                results = sliced(eqn, values, is_moved)
         if results is not None:
             env.update(zip(eqn.outvars, results, strict=True))
             moved.update(eqn.outvars)

@@ -41,7 +41,7 @@ class Order:
     def __init__(self, mesh: Callable[[str], Chain]) -> None:
         #: The chain of code in a computation of this name.
         self.chain = mesh
-        self._memo: dict[int, tuple[Closed, tuple[Chain, ...]]] = {}
+        self._memo: dict[Closed, tuple[Chain, ...]] = {}
         #: The last token of each chain, for the traces that are being made, innermost last.
         self._tokens: list[dict[Chain, Any]] = []
 
@@ -62,21 +62,18 @@ class Order:
 
     def _found(self, closed: Closed) -> tuple[Chain, ...]:
         """Return the chains in code without a name."""
-        if not tracing.is_ordered(closed):
-            return ()
-        if id(closed) not in self._memo:
-            chains: dict[Chain, None] = {}
-            for eqn in opened(closed).eqns:
-                if tracing.calls_out(eqn) and tracing.is_ordered(eqn):
-                    chains[None] = None
+        if closed not in self._memo:
+            chains: list[Chain] = []
+            for eqn in filter(tracing.is_ordered, opened(closed).eqns):
                 tag = tag_of(eqn)
                 if tag is not None and tag.kind == "named_computation":
-                    chains.update(dict.fromkeys([self.chain(tag.name)] * tracing.is_ordered(eqn)))
-                    continue
-                for inner in tracing.subjaxprs(eqn):
-                    chains.update(dict.fromkeys(self._found(inner)))
-            self._memo[id(closed)] = closed, tuple(chains)
-        return self._memo[id(closed)][1]
+                    chains.append(self.chain(tag.name))
+                elif tracing.calls_out(eqn):
+                    chains.append(None)
+                else:
+                    chains += [chain for inner in tracing.subjaxprs(eqn) for chain in self._found(inner)]
+            self._memo[closed] = tuple(dict.fromkeys(chains))
+        return self._memo[closed]
 
     def given(self, chains: Sequence[Chain]) -> list[Any]:
         """Return the tokens of these chains."""

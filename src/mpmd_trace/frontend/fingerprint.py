@@ -62,15 +62,14 @@ class Fingerprints(Written):
 
     def __init__(self) -> None:
         self._numbers: dict[Hashable, int] = {}
-        self._memo: dict[int, tuple[Any, int]] = {}
+        self._memo: dict[Closed, int] = {}
         self._alive: list[Any] = []
 
     def of(self, closed: Closed) -> int:
         """Return the number of `closed`."""
-        if id(closed) not in self._memo:
-            key = tuple(self.lines(closed))
-            self._memo[id(closed)] = (closed, self._numbers.setdefault(key, len(self._numbers)))
-        return self._memo[id(closed)][1]
+        if closed not in self._memo:
+            self._memo[closed] = self._numbers.setdefault(tuple(self.lines(closed)), len(self._numbers))
+        return self._memo[closed]
 
     def equation(self, eqn: tracing.Equation) -> Hashable:
         scopes = tracing.scopes(eqn)

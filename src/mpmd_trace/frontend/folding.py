@@ -74,11 +74,6 @@ def slice_at(value: Any, index: int) -> Any:
     return lowering.slice_at(value, index)
 
 
-# Cheap, pure, and what index arithmetic is made of.
-_ARITHMETIC = ("add", "add_any", "sub", "mul", "max", "min", "neg", "sign", "rem", "div", "clamp")
-_LOGIC = ("eq", "ne", "lt", "le", "gt", "ge", "and", "or", "not", "xor", "select_n")
-_MOVING = ("convert_element_type", "broadcast_in_dim", "squeeze", "reshape", "slice", "copy")
-_FOLDABLE = frozenset((*_ARITHMETIC, *_LOGIC, *_MOVING))
 _MOST_ELEMENTS = 4096
 
 
@@ -93,6 +88,9 @@ _NUMPY: dict[str, Callable[..., Any]] = {
     "select_n": lambda which, *cases: np.select([which == i for i in range(len(cases))], cases),
 }
 # fmt: on
+# Cheap, pure, and what index arithmetic is made of.
+_MOVING = frozenset({"convert_element_type", "broadcast_in_dim", "squeeze", "reshape", "slice", "copy"})
+_FOLDABLE = _MOVING | _NUMPY.keys() | {"sign", "rem", "div", "iota"}
 
 
 def _is_index(aval: tracing.Aval) -> bool:
@@ -113,7 +111,7 @@ def _known_input(value: Any) -> np.ndarray[Any, Any] | None:
 def fold(eqn: tracing.Equation, args: Sequence[Any]) -> list[Any] | None:
     """Return the results of `eqn` as `Known`s, when its operands are known integers; None otherwise."""
     name = eqn.primitive.name
-    if name not in _FOLDABLE and name != "iota":
+    if name not in _FOLDABLE:
         return None
     if not all(_is_index(v.aval) for v in eqn.outvars) or (name == "iota" and len(eqn.outvars[0].aval.shape) != 1):
         return None

@@ -16,9 +16,7 @@ from mpmd_trace.frontend.shardings import without_devices
 from mpmd_trace.jax_compat import tracing
 from mpmd_trace.jax_compat.tracing import Closed, Equation, opened
 
-MARKERS = frozenset(
-    p.name for p in (marker_primitives.named_tensor_p, marker_primitives.broadcast_p, marker_primitives.reduce_p)
-)
+MARKERS = frozenset(p.name for p in marker_primitives.MARKERS)
 
 
 def kind_of(eqn: Equation) -> str:

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from contextlib import contextmanager
 from typing import Any
 
 from mpmd_trace.jax_compat import tracing
@@ -23,26 +21,6 @@ def large_constants(closed: Closed) -> dict[int, Any]:
         for inner in tracing.subjaxprs(eqn):
             result.update(large_constants(inner))
     return result
-
-
-class LargeConstants:
-    """What stands for large constants in the traces that are being made."""
-
-    def __init__(self) -> None:
-        self._given: list[dict[int, Any]] = []
-
-    @contextmanager
-    def given(self, values: dict[int, Any]) -> Iterator[None]:
-        """Inside, these values of the trace stand for the constants."""
-        self._given.append(values)
-        try:
-            yield
-        finally:
-            self._given.pop()
-
-    def read(self, value: Any) -> Any:
-        """Return what stands for a constant."""
-        return self._given[-1].get(id(value), value)
 
 
 def is_large(value: Any) -> bool:

@@ -149,9 +149,13 @@ def bounds_of(eqn: tracing.Equation) -> tuple[int, ...] | None:
     return None
 
 
+@tracing.per_jaxpr
 def has_marks(closed: tracing.Closed) -> bool:
     """Return whether the program cuts the layers of a scan."""
-    return any(eqn.primitive.name == "slice" and bounds_of(eqn) is not None for eqn in tracing.equations(closed))
+    return any(
+        (eqn.primitive.name == "slice" and bounds_of(eqn) is not None) or any(map(has_marks, tracing.subjaxprs(eqn)))
+        for eqn in tracing.opened(closed).eqns
+    )
 
 
 def scan(

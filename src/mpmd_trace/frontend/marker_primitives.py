@@ -25,6 +25,7 @@ named_tensor_p: Any = identity_primitive(
 )
 broadcast_p: Any = identity_primitive("mpmd_trace_broadcast", lambda cotangent, _: reduce_p.bind(cotangent))
 reduce_p: Any = identity_primitive("mpmd_trace_reduce", lambda cotangent, _: broadcast_p.bind(cotangent))
+MARKERS = (named_tensor_p, broadcast_p, reduce_p)
 
 
 def counted(tree: Any) -> Any:

@@ -44,7 +44,7 @@ class _Keys(Written):
     """Keys of jaxprs, each computed once; large constants count by their type and identity, not by their values."""
 
     def __init__(self) -> None:
-        self._memo: dict[int, tuple[Closed, str]] = {}
+        self._memo: dict[Closed, str] = {}
         self._large: dict[int, tuple[Any, int]] = {}
         self._types: dict[Any, str] = {}
 
@@ -53,9 +53,9 @@ class _Keys(Written):
         return hashlib.sha256(repr(parts).encode()).hexdigest()
 
     def jaxpr(self, closed: Closed) -> str:
-        if id(closed) not in self._memo:
-            self._memo[id(closed)] = closed, self.digest(*self.lines(closed))
-        return self._memo[id(closed)][1]
+        if closed not in self._memo:
+            self._memo[closed] = self.digest(*self.lines(closed))
+        return self._memo[closed]
 
     def type(self, aval: Any) -> str:
         if aval not in self._types:  # few types, and JAX takes its time to write one
@@ -126,15 +126,7 @@ def _known_primitives() -> frozenset[int]:
 
 @functools.lru_cache(maxsize=1)
 def _primitives_in(_modules: int) -> frozenset[int]:
-    result = {
-        id(p)
-        for p in (
-            marker_primitives.named_tensor_p,
-            marker_primitives.broadcast_p,
-            marker_primitives.reduce_p,
-            marker_primitives.transposes_p,
-        )
-    }
+    result = set(map(id, (*marker_primitives.MARKERS, marker_primitives.transposes_p)))
     for name, module in list(sys.modules.items()):
         if name.startswith("jax."):
             result.update(id(v) for v in vars(module).values() if isinstance(v, tracing.Primitive))

@@ -9,6 +9,7 @@ from typing import Any
 import numpy as np
 
 from mpmd_trace.frontend import folding
+from mpmd_trace.frontend.calls import compute
 from mpmd_trace.frontend.interpreter import needed_variables
 from mpmd_trace.jax_compat import tracing
 from mpmd_trace.jax_compat.tracing import ScanLayout, is_literal, opened
@@ -104,18 +105,12 @@ class _Numbers:
     def _compute(self, i: int) -> tuple[dict[Any, Any], list[int]]:
         items = [folding.slice_at(x, i) if isinstance(x, folding.Known) else _ARRAY for x in self._scanned]
         env: dict[Any, Any] = dict(zip(self._parts.invars, [*self._starts, *items], strict=True))
-        outside: list[int] = []
-        for number in self._outside:
-            eqn = self._parts.eqns[number]
-            if not all(is_literal(v) or v in env for v in eqn.invars):
-                continue
-            values = [v.val if is_literal(v) else env[v] for v in eqn.invars]
-            results: list[Any] | None = folding.fold(eqn, values)
-            if results is None and (starts := folding.starts_of(eqn, values)) is not None:
-                results = [starts]
-            if results is None and eqn.primitive.name in folding.RESHAPING and any(type(v) is list for v in values):
-                results = [[]]
-            if results is not None:
-                env.update(zip(eqn.outvars, results, strict=True))
-                outside.append(number)
-        return env, outside
+        return env, compute(self._parts, self._outside, env, _starts)
+
+
+def _starts(eqn: tracing.Equation, values: Sequence[Any], is_moved: bool) -> list[Any] | None:
+    """Return for a slice that is made outside where it starts, and nothing for what becomes of it."""
+    if is_moved and eqn.primitive.name in folding.RESHAPING:
+        return [[]]
+    starts = folding.starts_of(eqn, values)
+    return None if starts is None else [starts]

@@ -8,6 +8,7 @@ bound as it was.
 from __future__ import annotations
 
 import dataclasses
+import functools
 import itertools
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
@@ -36,7 +37,7 @@ from mpmd_trace.frontend.jaxpr_queries import (
     recomputes,
     stays,
 )
-from mpmd_trace.frontend.large_constants import LargeConstants, large_constants
+from mpmd_trace.frontend.large_constants import large_constants
 from mpmd_trace.frontend.outline_calls import OutlinedCalls
 from mpmd_trace.frontend.remat import Expressions, Later, Site, Values, now
 from mpmd_trace.frontend.repeated import WRITTEN, hands_on, is_regular
@@ -63,7 +64,6 @@ class Rewriter:
         self.meshes = meshes
         self._fingerprints = Fingerprints()
         self._told: set[str | None] = set()
-        self.large_constants = LargeConstants()
         self._bodies: dict[Any, Shared] = {}
         self._divisions = Divisions()
         self._place = place
@@ -71,6 +71,8 @@ class Rewriter:
         self._expressions = Expressions(self._fingerprints)
         #: Of the traces that are being made, innermost last: the values, where some are recomputed.
         self._values: list[Values | None] = []
+        #: What stands there for large constants, by id.
+        self._constants: list[dict[int, Any]] = []
         #: By id, equations of the forward pass that only the backward needs.
         self._kept: dict[int, Equation] = {}
         #: Where something recomputed is handed to another place by another call than that of the forward pass.
@@ -83,8 +85,9 @@ class Rewriter:
         self.repeats = False
 
     @contextmanager
-    def _trace_of(self, closed: Closed, scope: Scope) -> Iterator[None]:
+    def _trace_of(self, closed: Closed, scope: Scope, constants: dict[int, Any]) -> Iterator[None]:
         """Keep track of the values of the trace that `closed` is interpreted in."""
+        self._constants.append(constants)
         known = self._place is not None and scope.is_open and recomputes(closed)
         self._values.append(Values(self._expressions, self._place) if known and self._place else None)
         try:
@@ -92,6 +95,11 @@ class Rewriter:
                 yield
         finally:
             self._values.pop()
+            self._constants.pop()
+
+    def _constant(self, value: Any) -> Any:
+        """Return what stands for a constant."""
+        return self._constants[-1].get(id(value), value)
 
     # ---- interpretation -------------------------------------------------------------------
 
@@ -111,7 +119,7 @@ class Rewriter:
         def run(*args: Any) -> list[Any]:
             constants = dict(zip(large, args, strict=False))
             scope = Scope()
-            with self.large_constants.given(constants), self._trace_of(closed, scope):
+            with self._trace_of(closed, scope, constants):
                 results = self.evaluate(closed, args[len(large) :], scope)
             return [folding.whole(r) for r in results]
 
@@ -154,7 +162,7 @@ class Rewriter:
             return [ready.get(v, r) for v, r in zip(eqn.outvars, results, strict=True)]
 
         alive = live_equations(closed, wanted, set(ready))
-        return interpret(closed, args, used, constant=self.large_constants.read, alive=alive, unused=unused)
+        return interpret(closed, args, used, constant=self._constant, alive=alive, unused=unused)
 
     def _equation(self, eqn: Equation, args: list[Any], outer: Scope) -> list[Any]:
         scope = outer.at(eqn)
@@ -309,7 +317,7 @@ class Rewriter:
         if not tracing.is_jaxpr(value) or not must_change(value):
             return value
         avals = tracing.in_avals(value)
-        with self.large_constants.given({}):
+        with self._trace_of(value, scope, {}):
             return tracing.make_closed(lambda *a: [folding.whole(r) for r in self.evaluate(value, a, scope)], avals)
 
     # ---- names ----------------------------------------------------------------------------
@@ -332,23 +340,27 @@ class Rewriter:
         chain = self._order.chain(name) if scope.is_open else scope.chain
         inside = Scope("named", scope.transposes, None, scope.rematerialized, name, chain)
         shared = self._body(body, inside, barrier=scope.rematerialized)
-        chains = self._order.chains(body, inside)
-        operands = self._operands(body, args, chains)
-        # The derivative of something that does not depend on its arguments has no results, and no effects.
-        if not shared.emits and not tracing.effects(body):
-            return shared.results(operands, [])
         # A forward computation below a transposition is recomputed for the backward pass.
-        count = count_in(body) or scope.transposes
-        if (counter := self._counter(scope)) is not None:
-            out = self._calls.computation(shared, operands, name, count, counter)
-        else:
-            out = lowering.named_computation_p.bind(*operands, body=shared.closed, name=name, transpose_count=count)
-        return self._taken(chains, shared.results(operands, out))
+        count, counter = count_in(body) or scope.transposes, self._counter(scope)
 
-    def _operands(self, body: Closed, values: Sequence[Any], chains: Sequence[Any]) -> list[Any]:
-        """Return what a rewritten body takes: its large constants, these values, and the tokens of these chains."""
-        large = map(self.large_constants.read, large_constants(body).values())
-        return [*large, *map(folding.whole, values), *self._order.given(chains)]
+        def bind(*operands: Any) -> list[Any]:
+            if counter is not None:
+                return self._calls.computation(shared, operands, name, count, counter)
+            made = lowering.named_computation_p.bind(*operands, body=shared.closed, name=name, transpose_count=count)
+            return list(made)
+
+        return self._made(body, shared, args, inside, bind)
+
+    def _made(
+        self, body: Closed, shared: Shared, values: Sequence[Any], scope: Scope, bind: Callable[..., list[Any]]
+    ) -> list[Any]:
+        """Return what a body gives, rewritten for `scope`, for its large constants, these values, and tokens."""
+        chains = self._order.chains(body, scope)
+        large = map(self._constant, large_constants(body).values())
+        operands = [*large, *map(folding.whole, values), *self._order.given(chains)]
+        # The derivative of something that does not depend on its arguments has no results, and no effects.
+        out = bind(*operands) if shared.emits or tracing.effects(body) else []
+        return self._taken(chains, shared.results(operands, out))
 
     def _taken(self, chains: Sequence[Any], results: list[Any]) -> list[Any]:
         """Return the results without the tokens of these chains, which are known from now on."""
@@ -411,7 +423,7 @@ class Rewriter:
             known = dict(zip(plan.arguments, inputs, strict=False))
             args = [known.get(i) for i in range(len(parts.invars))]
             given = dict(zip(places, inputs[len(plan.arguments) :], strict=True))
-            with self.large_constants.given(constants), self._trace_of(body, scope):
+            with self._trace_of(body, scope, constants):
                 self._order.take(chains, tokens)
                 outputs = self.evaluate(body, args, scope, plan.wanted, given)
                 needed = [*itertools.compress(outputs, plan.wanted), *self._order.given(chains)]
@@ -438,20 +450,15 @@ class Rewriter:
         division, results, values = self._divisions.divide(body, args)
         if any(division.wanted) or tracing.effects(body):
             inside = Scope("callee", scope.transposes, None, scope.rematerialized)
-            chains = self._order.chains(body, inside)
             key = division, inside
             if key not in self._bodies:
                 self._bodies[key] = self._body(body, inside, division=division)
             shared = self._bodies[key]
-            operands = self._operands(body, [*(args[i] for i in division.arguments), *values], chains)
-            suffix = "_transposed" if scope.transposes else ""
-            out: Sequence[Any] = ()
-            if shared.emits or tracing.effects(body):
-                out = lowering.call_p.bind(
-                    *operands, body=shared.closed, name=name + suffix, call_counter=scope.counter, repeats=repeats
-                )
-            computed = [i for i, w in enumerate(division.wanted) if w]
-            results.update(zip(computed, self._taken(chains, shared.results(operands, out)), strict=True))
+            symbol = f"{name}_transposed" if scope.transposes else name
+            params = {"name": symbol, "call_counter": scope.counter, "repeats": repeats}
+            bind = functools.partial(lowering.call_p.bind, body=shared.closed, **params)
+            made = self._made(body, shared, [*(args[i] for i in division.arguments), *values], inside, bind)
+            results.update(zip(itertools.compress(itertools.count(), division.wanted), made, strict=True))
         return [results[i] for i in range(len(division.wanted))]
 
     def _unroll(self, eqn: Equation, args: list[Any], scope: Scope, unused: bool = False) -> list[Any]:

@@ -129,7 +129,6 @@ def _scan(eqn: Equation, args: Sequence[Any], name: str, chosen: Mapping[tuple[i
     return control_flow.scan(eqn, args, inside, scan=scan)[0]
 
 
-_CALLS = {"jit": "jaxpr", "pjit": "jaxpr", "closed_call": "call_jaxpr", **dict.fromkeys(REMAT, "jaxpr")}
 _PRODUCTS = frozenset({"dot_general", "conv_general_dilated", "ragged_dot", "ragged_dot_general"})
 _SUMS = frozenset({"add", "add_any", "max", "min", "or", "and", "convert_element_type"})
 #: What a value depends on: what the scan carries, and numbers that it scans.
@@ -138,7 +137,8 @@ _CARRIED, _SCANNED = 1, 2
 
 def inner_of(eqn: Equation) -> Closed | None:
     """Return the jaxpr that `eqn` only applies, if scans in it are looked for."""
-    return eqn.params[_CALLS[eqn.primitive.name]] if eqn.primitive.name in _CALLS and tag_of(eqn) is None else None
+    has_rule = eqn.primitive.name.startswith("custom_")  # of its own for derivatives, which it would lose
+    return None if has_rule or tag_of(eqn) is not None else applied(eqn)
 
 
 class Found(NamedTuple):

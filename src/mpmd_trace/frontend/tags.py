@@ -173,7 +173,8 @@ def _jit_of(function: Callable[..., Any] | None, tag: Tag, shared: bool = False)
         target = callee if is_argument else reference()
         with own_frames(tag.kind):
             result = mutation.kept(target, *given, tag.kind, "mpmd_trace.nnx.named_computation", owner=callee)
-        result = _with_statics(result)
+        # What can be no result of a jit (strings, functions) is a part of the structure.
+        result = jax.tree.map(lambda leaf: leaf if _can_be_returned(leaf) else StaticLeaf(leaf), result)
         return marker_primitives.counted(result) if tag.kind == "named_computation" else result
 
     run.__name__ = run.__qualname__ = tag.encode()
@@ -209,13 +210,6 @@ def _closure(function: Callable[..., Any] | None) -> tuple[_Cell, ...]:
 def _value(argument: Any) -> Any:
     """Return the argument that `_mark_static` marked."""
     return argument.value if isinstance(argument, StaticLeaf) else argument
-
-
-def _with_statics(result: Any) -> Any:
-    """`result` with what can be no result of a jit (strings, functions) as a part of its structure."""
-    if all(_can_be_returned(leaf) for leaf in jax.tree.leaves(result)):
-        return result
-    return jax.tree.map(lambda leaf: leaf if _can_be_returned(leaf) else StaticLeaf(leaf), result)
 
 
 def _can_be_returned(leaf: object) -> bool:

@@ -130,16 +130,8 @@ class Traced:
 
     @property
     def names(self) -> dict[str, list[str]]:
-        """See `Rewritten`, as for the properties that follow."""
+        """See `Rewritten`."""
         return self.rewritten.names
-
-    @property
-    def computations(self) -> dict[str, str | None]:
-        return self.rewritten.computations
-
-    @property
-    def nested(self) -> dict[tuple[str, str], str | None]:
-        return self.rewritten.nested
 
     @property
     def in_avals(self) -> tuple[jax.ShapeDtypeStruct, ...]:
@@ -344,15 +336,9 @@ def trace(
             program = rewriter.program(closed, given.name)
         bad = specs(rewriter.meshes)[2]
         raise_problems([*rewriter.problems, *bad], place_of(fn))
-        return Rewritten(
-            program,
-            dict(sorted(rewriter.names.items())),
-            rewriter.computations,
-            rewriter.nested,
-            rewriter.recomputed,
-            rewriter.meshes.ops(),
-            rewriter.repeats,
-        )
+        names, meshes_used = dict(sorted(rewriter.names.items())), rewriter.meshes.ops()
+        found = names, rewriter.computations, rewriter.nested, rewriter.recomputed
+        return Rewritten(program, *found, meshes_used, rewriter.repeats)
 
     in_specs, out_specs, bad = specs(Meshes(m.shape for m in meshes))
     if bad:
@@ -413,7 +399,8 @@ def check_names(
     computation has that one's mesh and stage, or none; not all of the names of several meshes are absent, unless
     arguments or results have meshes (`is_placed`, or shardings).  Other assigned names that do not occur are warned of.
     """
-    problems, unused = name_problems(traced.names, traced.computations, traced.nested, assignments, where)
+    found = traced.rewritten
+    problems, unused = name_problems(found.names, found.computations, found.nested, assignments, where)
     raise_problems(problems)
     several = len({assigned.mesh for assigned in assignments.values()}) > 1
     is_placed = is_placed or any(place is not None for place in traced.in_shardings)

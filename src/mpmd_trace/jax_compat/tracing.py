@@ -8,9 +8,10 @@ from __future__ import annotations
 
 import contextlib
 import functools
+import itertools
 import re
 import weakref
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any, TypeAlias, TypeVar
 
@@ -153,17 +154,21 @@ def subjaxprs(eqn: Equation) -> Iterator[Closed]:
             yield from (item for item in value if isinstance(item, _JAXPRS))
 
 
-def equations(closed: Closed) -> Iterator[Equation]:
-    """Yield the equations of `closed` and of the jaxprs inside of it, at any depth; those of each jaxpr once."""
-    seen: dict[int, Closed] = {}
+def jaxprs(closed: Closed) -> Iterator[Closed]:
+    """Yield `closed` and the jaxprs inside of it, at any depth; each of them once."""
+    seen: set[Closed] = set()
     left = [closed]
     while left:
         one = left.pop()
-        if id(one) not in seen:
-            seen[id(one)] = one
-            for eqn in opened(one).eqns:
-                yield eqn
-                left.extend(subjaxprs(eqn))
+        if one not in seen:
+            seen.add(one)
+            yield one
+            left += [inner for eqn in opened(one).eqns for inner in subjaxprs(eqn)]
+
+
+def equations(closed: Closed) -> Iterator[Equation]:
+    """Yield the equations of `closed` and of the jaxprs inside of it, at any depth; those of each jaxpr once."""
+    return (eqn for one in jaxprs(closed) for eqn in opened(one).eqns)
 
 
 def raw_equations(closed: Closed) -> Sequence[Equation]:
@@ -397,73 +402,24 @@ def rebind_checkpoint(eqn: Equation, args: Sequence[Any], body: Closed) -> list[
     return rebind(eqn, [*constants, *args], {**eqn.params, "jaxpr": inner})
 
 
-def _smaller(closed: Closed, results: Sequence[int], needed: Iterable[int]) -> tuple[Any, list[Any]]:
-    """Return an open jaxpr of the constants, then the needed arguments, for some results; and the constants."""
-    inner, constants = _without_constants(closed)
-    wanted, several = set(results), set(needed)
-    kept = [True] * len(constants) + [i in several for i in range(len(inner.invars) - len(constants))]
-    smaller, _ = partial_eval.dce_jaxpr(inner, [i in wanted for i in range(len(inner.outvars))], instantiate=kept)
-    return smaller, constants
-
-
-def _needed(closed: Closed, results: Sequence[int]) -> set[int]:
-    """Return the arguments of a jaxpr that some of its results need."""
-    inner, constants = _without_constants(closed)
-    wanted = set(results)
-    _, used = partial_eval.dce_jaxpr(inner, [i in wanted for i in range(len(inner.outvars))])
-    return {i for i, is_used in enumerate(used[len(constants) :]) if is_used}
-
-
-def pruned(branches: Sequence[Closed], results: Sequence[int]) -> tuple[list[int], list[Callable[..., Any]]]:
+def pruned(branches: Sequence[Closed], results: Sequence[int]) -> tuple[list[int], list[Callable[..., list[Any]]]]:
     """The arguments that `results` of these jaxprs need, and each as a function of those that returns these results."""
-    needed = sorted(set().union(*(_needed(closed, results) for closed in branches)))
+    parts = []
+    for closed in branches:
+        inner, constants = _without_constants(closed)
+        smaller, used = partial_eval.dce_jaxpr(inner, [i in results for i in range(len(inner.outvars))])
+        parts.append((smaller, constants, used))
+    needed = sorted({i for _, own, used in parts for i, is_used in enumerate(used[len(own) :]) if is_used})
 
-    def function(closed: Closed) -> Callable[..., Any]:
-        smaller, constants = _smaller(closed, results, needed)
-        return lambda *args: core.eval_jaxpr(smaller, (), *constants, *args)
+    def function(smaller: Any, constants: Sequence[Any], used: Sequence[bool]) -> Callable[..., list[Any]]:
+        def run(*args: Any) -> list[Any]:
+            known = dict(zip(needed, args, strict=True))
+            given = [*constants, *(known.get(i) for i in range(len(used) - len(constants)))]
+            return list(core.eval_jaxpr(smaller, (), *itertools.compress(given, used)))
 
-    return needed, [function(closed) for closed in branches]
+        return run
 
-
-@dataclass(frozen=True, slots=True)
-class LoopPart:
-    """What a loop does with some of the values that it carries: a test or step, and arrays that it reads.
-
-    `closed` has the arrays of `constants`, then all that the loop carries, as arguments; `results` are those wanted.
-    """
-
-    closed: Closed
-    constants: Sequence[Any]
-    results: Sequence[int]
-
-    def of(self, carried: Sequence[int]) -> tuple[Closed, list[Any]] | None:
-        """Return a jaxpr of arrays, then these carried values, and the arrays; None where others are needed as well."""
-        count = len(self.constants)
-        needed = _needed(self.closed, self.results)
-        if any(i >= count and i - count not in carried for i in needed):
-            return None
-        kept = [*(i for i in range(count) if i in needed), *(count + i for i in carried)]
-        smaller, own = _smaller(self.closed, self.results, kept)
-        arrays = [*own, *(self.constants[i] for i in range(count) if i in needed)]
-        return partial_eval.close_jaxpr(smaller), arrays
-
-
-def rebind_while(
-    eqn: Equation, test: LoopPart, step: LoopPart, carried: Sequence[int], start: Sequence[Any]
-) -> list[Any] | None:
-    """Return the results of a `while` of some of its values alone; None where these need others."""
-    tested, stepped = test.of(carried), step.of(carried)
-    if tested is None or stepped is None:
-        return None
-    (cond, cond_arrays), (body, body_arrays) = tested, stepped
-    params = {
-        **eqn.params,
-        "cond_jaxpr": cond,
-        "cond_nconsts": len(cond_arrays),
-        "body_jaxpr": body,
-        "body_nconsts": len(body_arrays),
-    }
-    return rebind(eqn, [*cond_arrays, *body_arrays, *(start[i] for i in carried)], params)
+    return needed, [function(*part) for part in parts]
 
 
 #: The name of the logger that tells of exceptions in callbacks.

@@ -14,21 +14,14 @@ def batch_rows(closed: tracing.Closed) -> list[int]:
 
     They are what a loop over microbatches scans, or what calls that are numbered by hand do not share.
     """
-    rows: dict[int, None] = {}
-    seen: dict[int, tracing.Closed] = {}
-    left = [closed]
-    while left:
-        one = left.pop()
-        if id(one) in seen:
-            continue
-        seen[id(one)] = one
+    rows: set[int] = set()
+    for one in tracing.jaxprs(closed):
         eqns = tracing.opened(one).eqns
-        rows.update(dict.fromkeys(_of_calls(eqns)))
+        rows.update(_of_calls(eqns))
         for eqn in eqns:
             tag = tag_of(eqn)
-            left += tracing.subjaxprs(eqn)
             if tag is not None and tag.kind == "loop" and not tracing.transposes(eqn):
-                rows.update(dict.fromkeys(_of_loop(eqn)))
+                rows.update(_of_loop(eqn))
     return sorted(rows)
 
 

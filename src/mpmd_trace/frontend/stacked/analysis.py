@@ -16,7 +16,7 @@ from typing import Any, NamedTuple
 from mpmd_trace.frontend.interpreter import applied, live_equations
 from mpmd_trace.frontend.layers import bounds_of, has_marks
 from mpmd_trace.frontend.scope import is_computation
-from mpmd_trace.frontend.stacked.links import PAIRWISE, contracted, cut_axis, linked
+from mpmd_trace.frontend.stacked.links import PAIRWISE, contracted, cut_axis, linked, moved_rows
 from mpmd_trace.jax_compat import tracing
 from mpmd_trace.jax_compat.tracing import Closed, Equation, opened
 
@@ -71,10 +71,10 @@ class Cuts:
 
     Args:
         closed: the jaxpr.
-        search: what `find` fills while it goes through all jaxprs.
+        waiting: of all jaxprs of a program, equations that know of a cut which they have not looked at.
     """
 
-    def __init__(self, closed: Closed, search: _Search | None = None) -> None:
+    def __init__(self, closed: Closed, waiting: deque[tuple[Cuts, Equation]] | None = None) -> None:
         self.closed = closed
         self.parts = opened(closed)
         self.alive = live_equations(closed)
@@ -82,7 +82,7 @@ class Cuts:
         self.of: dict[Any, Cut] = {}
         #: By the id of an equation with jaxprs inside that have values in pieces, the cuts of these.
         self.inner: dict[int, list[Cuts]] = {}
-        self._search = _Search() if search is None else search
+        self._waiting: deque[tuple[Cuts, Equation]] = deque() if waiting is None else waiting
         #: The equations that have a variable as an operand or result.
         self._equations: dict[Any, list[Equation]] = {}
         #: For a variable, the groups of values with the same cut that it is one of.
@@ -92,8 +92,8 @@ class Cuts:
                 continue
             for v in dict.fromkeys(v for v in (*eqn.invars, *eqn.outvars) if not tracing.is_literal(v)):
                 self._equations.setdefault(v, []).append(eqn)
-            if bounds_of(eqn) is not None or self._search.is_marked(eqn):
-                self._search.waiting.append((self, eqn))
+            if bounds_of(eqn) is not None or _has_marks(eqn):
+                self._waiting.append((self, eqn))
 
     @property
     def any(self) -> bool:
@@ -124,9 +124,8 @@ class Cuts:
 
         A value gets its cut once, and then its equations are looked at again, in all jaxprs alike.
         """
-        waiting = self._search.waiting
-        while waiting:
-            cuts, eqn = waiting.popleft()
+        while self._waiting:
+            cuts, eqn = self._waiting.popleft()
             cuts._equation(eqn)
 
     def _set(self, atom: Any, cut: Cut | None) -> None:
@@ -139,7 +138,7 @@ class Cuts:
             if rows(here, atom.aval) is None:
                 continue
             cuts.of[atom] = here
-            self._search.waiting.extend((cuts, eqn) for eqn in cuts._equations.get(atom, ()))
+            self._waiting.extend((cuts, eqn) for eqn in cuts._equations.get(atom, ()))
             for group in cuts._groups.get(atom, ()):
                 own = next(one.leading for one in group if one.cuts is cuts and one.atom is atom)
                 left += [one._replace(leading=one.leading + leading - own) for one in group]
@@ -147,7 +146,7 @@ class Cuts:
     def _equation(self, eqn: Equation) -> None:
         if id(eqn) in self.inner:
             return  # groups of values say what follows
-        if eqn.primitive.name == "scan" and not self._search.is_marked(eqn):
+        if eqn.primitive.name == "scan" and not _has_marks(eqn):
             cut = next((cut for v in in_turns(eqn) if (cut := self.get(v)) is not None and cut.axis == 0), None)
             if cut is not None:
                 for v in in_turns(eqn):
@@ -155,7 +154,7 @@ class Cuts:
                 return
         inside = bodies(eqn)
         if inside:
-            self.inner[id(eqn)] = [Cuts(body.closed, self._search) for body in inside]
+            self.inner[id(eqn)] = [Cuts(body.closed, self._waiting) for body in inside]
             for cuts, body in zip(self.inner[id(eqn)], inside, strict=True):
                 atoms = [*cuts.parts.invars, *cuts.parts.outvars]
                 for outer, inner, leading in body.joints:
@@ -204,38 +203,12 @@ class Cuts:
 
     def _rows(self, eqn: Equation, axis: int) -> None:
         """The cuts of an array whose rows are others of it, or those of several arrays: of the whole, and of parts."""
-        bounds, name = bounds_of(eqn), eqn.primitive.name
-        whole = eqn.outvars[0] if name in ("concatenate", "pad") else eqn.invars[0]
-        parts, at = (eqn.outvars if name in ("slice", "split") else eqn.invars), 0
-        if name == "slice":
-            at = eqn.params["start_indices"][axis]
-        elif name == "pad":
-            parts, at = parts[:1], int(eqn.params["padding_config"][axis][0])
+        bounds, (whole, parts) = bounds_of(eqn), moved_rows(eqn, axis)
         length = whole.aval.shape[axis]
         if bounds is not None and length == bounds[-1]:
             self._set(whole, _cut(axis, bounds, length))
-        for part in parts:
-            stop = at + part.aval.shape[axis]
-            self._set(part, _part(self.get(whole), whole.aval, at, stop))
-            at = stop
-
-
-class _Search:
-    """What is left to look at, in all jaxprs of a program."""
-
-    def __init__(self) -> None:
-        #: Equations that know of a cut which they have not looked at.
-        self.waiting: deque[tuple[Cuts, Equation]] = deque()
-        self._marked: dict[int, tuple[Closed, bool]] = {}
-
-    def is_marked(self, eqn: Equation) -> bool:
-        """Return whether layers are cut inside of `eqn`."""
-        for inner in tracing.subjaxprs(eqn):
-            if id(inner) not in self._marked:
-                self._marked[id(inner)] = inner, has_marks(inner)
-            if self._marked[id(inner)][1]:
-                return True
-        return False
+        for part, start, stop in parts:
+            self._set(part, _part(self.get(whole), whole.aval, start, stop))
 
 
 def _part(cut: Cut | None, aval: Any, start: int, stop: int) -> Cut | None:
@@ -247,6 +220,10 @@ def _part(cut: Cut | None, aval: Any, start: int, stop: int) -> Cut | None:
     if not inside:
         return None
     return _cut(known.axis, [0, *(b - start for b in inside), stop - start], stop - start)
+
+
+def _has_marks(eqn: Equation) -> bool:
+    return any(map(has_marks, tracing.subjaxprs(eqn)))
 
 
 class Joint(NamedTuple):

@@ -3,19 +3,18 @@
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from typing import Any, NamedTuple
 
 import jax
 import numpy as np
-from jax.sharding import Mesh, NamedSharding, PartitionSpec, Sharding
+from jax.sharding import Mesh, NamedSharding, PartitionSpec
 
-from mpmd_trace.frontend.arg_shardings import same_devices
+from mpmd_trace.frontend.arg_shardings import same_devices, spread
 from mpmd_trace.frontend.arguments import Given, Leaf, rows_name
 from mpmd_trace.frontend.layers import has_marks
 from mpmd_trace.frontend.stacked.analysis import Cuts, Rows
 from mpmd_trace.frontend.stacked.interpreter import in_pieces
-from mpmd_trace.jax_compat import layouts
 from mpmd_trace.jax_compat.tracing import Closed, out_avals
 
 
@@ -69,23 +68,15 @@ class Split:
             return None
         signature, stacks = self.stacks.signature, self.stacks
         tree, forms = (signature.out_tree, stacks.outputs) if results else (signature.in_tree, stacks.inputs)
-        numbers = jax.tree.unflatten(tree, range(len(forms)))
-        if not results:
-            numbers = numbers[0]
-            prefix = tuple(prefix) if isinstance(prefix, list) else prefix
-        is_leaf: Callable[[Any], bool] = lambda x: x is None or isinstance(x, Sharding | layouts.Format)  # noqa: E731
-
-        def below(wanted: Any, part: Any) -> Any:
-            def one(i: int) -> Any:
-                cut = forms[i]
-                return wanted if cut is None else tuple(piece_shardings(wanted, cut, topology, wanted))
-
-            return jax.tree.map(one, part)
-
         try:
-            return jax.tree.map(below, prefix, numbers, is_leaf=is_leaf)
+            wanted = spread(prefix, tree, "out_shardings" if results else "in_shardings")
         except ValueError:
             return prefix  # reported with the pieces
+        pieces: list[Any] = []
+        for one, cut in zip(wanted, forms, strict=True):
+            pieces += [one] if cut is None else piece_shardings(one, cut, topology, one)
+        made = jax.tree.unflatten(_opened(tree, forms), pieces)
+        return made if results else made[0]
 
 
 def split(closed: Closed, given: Given, out_names: Sequence[str], out_tree: Any) -> Split | None:

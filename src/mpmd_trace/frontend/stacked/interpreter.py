@@ -22,7 +22,16 @@ from mpmd_trace.frontend.errors import warn
 from mpmd_trace.frontend.interpreter import REMAT, interpret
 from mpmd_trace.frontend.scope import is_computation, tag_of
 from mpmd_trace.frontend.stacked.analysis import Cut, Cuts, Rows, bodies, rows
-from mpmd_trace.frontend.stacked.links import PAIRWISE, REDUCTIONS, Link, contracted, cut_axis, groups_along, linked
+from mpmd_trace.frontend.stacked.links import (
+    PAIRWISE,
+    REDUCTIONS,
+    Link,
+    contracted,
+    cut_axis,
+    groups_along,
+    linked,
+    moved_rows,
+)
 from mpmd_trace.frontend.stacked.values import (
     Pieces,
     Zero,
@@ -190,30 +199,22 @@ class _Interpreter:
         params, kind = eqn.params, eqn.primitive.name
         args = [self._whole(a, eqn) if isinstance(a, Pieces) and a.axis != axis else a for a in args]
         out = [known if known is None or known.axis == axis else None for known in out]
-        if kind == "split":
-            result, start = [], 0
-            for v, known in zip(eqn.outvars, out, strict=True):
-                stop = start + v.aval.shape[axis]
-                result.append(taken_rows(args[0], axis, start, stop, known))
-                start = stop
-            return result
-        if kind == "slice":
-            starts, stops, strides = params["start_indices"], params["limit_indices"], params["strides"]
+        _, rows_of_parts = moved_rows(eqn, axis)
+        if kind in ("split", "slice"):
 
             def columns(part: Any) -> Any:
-                lower, upper = list(starts), list(stops)
+                lower, upper, strides = list(params["start_indices"]), list(params["limit_indices"]), params["strides"]
                 lower[axis], upper[axis] = 0, part.shape[axis]
                 is_all = not any(lower) and tuple(upper) == part.shape and (strides is None or set(strides) <= {1})
                 return part if is_all else lax.slice(part, lower, upper, strides)
 
-            return [taken_rows(args[0], axis, starts[axis], stops[axis], out[0], columns)]
+            of_piece = columns if kind == "slice" else None
+            pairs = zip(rows_of_parts, out, strict=True)
+            return [taken_rows(args[0], axis, start, stop, known, of_piece) for (_, start, stop), known in pairs]
         if out[0] is None:
             return self._on_wholes(eqn, args)
         is_pad = kind == "pad"
-        sources, at = [], int(params["padding_config"][axis][0]) if is_pad else 0
-        for atom, source in zip(eqn.invars[:1] if is_pad else eqn.invars, args, strict=False):
-            sources.append((at, at + atom.aval.shape[axis], source))
-            at += atom.aval.shape[axis]
+        sources = [(start, stop, source) for (_, start, stop), source in zip(rows_of_parts, args, strict=False)]
         aval = eqn.outvars[0].aval
         pieces = []
         for a, b in itertools.pairwise(out[0].bounds):
@@ -324,18 +325,12 @@ class _Interpreter:
         (flat, tree), count = jax.tree.flatten(start), len(goes_on.pairs)
         results: list[Any] = [None] * len(flat)
         for k in range(count):
-            mine = range(k, len(flat), count)
-            output = tracing.rebind_while(
-                eqn,
-                tracing.LoopPart(tested, jax.tree.leaves(for_test), [k]),
-                tracing.LoopPart(stepped, jax.tree.leaves(for_step), mine),
-                mine,
-                flat,
-            )
-            if output is None:
+            cond, body = _piece(k, count, tested, for_test), _piece(k, count, stepped, for_step)
+            if cond is None or body is None:
                 return None
-            for n, value in zip(mine, output, strict=True):
-                results[n] = value
+            params = {"cond_jaxpr": cond[0], "body_jaxpr": body[0]}
+            params |= {"cond_nconsts": len(cond[1]), "body_nconsts": len(body[1])}
+            results[k::count] = tracing.rebind(eqn, [*cond[1], *body[1], *flat[k::count]], eqn.params | params)
         return list(jax.tree.unflatten(tree, results))
 
     def _cond(self, eqn: Equation, args: list[Any], inner: list[Cuts]) -> list[Any]:
@@ -364,6 +359,25 @@ class _Interpreter:
             for at, value in zip(members, outputs, strict=True):
                 results[at] = value
         return list(jax.tree.unflatten(branches[0][1], results))
+
+
+def _piece(k: int, count: int, closed: Closed, constants: Sequence[Any]) -> tuple[Closed, list[Any]] | None:
+    """Return what makes pieces k of a loop, and the arrays that it reads besides; None where it needs other pieces.
+
+    `closed` has the arrays in `constants`, then all that the loop carries, as arguments.
+    """
+    arrays, avals = jax.tree.leaves(constants), tracing.in_avals(closed)
+    first = len(arrays)
+    needed, [function] = tracing.pruned([closed], range(k, len(tracing.out_avals(closed)), count))
+    if any(i >= first and (i - first) % count != k for i in needed):
+        return None
+    own = [i for i in needed if i < first]
+    places = [*own, *range(first + k, len(avals), count)]
+    made = tracing.make_closed(
+        lambda *values: function(*(value for i, value in zip(places, values, strict=True) if i in needed)),
+        [avals[i] for i in places],
+    )
+    return made, [arrays[i] for i in own]
 
 
 def _described(eqn: Equation) -> str:

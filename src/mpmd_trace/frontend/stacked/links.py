@@ -6,6 +6,7 @@ batch: elementwise ops, batching dimensions of gathers, scatters and products, l
 
 from __future__ import annotations
 
+import itertools
 import math
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import Any
@@ -41,14 +42,16 @@ REDUCTIONS: dict[str, Callable[[Any, Any], Any]] = {
     "reduce_or": lax.bitwise_or,
 }
 #: Ops of linear algebra, and how many axes of the first operand are not a batch; all operands and results have it.
-_BATCHED = {
-    **dict.fromkeys(
-        ("cholesky", "eig", "eigh", "geqp3", "geqrf", "hessenberg", "householder_product", "lu", "ormqr"), 2
-    ),
-    **dict.fromkeys(("qr", "schur", "svd", "symmetric_product", "triangular_solve", "tridiagonal"), 2),
-    **dict.fromkeys(("lu_pivots_to_permutation", "tridiagonal_solve"), 1),
+_MATRICES = """
+cholesky eig eigh geqp3 geqrf hessenberg householder_product lu ormqr qr schur svd symmetric_product triangular_solve
+tridiagonal
+"""
+_BATCHED = {**dict.fromkeys(_MATRICES.split(), 2), "lu_pivots_to_permutation": 1, "tridiagonal_solve": 1}
+#: Ops along one axis, and the parameter that says which.
+_ALONG = {
+    **dict.fromkeys(("cumsum", "cumprod", "cummax", "cummin", "cumlogsumexp", "split"), "axis"),
+    **dict.fromkeys(("concatenate", "sort"), "dimension"),
 }
-_OTHER_AXIS = ("cumsum", "cumprod", "cummax", "cummin", "cumlogsumexp")
 
 
 def linked(eqn: Equation, axes: Sequence[int | None]) -> Link | None:
@@ -108,12 +111,6 @@ def _links(eqn: Equation) -> Iterator[Link]:
             yield from alone((axis, i) for i, axis in enumerate(params["permutation"]))
         case "squeeze":
             yield from kept([axis % len(shape) for axis in params["dimensions"]])
-        case "rev":
-            yield from alike(params["dimensions"])
-        case "concatenate":
-            yield from alike([params["dimension"]])
-        case "split":
-            yield from alike([params["axis"]])
         case "stack" | "unstack":
             for axis in range(len(shape if name == "stack" else out)):
                 sides = (axis, axis + (axis >= params["axis"]))
@@ -121,8 +118,6 @@ def _links(eqn: Equation) -> Iterator[Link]:
                 yield (*(one for _ in shapes), *(both for _ in outs))
         case "slice" | "pad":
             yield from alone((axis, axis) for axis in range(len(out)) if not _moved_rows(eqn, axis))
-        case "sort":
-            yield from alike([params["dimension"]])
         case "dot_general":
             (left, right), (lbatch, rbatch) = params["dimension_numbers"]
             yield from ((a, b, i) for i, (a, b) in enumerate(zip(lbatch, rbatch, strict=True)))
@@ -131,8 +126,10 @@ def _links(eqn: Equation) -> Iterator[Link]:
             yield from ((a, b, i) for i, (a, b) in enumerate([*rest, *more], len(lbatch)))
         case _ if name in REDUCTIONS or name in ("argmax", "argmin"):
             yield from kept(params["axes"])
-        case _ if name in _OTHER_AXIS:
-            yield from alike([params["axis"]])
+        case "rev":
+            yield from alike(params["dimensions"])
+        case _ if name in _ALONG:
+            yield from alike([params[_ALONG[name]]])
         case "bitcast_convert_type" | "random_bits" | "random_split":
             yield from alone((axis, axis) for axis in range(min(len(shape), len(out))))
         case _ if name in _BATCHED:
@@ -240,14 +237,28 @@ def cut_axis(eqn: Equation, axes: Iterable[int | None]) -> int | None:
     axis = 0 if bounds_of(eqn) is not None else next((axis for axis in axes if axis is not None), None)
     if axis is None or name not in ("concatenate", "split", "slice", "pad") or not eqn.invars[0].aval.shape:
         return None
-    if name in ("concatenate", "split"):
-        return axis if axis == params["dimension" if name == "concatenate" else "axis"] else None
+    if name in _ALONG:
+        return axis if axis == params[_ALONG[name]] else None
     if not _moved_rows(eqn, axis):
         return None
     if name == "slice":
         return axis if (params["strides"] or (1,) * (axis + 1))[axis] == 1 else None
     low, high, between = map(int, params["padding_config"][axis])
     return axis if between == 0 and low >= 0 and high >= 0 else None
+
+
+def moved_rows(eqn: Equation, axis: int) -> tuple[Any, list[tuple[Any, int, int]]]:
+    """For an equation with this `cut_axis`, the array with all rows, and those with some: which, from first to last."""
+    name, params = eqn.primitive.name, eqn.params
+    at, whole, parts = 0, eqn.invars[0], eqn.outvars
+    if name == "slice":
+        at = params["start_indices"][axis]
+    elif name != "split":
+        whole, parts = eqn.outvars[0], eqn.invars
+    if name == "pad":
+        at, parts = int(params["padding_config"][axis][0]), parts[:1]
+    bounds = itertools.accumulate((v.aval.shape[axis] for v in parts), initial=at)
+    return whole, [(v, *pair) for v, pair in zip(parts, itertools.pairwise(bounds), strict=True)]
 
 
 def contracted(eqn: Equation) -> list[tuple[int, int]]:
