@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 
 from dialect_module import BASE
 from mpmd_trace.diagnostics.messages import MpmdError
-from mpmd_trace.diagnostics.spelling import matching_bracket, quote, unquote
+from mpmd_trace.diagnostics.spelling import matching_bracket, quote, split_top_level, unquote
 from mpmd_trace.ir.parser import parse_generic
 from mpmd_trace.ir.text import parse
 from mpmd_trace.ir.types import FunctionType, parse_type
@@ -219,3 +219,36 @@ def test_thousands_of_plain_tensors_are_taken_apart_at_once(monkeypatch: pytest.
 def test_a_bracket_that_is_never_closed(start: int, text: str) -> None:
     with pytest.raises(ValueError, match="unbalanced bracket"):
         matching_bracket(text, start)
+
+
+_PIECES = st.recursive(
+    st.sampled_from(["x", '"(,"', r'"\" >"', "4 -> 5", "a <= b", "a >= b"]),
+    lambda inner: st.builds(
+        lambda around, parts: f"n{around[0]}{', '.join(parts)}{around[1]}",
+        st.sampled_from(["<>", "()", "[]", "{}"]),
+        st.lists(inner, max_size=3),
+    ),
+)
+
+
+@given(st.lists(_PIECES, min_size=1))
+def test_parts_between_commas(parts: list[str]) -> None:
+    text = ", ".join(parts)
+    assert split_top_level(text) == parts
+    assert matching_bracket(f"n<{text}>, (", 1) == len(text) + 2
+
+
+def test_bodies_that_are_spelled_alike_are_one_object() -> None:
+    named = """
+        %{0} = mpmd.named_computation<"{0}"> (%x) (%y: tensor<f32>) {{
+          %z = stablehlo.custom_call @target(%y) {{backend_config = "{1}"}} : (tensor<f32>) -> tensor<f32>
+          mpmd.return {2} : tensor<f32>
+        }} : (tensor<f32>) -> tensor<f32>"""
+    given = {"a": ("%p", "%z"), "b": ("%p", "%z"), "c": ("%q", "%z"), "d": ("%p", "%y")}
+    ops = "".join(named.format(name, *rest) for name, rest in given.items())
+    module = parse(f"func.func @f(%x: tensor<f32>) {{{ops} return }}")
+    generic = re.sub(r" loc\([^()]*\)", "", module.to_generic(debug_info=False))
+    a, b, c, d = (op.regions[0] for op in parse_generic(generic).functions[0].body if op.regions)
+    assert a is b
+    assert len({a, c, d}) == 3
+    check_round_trip(generic)

@@ -32,14 +32,25 @@ def unquote(text: str) -> str:
     return unescaped.decode(errors="surrogateescape")
 
 
-TOKENS = re.compile(r'"(?:[^"\\]|\\.)*"|->|[<>]=|[<(\[{>)\]},]', re.S)
+_STRING = r'"(?:[^"\\]|\\.)*"'
+TOKENS = re.compile(rf"{_STRING}|->|[<>]=|[<(\[{{>)\]}},]", re.S)
+
+
+def _closed(inside: str) -> str:
+    """Return a pattern of brackets with what `inside` matches, with strings, and with text without brackets."""
+    between = rf"""(?:[^][(){{}}<>"]++|{_STRING}{inside})*+"""
+    return rf"<(?!=){between}(?<!-)>(?!=)|\({between}\)|\[{between}\]|\{{{between}\}}"
+
+
+#: As `TOKENS`, but brackets with at most one level of others in them are one token.
+_TOKENS_OUTSIDE = re.compile(rf"{_closed('|' + _closed(''))}|{TOKENS.pattern}", re.S)
 
 
 def split_top_level(text: str, separator: str = ",") -> list[str]:
     """Return the parts of `text` between separators that are outside of brackets and strings, stripped."""
     parts: list[str] = []
     depth = start = 0
-    for match in TOKENS.finditer(text):
+    for match in _TOKENS_OUTSIDE.finditer(text):
         token = match.group()
         if token in _OPEN:
             depth += 1
@@ -60,8 +71,8 @@ def matching_bracket(text: str, start: int) -> int:
         close = text.find(")", start)
         if text.find("(", start + 1, close) < 0 and text.find('"', start, close) < 0 <= close:
             return close
-    depth = 0
-    for match in TOKENS.finditer(text, start):
+    depth = 1
+    for match in _TOKENS_OUTSIDE.finditer(text, start + 1):
         token = match.group()
         if token in _OPEN:
             depth += 1

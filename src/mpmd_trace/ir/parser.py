@@ -7,6 +7,7 @@ Only the regular form that MLIR itself prints is read: one op a line.  Text that
 from __future__ import annotations
 
 import re
+from collections.abc import Hashable
 from dataclasses import dataclass, field
 from typing import NamedTuple, cast
 
@@ -23,7 +24,10 @@ from mpmd_trace.ir.types import FunctionType, Type, parse_type
 _OP = re.compile(r'\s*(?:(%[\w$.-]+)(?::\d+)? = )?"((?:[^"\\]|\\.)*)"\(([^()]*)\)')
 _ALIAS = re.compile(r"([#!][A-Za-z_][\w$.-]*) = (.*)$")
 _ALIAS_USE = re.compile(r'"(?:[^"\\]|\\.)*"|[#!][A-Za-z_][\w$-]*(?![\w$.-])')
+#: Their bodies use nothing from outside.
 _SHARED_BODY_OPS = frozenset({"mpmd.fragment", "mpmd.named_computation"})
+#: The name of a value or block; strings are found, too, because there is no name in them.
+_NAME = re.compile(r'("(?:[^"\\]|\\.)*"|[%^][\w$.-]+)')
 
 
 class _Tail(NamedTuple):
@@ -40,12 +44,16 @@ class _Tail(NamedTuple):
 
 @dataclass(slots=True)
 class _Frame:
-    """An op whose regions are being read."""
+    """An op whose regions are being read.
+
+    `body`: what bodies that are spelled alike have in common, where the body is to be shared.
+    """
 
     name: str
     result: str | None
     operands: list[Value]
     tail: _Tail
+    body: Hashable = None
     regions: list[Region] = field(default_factory=lambda: [Region()])
     block: Block | None = None
 
@@ -70,6 +78,7 @@ class _Parser:
         self.name_apart = name_apart
         self.apart: dict[Op, Attribute] = {}
         self.lines = text.split("\n")
+        self.at = 0
         self.values: dict[str, Value] = {}
         self.pending: dict[str, Value] = {}
         self.blocks: list[dict[str, Block]] = [{}]
@@ -78,6 +87,7 @@ class _Parser:
         self.locs: dict[str, Location] = {}
         self.aliases: dict[str, str] = {}
         self.frames: list[_Frame] = []
+        self.bodies: dict[Hashable, Region] = {}
         self.top: Op | None = None
 
     def run(self) -> Module:
@@ -98,7 +108,10 @@ class _Parser:
                 break
             else:
                 body.append(line)
-        for line in body:
+        self.lines = body
+        while self.at < len(body):
+            line = body[self.at]
+            self.at += 1
             stripped = line.lstrip()
             if not stripped or stripped.startswith("//"):
                 continue
@@ -223,11 +236,28 @@ class _Parser:
         operands = [self.value(n) for n in operand_text.split(", ")] if operand_text else []
         rest = line[match.end() :]
         if rest.endswith("({"):
-            self.frames.append(_Frame(name, result, operands, self.tail(rest)))
+            frame = _Frame(name, result, operands, self.tail(rest))
+            self.frames.append(frame)
             self.blocks.append({})
+            if name in _SHARED_BODY_OPS:
+                self.find_body(frame, line[: len(line) - len(line.lstrip())] + "})")
             return
         rest, loc = self.location(rest)
         self.finish(name, result, operands, self.tail(rest), {}, (), [], loc)
+
+    def find_body(self, frame: _Frame, end: str) -> None:
+        """Give the op a body that was read before and is spelled as its own, up to a line that starts with `end`."""
+        length = len(self.lines)
+        at = next((i for i in range(self.at, length) if self.lines[i].startswith(end)), length)
+        text = "\n".join(self.lines[self.at : at])
+        numbers: dict[str, int] = {}
+        parts = _NAME.split(text)
+        names = [numbers.setdefault(n, len(numbers)) if n[0] in "%^" else n for n in parts[1::2]]
+        frame.body = *parts[::2], *names
+        known = self.bodies.get(frame.body)
+        if known is not None:
+            frame.regions = [known]
+            self.at = at
 
     def close(self, line: str) -> None:
         frame = self.frames[-1]
@@ -240,6 +270,8 @@ class _Parser:
             raise ValueError(f"unexpected: {line[:80]}")
         self.frames.pop()
         self.blocks.pop()
+        if frame.body is not None:
+            self.bodies[frame.body] = freeze(frame.regions[0])
         rest, loc = self.location(line[2:])
         end, begin = self.tail(rest), frame.tail
         self.finish(frame.name, frame.result, frame.operands, end, begin.props, begin.successors, frame.regions, loc)
@@ -255,9 +287,6 @@ class _Parser:
         regions: list[Region],
         loc: Location,
     ) -> None:
-        if name in _SHARED_BODY_OPS:
-            for region in regions:
-                freeze(region)
         op = make_op(
             name,
             operands,
