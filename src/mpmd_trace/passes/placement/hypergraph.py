@@ -18,7 +18,7 @@ from mpmd_trace.ir.types import MeshTensorType, TensorType
 from mpmd_trace.passes.import_.mesh_sets import is_meshless
 from mpmd_trace.passes.placement.call_graph import CallGraph
 from mpmd_trace.passes.placement.open_conditionals import BRANCH, SELECTS, branch_of, conditions_of
-from mpmd_trace.passes.placement.rematerializable import CHEAP, byte_size, free_ops
+from mpmd_trace.passes.placement.rematerializable import byte_size, free_ops
 
 #: Results of the entry point with equal numbers are better on one mesh.
 TOGETHER = "mpmd.together"
@@ -59,8 +59,6 @@ class DataflowHypergraph:
         #: The nodes that read a value inside of its function and of those it calls.
         self.readers: dict[Value, dict[int, None]] = {}
         self.free: dict[Op, tuple[Value, ...]] = {}
-        #: Cheap ops that are on a mesh, and whose one reader is there, too: nothing is to be decided about them.
-        self.settled: set[Op] = set()
         #: The functions with ops of opened conditionals.
         self.opened: set[FuncOp] = set()
         #: Of each callee the arguments that it reads, with its readers, and what it returns as it was passed:
@@ -98,43 +96,8 @@ class DataflowHypergraph:
             if op.attrs and (BRANCH in op.attrs or SELECTS in op.attrs):
                 self.opened.add(function)
             if is_meshless(op) and op not in free:
-                plain = self._plain(op)
-                self.node_of[op] = self.count if plain is None else plain
-                self.count += plain is None
-
-    def _plain(self, op: Op) -> int | None:
-        """Return the mesh of an op that adds up what is on one mesh, as nearly all of a step with many microbatches do.
-
-        What it reads is there, no other op reads one of the operands, and this weighs as much as the result: the op is
-        there in some optimum (`cut.py` would find the same, if less quickly).
-        """
-        if len(op.results) != 1 or op.regions or BRANCH in op.attrs:
-            return None
-        type, result, alone, settled = op.results[0].type, None, False, []
-        for value in op.operands:
-            maker, only = value.defining_op, value.has_one_use
-            if maker in self.node_of:
-                mesh = self.node_of[maker]
-                if only and maker.name in CHEAP:
-                    settled.append(maker)
-            else:
-                if isinstance(maker, CallOp) and maker.callee in self.returned:
-                    value = self.returned[maker.callee][value.index]
-                    maker, only = value.defining_op, only and value.has_one_use
-                if maker in self.node_of:
-                    mesh = self.node_of[maker]
-                elif isinstance(maker, UnassignOp):
-                    mesh, only = self.mesh_number[maker.mesh_type.mesh], only and maker.operand(0).has_one_use
-                else:
-                    return None
-            if mesh >= len(self.meshes) or (result is not None and mesh != result):
-                return None
-            result = mesh
-            alone = alone or (only and value.type is type)
-        if not alone:
-            return None
-        self.settled.update(settled)
-        return result
+                self.node_of[op] = self.count
+                self.count += 1
 
     # Readers.
 
@@ -173,8 +136,6 @@ class DataflowHypergraph:
             else:
                 continue
             for value in effective_operands(op) if op.regions else op.operands:
-                if value.defining_op in self.settled:
-                    continue
                 if isinstance(value.type, TensorType) or value.type.is_token:
                     self._add(value, here)
         for state, node in self.home_of.items():
@@ -243,7 +204,7 @@ class DataflowHypergraph:
                     named.add(value)
                     unassigns = [user for user in reversed(value.distinct_users) if isinstance(user, UnassignOp)]
                     yield value, self._where_it_is(value), [u.result for u in unassigns]
-            elif op in self.node_of and op not in self.settled:
+            elif op in self.node_of:
                 for result in op.results:
                     yield result, [self.node_of[op]], [result]
 

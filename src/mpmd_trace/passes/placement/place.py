@@ -271,7 +271,7 @@ class _Plan:
         outside = self._outside(function)
         for op in list(function.body):
             label = self.label.get(op)
-            if label is None or op in self.flow.settled or self._wrapped(op, label):
+            if label is None or self._wrapped(op, label):
                 continue
             for result in op.results:
                 away = [use for use in result.uses if not self._is_at(use, label, outside)]

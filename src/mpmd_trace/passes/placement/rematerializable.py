@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
 
 from mpmd_trace.ir.core import Op, Value
 from mpmd_trace.ir.ops import FuncOp, local_type
@@ -77,20 +76,6 @@ def _slices(function: FuncOp) -> set[Op]:
     }
 
 
-def _reads_as_much(op: Op, free: Mapping[Op, object]) -> bool:
-    """Whether it is plain that the op is not free: it reads a value of its own type, which is made as often as it.
-
-    Nearly all ops of a training step are such: they add up gradients, and update weights.
-    """
-    type = op.results[0].type
-    for use in op.operand_uses:
-        if use.value.type is type:
-            producer = use.value.defining_op
-            if producer is not None and producer not in free:
-                return byte_size(type) > _SMALL_BYTES
-    return False
-
-
 def _is_thin(op: Op) -> bool:
     """Return whether the op multiplies matrices that are much smaller than the product, as those of LoRA are."""
     if op.name != "stablehlo.dot_general":
@@ -113,7 +98,7 @@ def free_ops(function: FuncOp, graph: CallGraph) -> dict[Op, tuple[Value, ...]]:
     for op in function.body:
         if len(op.results) != 1 or op.regions or not is_meshless(op):
             continue
-        if _reads_as_much(op, result) or not is_pure(op):
+        if not is_pure(op):
             continue
         if not op.num_operands:
             result[op] = ()
