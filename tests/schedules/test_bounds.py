@@ -195,7 +195,7 @@ def test_no_dispatched_schedule_breaks_a_rule_or_the_bound(  # type: ignore[no-u
     placement = Placement.loop(len(times))
     chain = Chain(make("frame", [()] * len(times), placement, count), costs, limits, fraction, measure)
     bound = chain.floor()
-    one = next(_settings(chain, 2 * bound))
+    one = draw.choice(list(itertools.islice(_settings(chain, 2 * bound), 16)))
     for _ in range(4):
         run = _Run(chain, one).made(bound)
         schedule = make("run", actions_of(run.rows), placement, count)
@@ -205,6 +205,20 @@ def test_no_dispatched_schedule_breaks_a_rule_or_the_bound(  # type: ignore[no-u
         assert time <= run.time + 1e-6 and (measure == "span" or time == pytest.approx(run.time))
         assert time >= bound - 1e-6
         one = _changed(one, chain, draw, run.slowest)
+
+
+def test_forwards_rise_near_the_end_and_weight_gradients_make_room_for_them() -> None:
+    """The input gradients of more microbatches then fill the time until that of the last one is there."""
+    placement, count, limits = Placement.loop(6), 24, [8.0] * 6
+    costs = Costs(forward=1.0, input_grad=(1.0, 1.0, 1.0, 1.3, 1.0, 1.0), weight_grad=1.0)
+    chain = Chain(make("frame", [()] * 6, placement, count), costs, limits, 1.0, "span")
+    rising = next(one for one in _settings(chain, chain.floor()) if one.rise[0])
+    flying = []
+    for one in (dataclasses.replace(rising, rise=(0,) * 6), rising):
+        rows = _Run(chain, one).made(chain.floor()).rows
+        assert check(make("run", actions_of(rows), placement, count), memory_limit=limits) == []
+        flying.append(count - rows[3][: rows[3].rindex(0)].count(1))
+    assert flying[0] < flying[1] <= rising.rise[3]
 
 
 @pytest.mark.parametrize(

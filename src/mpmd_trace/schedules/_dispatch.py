@@ -57,6 +57,12 @@ MOST_JUSTIFIED = 8
 PASSES = 8
 """About how many attempts take as long as it takes to justify one."""
 
+RISE = 0.25
+"""By how many microbatches the number between forward and backward rises with each of the last forwards."""
+
+REPEATS = 3
+"""How often the best orders are justified again at most, by what now waits for memory."""
+
 MAX_CHANGES = 500
 """How many changes of single settings are tried at most; after so many, few more help."""
 
@@ -68,6 +74,8 @@ class Settings:
     - `first`: forwards before the first backward;
     - `most`: microbatches between their forward and their backward, later on;
     - `last`: what `most` falls to by the end, so that backwards do not wait then;
+    - `rise`: as many there are to be at the last forward, for their input gradients to fill the time until its own is
+      there; so the last forwards go before backwards that are ready, and weight gradients make room for them;
     - `eager`: with fewer of them, a forward goes before a backward that is ready, too;
     - `gap`: the shortest gap, as a part of a weight gradient, that one fills although it is longer;
     - `spare`: how long a mesh may be idle in all before it fills gaps that are too short.
@@ -76,6 +84,7 @@ class Settings:
     first: tuple[int, ...]
     most: tuple[int, ...]
     last: tuple[int, ...]
+    rise: tuple[int, ...]
     eager: tuple[int, ...]
     gap: tuple[float, ...]
     spare: tuple[float, ...]
@@ -135,7 +144,15 @@ def dispatch(
         tried[0] = best
     share = max(1, attempts // PASSES)
     finished = [justified(chain, rows) for rows in [*others, *(one.rows for one in tried[:share])]]
-    return min(finished, key=lambda one: round(one[1], 9))[0] if finished else None
+    if not finished:
+        return None
+    rows, time = min(finished, key=lambda one: round(one[1], 9))
+    for _ in range(REPEATS):
+        before = time
+        rows, time = justified(chain, rows)
+        if time >= before - _TINY:
+            break
+    return rows
 
 
 def _settings(chain: Chain, bound: float) -> Iterator[Settings]:
@@ -144,6 +161,9 @@ def _settings(chain: Chain, bound: float) -> Iterator[Settings]:
     cycle = max(chain.work) / chain.count or 1.0
     full = tuple(chain.most)
     back = [i + w for i, w in zip(chain.input_grad, chain.weight_grad, strict=True)]
+    turns = [path - forward for path, forward in zip(chain.paths, chain.forward, strict=True)]
+    times = zip(turns, chain.input_grad, chain.most, strict=True)
+    rise = tuple(min(most, math.ceil(turn / i) + 1) if i else most for turn, i, most in times)
     seen = set()
     for slack, share in TARGETS:
         numbers = chain.forwards_first(bound * slack + _TINY, share=share)
@@ -153,12 +173,12 @@ def _settings(chain: Chain, bound: float) -> Iterator[Settings]:
         heads = [0.0] * chain.meshes if chain.span else chain.heads
         spare = [max(0.0, bound * slack - work - head) for work, head in zip(chain.work, heads, strict=True)]
         kinds = ((first, none), (full, needed), (first, first), (full, none))
-        for (most, eager), part, gap, falls in itertools.product(kinds, (0.0, 1.0), (0.0, 0.3), (False, True)):
+        for (most, eager), part, gap, ends in itertools.product(kinds, (0.0, 1.0), (0.0, 0.3), (False, True)):
             last = most
-            if falls:
+            if ends:
                 last = tuple(min(m, math.ceil(chain.paths[s] / (back[s] or 1.0))) for s, m in enumerate(most))
             gaps, spares = (gap,) * chain.meshes, tuple(part * one for one in spare)
-            settings = Settings(first, most, last, eager, gaps, spares)
+            settings = Settings(first, most, last, rise if ends else none, eager, gaps, spares)
             if settings not in seen:
                 seen.add(settings)
                 yield settings
@@ -168,7 +188,7 @@ def _changed(settings: Settings, chain: Chain, draw: random.Random, slowest: int
     """Return the settings with one of them changed on one mesh, often the slowest, or on it and all after it."""
     mesh = slowest if draw.random() < SLOWEST_FIRST else draw.randrange(chain.meshes)
     end = mesh + 1 if draw.random() < 0.6 else chain.meshes
-    name = draw.choice(("most", "last", "eager", "gap", "spare", "first"))
+    name = draw.choice(("most", "last", "rise", "eager", "gap", "spare", "first"))
     values = list(getattr(settings, name))
     step = draw.choice((-1, 1))
     gap, factor = draw.choice((0.0, 0.15, 0.3, 0.5, 0.8, 1.0)), draw.choice((0.0, 0.5, 1.0))
@@ -178,7 +198,7 @@ def _changed(settings: Settings, chain: Chain, draw: random.Random, slowest: int
         elif name == "spare":
             values[s] = factor * max(chain.paths) * 0.1
         else:
-            values[s] = min(chain.most[s], max(0 if name == "eager" else 1, values[s] + step))
+            values[s] = min(chain.most[s], max(0 if name in ("rise", "eager") else 1, values[s] + step))
     return replace(settings, **{name: _reachable(values) if name == "first" else tuple(values)})
 
 
@@ -227,6 +247,7 @@ class _Run:
         fits = flying + (b - w) * chain.fraction + 1.0 <= chain.limits[s] + _TINY
         forward = self.forwards[s][f] if f < len(self.forwards[s]) else _NEVER
         backward = self.backwards[s][b] if b < len(self.backwards[s]) else _NEVER
+        rising = settings.rise[s] - RISE * (self.count - f)
         if b == 0:
             wanted = f < settings.first[s]
             if not wanted or f == self.count:
@@ -234,10 +255,15 @@ class _Run:
             else:
                 backward = _NEVER  # not before all of those forwards
         else:
-            wanted = f < self.count and flying < self._most(s, b)
+            wanted = f < self.count and flying < max(rising, self._most(s, b))
         soon = now + _TINY
         if backward <= soon:
-            code = 0 if wanted and fits and forward <= soon and flying < settings.eager[s] else 1
+            code = 1
+            if wanted and forward <= soon and flying < max(rising, settings.eager[s]):
+                if fits:
+                    code = 0
+                elif b > w and flying < rising:
+                    code = 2  # makes room for the forward
             return self._start(now, s, code)
         if wanted and fits and forward <= soon:
             return self._start(now, s, 0)
