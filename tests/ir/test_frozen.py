@@ -112,6 +112,7 @@ WAYS: list[Callable[[Parts], object]] = [
     lambda p: p.case.replace_all_uses_with([p.free]),
     lambda p: p.arg.replace_all_uses_with(p.free),
     lambda p: p.case.result.replace_uses_if(p.free, lambda use: True),
+    lambda p: p.constant.result.reverse_uses(),
     lambda p: p.free.replace_all_uses_with(p.arg) if make_op("x", [p.free]) else None,
     lambda p: make_op("stablehlo.negate", [p.arg], [OTHER]),
     # Types and arguments.

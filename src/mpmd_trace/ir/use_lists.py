@@ -86,6 +86,17 @@ class UseList(Generic[U]):
             other.first_use = use
             use = following
 
+    def reverse_uses(self) -> None:
+        """Turn the use list round, as replacing the value by another one would."""
+        use, self.first_use = self.first_use, None
+        last = None
+        while use is not None:
+            following = use.next
+            use.prev, use.next = following, last
+            last = use
+            use = following
+        self.first_use = last
+
     def replace_uses_if(self, other: UseList[U], accept: Callable[[U], bool]) -> None:
         """Redirect the uses that `accept`, visited newest first."""
         for use in self.uses:

@@ -7,6 +7,7 @@ from mpmd_trace.ir.attributes import Attribute
 from mpmd_trace.ir.bodies import copied_ops
 from mpmd_trace.ir.core import Op, Value
 from mpmd_trace.ir.diagnostics import Diagnostics
+from mpmd_trace.ir.fast_ops import copy_op
 from mpmd_trace.ir.ops import CallOp, ForOp, FragmentCallOp, FragmentOp, FuncOp, Module
 from mpmd_trace.passes.base import Pass
 from mpmd_trace.passes.common.walks import function_ops
@@ -88,12 +89,12 @@ class CallInline(Pass):
             problem = "it has more than one block; only straight-line functions can be inlined"
         elif callee is caller:
             problem = "it calls itself; a recursive function has no finite inlined form"
-        elif callee.type.inputs != tuple(v.type for v in call.operands):
+        elif callee.type.inputs != tuple([use.value.type for use in call.operand_uses]):
             problem = (
                 f"the call passes ({', '.join(v.type.text for v in call.operands)}), "
                 f"but the function takes ({', '.join(t.text for t in callee.type.inputs)})"
             )
-        elif callee.type.results != tuple(r.type for r in call.results):
+        elif callee.type.results != tuple([r.type for r in call.results]):
             problem = (
                 f"the call expects ({', '.join(r.type.text for r in call.results)}), "
                 f"but the function returns ({', '.join(t.text for t in callee.type.results)})"
@@ -135,7 +136,7 @@ class _Copier:
         copies: list[Op] = []
         own = attrs if _INHERENT[FragmentOp].isdisjoint(attrs) else None
         for op, operands in self.steps[:-1]:
-            copy = op.clone(operands=[values[number] for number in operands])
+            copy = copy_op(op, map(values.__getitem__, operands))
             values += copy.results
             if own is not None and copy.__class__ is FragmentOp:
                 copy.attrs.update(own)

@@ -378,7 +378,7 @@ class Groups:
             [value.type for value in group.results],
             props=label.props,
             attrs=label.attrs,
-            regions=[merged_body([member.body for member in group.members], sources, returned)],
+            regions=[merged_body(tuple([member.body for member in group.members]), tuple(sources), returned)],
             loc=label.loc,
         )
         if wanted:

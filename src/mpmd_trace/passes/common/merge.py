@@ -12,21 +12,20 @@ fragments of many microbatches makes one body.
 from __future__ import annotations
 
 import logging
-from collections.abc import Sequence
 
 from mpmd_trace.diagnostics.location import fused
 from mpmd_trace.diagnostics.messages import MpmdError, Note
-from mpmd_trace.ir.attributes import ArrayAttr, IntegerAttr
+from mpmd_trace.ir.attributes import ArrayAttr, Attribute, IntegerAttr
 from mpmd_trace.ir.bodies import BodyBuilder, remembered
 from mpmd_trace.ir.core import BlockArg, Op, Region, Value, make_op
 from mpmd_trace.ir.diagnostics import error_at
+from mpmd_trace.ir.fast_ops import replace_two
 from mpmd_trace.ir.ops import FragmentOp
 from mpmd_trace.passes.control_dependencies import CONTROL_START
 from mpmd_trace.passes.fragment_info import call_counter, describe_fragment, origin_union, stages_consistent
 from mpmd_trace.passes.greedy import Rewriter
 
 _log = logging.getLogger(__name__)
-_UNSCOPED = Rewriter()
 
 
 def data_operands(fragment: FragmentOp) -> list[Value]:
@@ -42,7 +41,6 @@ def merge_fragments(producer: FragmentOp, consumer: FragmentOp, rewriter: Rewrit
     Raises `MpmdError` when meshes or stages differ.
     """
     check_mergeable(producer, consumer)
-    rewriter = rewriter or _UNSCOPED
     controls: list[Value] = []
     if _is_single_use(producer, consumer):
         at = next(u.index for u in consumer.operand_uses if u.value is producer.results[0])
@@ -57,20 +55,18 @@ def merge_fragments(producer: FragmentOp, consumer: FragmentOp, rewriter: Rewrit
         kept = [r.index for r in producer.results if not r.is_only_used_by((consumer,))]
     count = len(producer.results)
     returned = (*kept, *range(count, count + len(consumer.results)))
-    body = merged_body([producer.body, consumer.body], [own, given], returned)
-    merged = make_op(
-        "mpmd.fragment",
-        operands + controls,
-        [producer.results[i].type for i in kept] + [r.type for r in consumer.results],
-        props={"mesh_name": producer.props["mesh_name"], "origin": origin_union(producer, consumer)},
-        attrs={CONTROL_START: IntegerAttr.get(len(operands), "i64")} if controls else None,
-        regions=[body],
-        loc=fused(producer.loc, consumer.loc),
-    )
-    assert isinstance(merged, FragmentOp)
+    body = merged_body((producer.body, consumer.body), (own, given), returned)
+    props = {"mesh_name": producer.props["mesh_name"], "origin": origin_union(producer, consumer)}
     stage = producer.props.get("stage_id") or consumer.props.get("stage_id")
     if stage is not None:
-        merged.props["stage_id"] = stage
+        props["stage_id"] = stage
+    attrs: dict[str, Attribute] = {CONTROL_START: IntegerAttr.get(len(operands), "i64")} if controls else {}
+    loc = fused(producer.loc, consumer.loc)
+    if rewriter is None:
+        return replace_two(producer, consumer, kept, operands + controls, props, attrs, [body], loc)
+    types = [producer.results[i].type for i in kept] + [r.type for r in consumer.results]
+    merged = make_op("mpmd.fragment", operands + controls, types, props=props, attrs=attrs, regions=[body], loc=loc)
+    assert isinstance(merged, FragmentOp)
     rewriter.insert_before(consumer, merged)
     for new, old in enumerate(kept):
         rewriter.replace_all_uses(producer.results[old], merged.results[new])
@@ -163,7 +159,7 @@ def _control_operands(fragment: FragmentOp, other: FragmentOp) -> list[Value]:
     return [use.value for use in uses if use.value.defining_op is not other]
 
 
-def merged_body(bodies: Sequence[Region], sources: Sequence[tuple[int, ...]], returned: tuple[int, ...]) -> Region:
+def merged_body(bodies: tuple[Region, ...], sources: tuple[tuple[int, ...], ...], returned: tuple[int, ...]) -> Region:
     """Return the body that runs `bodies` one after the other; made once for equal arguments.
 
     `sources` says per body what its arguments stand for: n >= 0 is argument n of the merged body, n < 0 is
@@ -184,4 +180,4 @@ def merged_body(bodies: Sequence[Region], sources: Sequence[tuple[int, ...]], re
             values += builder.inline(body, given)
         return builder.finish([values[i] for i in returned])
 
-    return remembered(bodies[0], ("merge", tuple(bodies), tuple(sources), returned), make)
+    return remembered(bodies[0], ("merge", bodies, sources, returned), make)

@@ -26,6 +26,7 @@ from mpmd_trace.ir.attributes import (
 from mpmd_trace.ir.bodies import remembers
 from mpmd_trace.ir.core import Op, Region, Value, make_op
 from mpmd_trace.ir.diagnostics import Diagnostics
+from mpmd_trace.ir.fast_ops import become
 from mpmd_trace.ir.freezing import freeze
 from mpmd_trace.ir.functions import make_function
 from mpmd_trace.ir.ops import FragmentCallOp, FragmentOp, FuncOp, Module, make_return
@@ -224,7 +225,7 @@ class LowerToFragmentCalls(Pass):
 
 def _grouped(fragments: list[FragmentOp], by_sharding: bool) -> tuple[list[_Group], dict[FragmentOp, _Group]]:
     """Return the groups in order of their first members.  Bodies that are one object are not compared."""
-    representative = first_equal(op.body for op in fragments)
+    representative = first_equal(dict.fromkeys([op.regions[0] for op in fragments]))
     classes: dict[object, int] = {}  # of shardings in effect
     groups: dict[Hashable, _Group] = {}
     group_of: dict[FragmentOp, _Group] = {}
@@ -234,23 +235,24 @@ def _grouped(fragments: list[FragmentOp], by_sharding: bool) -> tuple[list[_Grou
         key = sharding_class(type.sharding) if isinstance(type, MeshTensorType) else None
         return classes.setdefault(key, len(classes))
 
-    @functools.cache
     def shardings_of(types: tuple[Type, ...]) -> tuple[int, ...]:
         """Of the operands or the results of an op."""
         return tuple([sharding_of(type) for type in types])
 
+    known: dict[Hashable, _Group] = {}  # by what groups differ in, looked up as it is
     for op in fragments:
-        key = (
-            op.mesh,
-            representative[op.body],
-            op.attrs.get("arg_attrs"),
-            op.attrs.get("res_attrs"),
-            shardings_of(tuple([use.value.type for use in op.operand_uses])) if by_sharding else (),
-            shardings_of(tuple([result.type for result in op.results])) if by_sharding else (),
-        )
-        group = groups.get(key)
+        attrs = op.attrs
+        given = tuple([use.value.type for use in op.operand_uses])
+        made = tuple([result.type for result in op.results])
+        like = op.props["mesh_name"], op.regions[0], attrs.get("arg_attrs"), attrs.get("res_attrs"), given, made
+        group = known.get(like)
         if group is None:
-            group = groups[key] = _Group(len(groups), [])
+            shardings = (shardings_of(given), shardings_of(made)) if by_sharding else ()
+            key = (like[0], representative[op.body], *like[2:4], shardings)
+            group = groups.get(key)
+            if group is None:
+                group = groups[key] = _Group(len(groups), [])
+            known[like] = group
         group.members.append(op)
         group_of[op] = group
     return list(groups.values()), group_of
@@ -307,12 +309,7 @@ def _replace_by_call(op: FragmentOp, callee: SymbolRefAttr) -> None:
         "mesh_name": op.props["mesh_name"],
         "origin": op.props.get("origin") or ArrayAttr.get(()),
     }
-    attrs = {"remat": UNIT} if "remat" in op.attrs else {}
-    types = [result.type for result in op.results]
-    call = FragmentCallOp("mpmd.fragment_call", op.operands, types, props=props, attrs=attrs, loc=op.loc)
-    call.move_before(op)
-    op.replace_all_uses_with(call.results)
-    op.erase()
+    become(op, FragmentCallOp, props, {"remat": UNIT} if "remat" in op.attrs else {})
 
 
 def _report(module: Module, fragments: list[FragmentOp], group_of: dict[FragmentOp, _Group]) -> None:

@@ -11,6 +11,7 @@ from mpmd_trace.ir.attributes import IntegerAttr, parse_attribute
 from mpmd_trace.ir.bodies import BodyBuilder
 from mpmd_trace.ir.core import BlockArg, Op, OpResult, Value
 from mpmd_trace.ir.diagnostics import Diagnostics
+from mpmd_trace.ir.fast_ops import copy_op
 from mpmd_trace.ir.ops import REPEATS, CallOp, FragmentOp, FuncOp, Module, make_fragment
 from mpmd_trace.ir.types import TensorType
 from mpmd_trace.passes.base import FunctionPass
@@ -149,8 +150,7 @@ class _Loop:
             for made in copied:
                 copies[id(made)] = made.op.clone(operands=[read(value) for value in made.operands])
                 ops.append(copies[id(made)])
-            call = third.clone(operands=[read(value) for value in operands])
-            assert isinstance(call, CallOp)
+            call = copy_op(third, [read(value) for value in operands])
             call.attrs["call_counter"] = IntegerAttr.get(counter + i, "ui32")
             block.insert_all_before(following, [*ops, call])
             calls.append(call)

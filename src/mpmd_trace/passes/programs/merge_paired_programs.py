@@ -9,7 +9,7 @@ from mpmd_trace.ir.core import Op, Region, Value
 from mpmd_trace.ir.diagnostics import Diagnostics
 from mpmd_trace.ir.ops import FragmentOp, FuncOp, Module, TransferOp, before_transfers
 from mpmd_trace.ir.semantics import is_pure
-from mpmd_trace.ir.types import MeshTensorType
+from mpmd_trace.ir.types import MeshTensorType, Type
 from mpmd_trace.passes.base import FunctionPass
 from mpmd_trace.passes.dedup_bodies import first_equal
 from mpmd_trace.passes.fragment_info import call_counter, set_call_counter, single_transpose_count, stages_consistent
@@ -110,14 +110,18 @@ def _may_be_one(first: FragmentOp, second: FragmentOp) -> bool:
         return False
     if not (_ATTRIBUTES.issuperset(first.attrs) and _ATTRIBUTES.issuperset(second.attrs)):
         return False
-    if any(isinstance(user, TransferOp) for user in first.users):
-        return False
-    given = set(first.operands)
-    needed = [value for value in second.operands if value not in given]
+    for result in first.results:
+        use = result.first_use
+        while use is not None:
+            if isinstance(use.owner, TransferOp):
+                return False
+            use = use.next
+    given = {use.value for use in first.operand_uses}
+    needed = [use.value for use in second.operand_uses if use.value not in given]
     makers = [value.defining_op for value in needed]
     if first not in makers:
         return False
-    if any(_on_host(value) for value in (*first.results, *needed)):
+    if any(map(_on_host, {value.type for value in (*first.results, *needed)})):
         return False
     awaited = {_maker(value) for value, op in zip(needed, makers, strict=True) if isinstance(op, TransferOp)}
     return not awaited or awaited <= _awaited_by(first)
@@ -139,5 +143,5 @@ def _awaited_by(fragment: FragmentOp) -> set[Op | None]:
     return result
 
 
-def _on_host(value: Value) -> bool:
-    return isinstance(value.type, MeshTensorType) and value.type.memory_kind is not None
+def _on_host(type: Type) -> bool:
+    return isinstance(type, MeshTensorType) and type.memory_kind is not None
