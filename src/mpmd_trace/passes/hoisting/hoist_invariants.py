@@ -140,7 +140,7 @@ class HoistInvariants(FunctionPass):
             timeline = Timeline(function, mesh, meshes, fragments, places)
             limits = Limits(room_on(mesh, self.limit, self.reserved), self.launch, self.least, self.gather)
             choice = choose(fragments, numbering, worth, limits, timeline)
-            room = limits.bytes - max(timeline.base) if self.limit else math.inf
+            room = limits.bytes - max(timeline.base) if self.limit and choice.too_large else math.inf
             _tell(choice, mesh, room, function, diagnostics)
             left = {one.expression for one in (*choice.too_large, *choice.each_time)}
             if (choice.kept or left) and _Mesh(

@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import dataclasses
+import functools
 import heapq
 import math
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from typing import Literal
+from typing import Any, Literal
 
 from mpmd_trace.ir.core import Op, Use, Value
 from mpmd_trace.ir.ops import FragmentOp
@@ -288,17 +289,25 @@ class Room:
 
     def __init__(self, timeline: Timeline, limit: float, launch: float) -> None:
         """Take the bytes of the device, and the work that launching a program takes."""
-        self._limit, self._launch = limit, launch
+        self._timeline, self._limit, self._launch = timeline, limit, launch
         self._held: dict[Expression, Held] = {}
         self._version: dict[Expression, int] = {}
         self._changes: list[Expression] = []
         #: By time, with how many of the changes they know.
         self._offers: dict[int, tuple[list[_Offer], int]] = {}
-        if self._is_limited:
-            import numpy as np  # late: `mpmd-trace opt` starts without it
 
-            self._bytes = np.array(timeline.base)
-            self._movable_bytes = np.zeros_like(self._bytes)
+    @functools.cached_property
+    def _bytes(self) -> Any:
+        """The bytes by time; counted once something is held."""
+        import numpy as np  # late: `mpmd-trace opt` starts without it
+
+        return np.array(self._timeline.base)
+
+    @functools.cached_property
+    def _movable_bytes(self) -> Any:
+        import numpy as np  # late: `mpmd-trace opt` starts without it
+
+        return np.zeros_like(self._bytes)
 
     @property
     def _is_limited(self) -> bool:
@@ -323,7 +332,7 @@ class Room:
         """
         import numpy as np  # late: `mpmd-trace opt` starts without it
 
-        while self._is_limited and self._movable_bytes.any():
+        while self._is_limited and self._held and self._movable_bytes.any():
             at = int(np.argmax(np.where(self._movable_bytes > 0, self._bytes, -np.inf)))
             if self._bytes[at] <= self._limit:
                 break

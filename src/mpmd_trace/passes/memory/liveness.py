@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import functools
 import itertools
 from collections import Counter, defaultdict
 from collections.abc import Iterable, Iterator, Mapping, Sequence
@@ -99,13 +100,16 @@ class Liveness:
             if isinstance(op, TransferOp) and self._shares(op):
                 self.root[op.results[0]] = self.root.get(op.operand(0), op.operand(0))
                 continue
+            start = self.time[op]
             for result in op.results:
-                self._note(result, self.time[op])
+                self._note(result, start)
         for value, root in self.root.items():
             self.reads[root] += [self.time[use.owner] for use in value.uses]
-        self._reuse()
+        last = {value: max(reads) for value, reads in self.reads.items()}
+        #: The values whose memory a result takes where they are read last.
+        self.reused = self._reused(last)
         #: When each value ends.
-        self.ends = {value: max(reads) - (value in self.reused) for value, reads in self.reads.items()}
+        self.ends = {value: time - (value in self.reused) for value, time in last.items()}
 
     def _shares(self, op: TransferOp) -> bool:
         """Return whether a transfer between meshes that share their devices moves nothing."""
@@ -116,7 +120,12 @@ class Liveness:
         size = self.size(value)
         if size:
             self.sizes[value], self.start[value] = size, start
-            self.reads[value] = [self.end] if stays else [self.time[use.owner] for use in value.uses] or [start]
+            reads = [self.end] if stays else []
+            use = None if stays else value.first_use
+            while use is not None:
+                reads.append(self.time[use.owner])
+                use = use.next
+            self.reads[value] = reads or [start]
 
     def size(self, value: Value) -> float:
         """Return the bytes of a value on a device of the mesh; 0 for those elsewhere."""
@@ -134,21 +143,23 @@ class Liveness:
         except ValueError:
             return 0.0
 
-    def _reuse(self) -> None:
-        """Let values end before the fragments whose results take their memory."""
-        self.reused: set[Value] = set()
+    def _reused(self, last: Mapping[Value, int]) -> set[Value]:
+        """Return the values that end before the fragments whose results take their memory."""
+        sizes, root = self.sizes, self.root
+        reused: set[Value] = set()
         for op in self.ops:
             if not isinstance(op, FragmentOp):
                 continue
             now = self.time[op]
-            read = dict.fromkeys(self.root.get(v, v) for v in op.operands)
-            free = [v for v in read if v in self.sizes and max(self.reads[v]) == now]
-            for result in op.results:
-                fits = (v for v in free if _alike(v, result) and self.sizes[v] == self.sizes.get(result))
-                taken = next(fits, None)
+            read = dict.fromkeys([root.get(use.value, use.value) for use in op.operand_uses])
+            free = [v for v in read if last.get(v) == now]
+            for result in op.results if free else ():
+                size = sizes.get(result)
+                taken = next((v for v in free if _alike(v, result) and sizes[v] == size), None)
                 if taken is not None:
                     free.remove(taken)
-                    self.reused.add(taken)
+                    reused.add(taken)
+        return reused
 
     def profile(self, changes: Sequence[Change] = ()) -> list[float]:
         """Return the bytes at each time."""
@@ -177,10 +188,9 @@ class Liveness:
     def _steps(self, changes: Sequence[Change]) -> dict[int, float]:
         """Return by how many bytes it becomes more at a time."""
         touched = {value for change in changes for value, _ in (*change.unread, *change.read) if value in self.sizes}
-        steps: defaultdict[int, float] = defaultdict(float)
-        for value, size in self.sizes.items():
-            if value not in touched:
-                self._hold(steps, size, self.start[value], self.ends[value])
+        steps = self._unchanged.copy()
+        for value in touched:
+            self._hold(steps, -self.sizes[value], self.start[value], self.ends[value])
         unread = {pair for change in changes for pair in change.unread}
         more: dict[Value, list[int]] = {}
         for change in changes:
@@ -193,6 +203,14 @@ class Liveness:
             last = max([*left, *more.get(value, ())], default=None)
             if last is not None or isinstance(value, BlockArg):
                 self._hold(steps, self.sizes[value], self.start[value], self.start[value] if last is None else last)
+        return steps
+
+    @functools.cached_property
+    def _unchanged(self) -> defaultdict[int, float]:
+        """The same without changes.  Sums of bytes are exact in any order."""
+        steps: defaultdict[int, float] = defaultdict(float)
+        for value, size in self.sizes.items():
+            self._hold(steps, size, self.start[value], self.ends[value])
         return steps
 
     @staticmethod
