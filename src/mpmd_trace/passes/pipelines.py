@@ -5,7 +5,8 @@ Each gives its passes phase by phase: import, optimize, sharding propagation, ex
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Iterator, Sequence
+import itertools
+from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
 
 from mpmd_trace.ir.bodies import remembered
 from mpmd_trace.ir.core import Region
@@ -149,7 +150,7 @@ def passes_of(
     else:
         for passes in pipeline(request, user_rules, alias_bodies=alias_bodies):
             asked = frozenset().union(*(one.only_with for one in passes))
-            known = asked if module is None or request.step is None else contents(module, asked)
+            known = asked if not asked or module is None or request.step is None else contents(module, asked)
             yield [one for one in passes if not one.only_with or not known.isdisjoint(one.only_with)]
 
 
@@ -169,19 +170,19 @@ def contents(module: Module, asked: Collection[str]) -> frozenset[str]:
             names.add("several devices")
         has_meshes = topology is not None or function.sym_name in called
         ops = [op for block in function.regions[0].blocks for op in block]
-        shapes = {(op.name, *op.props, *op.attrs) for op in ops}
-        regions = {region for op in ops for region in op.regions}  # many fragments have the same body
-        own = {shape[0] for shape in shapes}
+        regions = set(itertools.chain.from_iterable([op.regions for op in ops]))  # many fragments have the same body
+        own = {op.name for op in ops}
         if topology is not None and CallOp.op_name in own:
             called.update(op.callee for op in ops if isinstance(op, CallOp))
         inside = frozenset().union(*map(_names_in, regions))
         names |= own | inside
         if not inside.isdisjoint(_NAMED) or not (has_meshes or own.isdisjoint(_NAMED)):
             names.add("nested names")
-        signature = {name for attrs in (*function.arg_attrs, *function.res_attrs) for name in attrs.entries}
         if "shardings" in asked and "shardings" not in names:
-            shapes.add(("", *signature))
-            if any(map(_mentions_sharding, shapes)) or any(map(_shardings_in, regions)):
+            said = {name for attrs in (*function.arg_attrs, *function.res_attrs) for name in attrs.entries}
+            for op in ops:
+                said.update(op.props, op.attrs)
+            if _mention_shardings(own, said) or any(map(_shardings_in, regions)):
                 names.add("shardings")
     if "host memory" in asked and any(map(_uses_host_memory, module.functions)):
         names.add("host memory")
@@ -198,14 +199,14 @@ def _names_in(region: Region) -> frozenset[str]:
     return remembered(region, "names of ops", find) if region.frozen else find()
 
 
-def _mentions_sharding(names: Sequence[str]) -> bool:
-    """Return whether an op does, of which these are its name and those of its attributes."""
-    return names[0].startswith("sdy.") or any("sharding" in name for name in names[1:])
+def _mention_shardings(ops: Iterable[str], attributes: Iterable[str]) -> bool:
+    """Return whether ops do, of which these are the names and those of their attributes."""
+    return any(name.startswith("sdy.") for name in ops) or any("sharding" in name for name in attributes)
 
 
 def _shardings_in(region: Region) -> bool:
     def find() -> bool:
-        return any(_mentions_sharding((op.name, *op.props, *op.attrs)) for op in region.walk())
+        return any(_mention_shardings([op.name], [*op.props, *op.attrs]) for op in region.walk())
 
     return remembered(region, "mentions shardings", find) if region.frozen else find()
 

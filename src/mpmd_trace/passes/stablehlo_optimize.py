@@ -16,7 +16,7 @@ from mpmd_trace.ir.ops import FuncOp, Module
 from mpmd_trace.ir.semantics import trivially_dead
 from mpmd_trace.passes import settled
 from mpmd_trace.passes.base import FunctionPass, option
-from mpmd_trace.passes.constants import with_unique_constants
+from mpmd_trace.passes.constants import constants_stay, with_unique_constants
 from mpmd_trace.passes.greedy import Choices, Pattern, apply_greedily
 
 _MAX_ROUNDS = 1000
@@ -86,12 +86,20 @@ class StablehloOptimize(FunctionPass):
 
     def _simplified(self, patterns: Choices, body: Region) -> Region:
         def simplified() -> Region:
+            if _stays(body):
+                return body
             copy = body.clone()
             changed = replace_bodies(copy, functools.partial(self._simplified, patterns))
             changed = _simplify(copy, patterns) or changed
             return freeze(copy) if changed else body
 
         return remembered(body, ("stablehlo-optimize", self.fold_op_element_limit, self.optimize_float), simplified)
+
+
+def _stays(body: Region) -> bool:
+    """Return whether all that the body does is to return different constants, which no pattern changes."""
+    ops = [op for block in body.blocks for op in block][:-1]
+    return all(op.name == "stablehlo.constant" and op.has_uses for op in ops) and constants_stay(body)
 
 
 def _simplify(region: Region, patterns: Choices) -> bool:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 
-from mpmd_trace.ir.attributes import ArrayAttr, IntegerAttr, MeshAttr
+from mpmd_trace.ir.attributes import ArrayAttr, Attribute, IntegerAttr, MeshAttr
 from mpmd_trace.ir.core import Op, OpResult, Value
 from mpmd_trace.ir.diagnostics import Diagnostics
 from mpmd_trace.ir.ops import FragmentOp, FuncOp, Module, TransferOp
@@ -56,7 +56,7 @@ class MarkFragmentReservedMemory(FunctionPass):
         count = _Count(function, mesh_symbols(module), diagnostics)
         terminator = function.body.terminator
         for op in function.body:
-            if isinstance(op, FragmentOp | TransferOp):
+            if isinstance(op, FragmentOp) or isinstance(op, TransferOp):  # noqa: SIM101 (a tuple takes longer)
                 count.run(op)
             elif op is not terminator:
                 diagnostics.refuse(
@@ -77,6 +77,7 @@ class _Count:
         #: For values of these types together, the bytes; sums of bytes are exact in any order.
         self.sums: dict[tuple[Type, ...], float] = {}
         self.attributes: dict[float, IntegerAttr] = {}
+        self.hosted: dict[Attribute | None, bool] = {}
         self.diagnostics = diagnostics
         self.function = function
         topology = function.topology
@@ -118,12 +119,19 @@ class _Count:
             if mesh is not None:
                 self.live[mesh] = self.live.get(mesh, 0.0) + sign * size
 
+    def on_host(self, attributes: Attribute | None) -> bool:
+        """Return whether something is in host memory, of what these are the attributes."""
+        result = self.hosted.get(attributes)
+        if result is None:
+            is_array = isinstance(attributes, ArrayAttr)
+            result = self.hosted[attributes] = is_array and mentions(attributes, MEMORY_KIND, PINNED_HOST)
+        return result
+
     def run(self, op: FragmentOp | TransferOp) -> None:
         dying: Sequence[Value] = self.last_read.get(op, ())
         if isinstance(op, FragmentOp):
-            inputs = op.attrs.get("arg_attrs")
             operands = [use.value for use in op.operand_uses]
-            if isinstance(inputs, ArrayAttr) and mentions(inputs, MEMORY_KIND, PINNED_HOST):
+            if self.on_host(op.attrs.get("arg_attrs")):
                 pairs = zip(operands, value_dicts(op, "arg_attrs") or (), strict=False)
                 operands = [v for v, d in pairs if not is_pinned_host(d)]
                 dying = [value for value in dying if value in operands]
@@ -140,8 +148,7 @@ class _Count:
         for result in op.results:
             if result.first_use is not None:
                 born.append(result)
-        outputs = op.attrs.get("res_attrs")
-        if isinstance(outputs, ArrayAttr) and mentions(outputs, MEMORY_KIND, PINNED_HOST):
+        if self.on_host(op.attrs.get("res_attrs")):
             dicts = value_dicts(op, "res_attrs") or ()
             born = [result for result in born if not is_pinned_host(dicts[result.index])]
         self.add(born, 1)

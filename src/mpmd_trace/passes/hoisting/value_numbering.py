@@ -80,6 +80,11 @@ class KnownExpressions:
     #: Slices, of which `values` has those that several microbatches read.
     slices: tuple[Expression, ...]
 
+    @functools.cached_property
+    def given(self) -> tuple[tuple[int, Expression], ...]:
+        """Those of `returned` that are expressions, with their numbers."""
+        return tuple((i, one) for i, one in enumerate(self.returned) if one is not None)
+
 
 def counters(fragment: FragmentOp) -> frozenset[int]:
     """Return the microbatches that the fragment works on."""
@@ -133,7 +138,10 @@ class ValueNumbering:
 
     def _read_by_several(self) -> set[Value]:
         """Return the values that fragments of several microbatches read."""
-        return self._of_several((fragment, [use.value for use in fragment.operand_uses]) for fragment in self.fragments)
+        return self._of_several(
+            (fragment, [use.value for use in fragment.operand_uses if use.prev is not None or use.next is not None])
+            for fragment in self.fragments  # what has one use is read by one
+        )
 
     def _shared_slices(self) -> frozenset[Expression]:
         """The slices that several microbatches read; of others, such as those of the batch, everything differs."""
@@ -170,11 +178,10 @@ class ValueNumbering:
             if key not in self._memo:
                 self._memo[key] = self._in_body(fragment, given)
             known = self._known_like[like] = self._memo[key]
-        for i, expression in enumerate(known.returned):
-            if expression is not None:
-                outside = per_value(fragment.out_shardings, i)
-                if same_axes(outside, expression.sharding, expression.type.rank):
-                    self._of_value[fragment.results[i]] = expression
+        for i, expression in known.given:
+            outside = per_value(fragment.out_shardings, i)
+            if same_axes(outside, expression.sharding, expression.type.rank):
+                self._of_value[fragment.results[i]] = expression
         return known
 
     def _operand(self, fragment: FragmentOp, index: int, value: Value) -> Expression | None:

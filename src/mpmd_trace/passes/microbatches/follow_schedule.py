@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import itertools
-from collections.abc import Hashable, Iterator, Mapping, Sequence
+from collections.abc import Hashable, Iterable, Iterator, Mapping, Sequence
 
 from mpmd_trace.ir.core import Op
 from mpmd_trace.ir.diagnostics import Diagnostics
@@ -38,24 +38,34 @@ _INSTEAD = (
 )
 
 
-def _by_loop(units: Mapping[FragmentOp, Unit], repeats: bool) -> Iterator[list[list[RepeatedUnit]]]:
+def _loops_and_times(units: Mapping[FragmentOp, Unit]) -> list[tuple[int, int]]:
+    """For each unit its loop over microbatches, and how often its mesh has run the same of the microbatch in it."""
+    loops = LoopNumbers()
+    times: dict[tuple[Hashable, ...], int] = {}
+    result: list[tuple[int, int]] = []
+    for op, unit in units.items():
+        mesh, counter, transpose, origin = unit.mesh, unit.counter, unit.transpose, op.props.get("origin")
+        loop = loops.of(mesh, None if transpose else origin, counter)
+        key = loop, mesh, origin, transpose, unit.drops_transferred, counter
+        time = times[key] = times.get(key, -1) + 1
+        result.append((loop, time))
+    return result
+
+
+def _by_loop(
+    units: Mapping[FragmentOp, Unit], numbers: Sequence[tuple[int, int]], repeats: bool
+) -> Iterator[list[list[RepeatedUnit]]]:
     """The units of each mesh and loop over microbatches, in several ways where one is run through something again.
 
     What it runs again, with something of other meshes in between, has another `time` (if the schedule `repeats`); the
     second way has it together with the first time, the third one apart.
     """
     by_loop: dict[tuple[str, int], list[RepeatedUnit]] = {}
-    loops = LoopNumbers()
-    times: dict[tuple[Hashable, ...], int] = {}
     last: dict[int, int] = {}
     stages: dict[str, dict[int | None, None]] = {}
     for unit in units.values():
         stages.setdefault(unit.mesh, {})[unit.stage] = None
-    for op, unit in units.items():
-        origin = op.props.get("origin")
-        loop = loops.of(unit.mesh, None if unit.transpose else origin, unit.counter)
-        key = loop, unit.mesh, origin, unit.transpose, unit.drops_transferred, unit.counter
-        time = times[key] = times.get(key, -1) + 1
+    for unit, (loop, time) in zip(units.values(), numbers, strict=True):
         last[loop] = max(last.get(loop, 0), time)
         known = RepeatedUnit(  # `dataclasses.asdict` copies deeply, which takes as long as all the rest of the pass
             unit.index,
@@ -226,7 +236,7 @@ class FollowSchedule(PipelineScheduler):
 
         Of several loops over microbatches, each has an order of its own, and comes after the one before it.
         """
-        loops = next(_by_loop(units, repeats=False), [])
+        loops = next(_by_loop(units, _loops_and_times(units), repeats=False), [])
         loop_of = {unit.index: unit.loop for group in loops for unit in group}
         try:
             constraints = self._constraints(loops)
@@ -250,11 +260,12 @@ class FollowSchedule(PipelineScheduler):
         self, function: FuncOp, module: Module, uses: Sequence[Sequence[int]], units: dict[FragmentOp, Unit]
     ) -> Iterator[tuple[tuple[list[tuple[int, int]], list[Join]], list[int]]]:
         """Yield orders that follow the schedule, with what it orders: each loop by itself, where there are several."""
-        ways = list(_by_loop(units, repeats=isinstance(self.schedule, ActionOrder) and self.schedule.repeats))
-        loops = {unit.index: unit.loop for group in ways[-1] for unit in group}
-        several = len(set(loops.values())) > 1
+        numbers = _loops_and_times(units)
+        repeats = isinstance(self.schedule, ActionOrder) and self.schedule.repeats
+        several = len({loop for loop, _ in numbers}) > 1
         if several:
-            for edges, joins in self._of_loops(ways):
+            loops = {unit.index: loop for unit, (loop, _) in zip(units.values(), numbers, strict=True)}
+            for edges, joins in self._of_loops(_by_loop(units, numbers, repeats)):
                 if scan_order(uses, edges, joins) is not None:
                     waits = all_waits(uses, edges, joins)
                     yield (edges, joins), order_of_loops(function, module, waits, loops)
@@ -263,12 +274,13 @@ class FollowSchedule(PipelineScheduler):
             yield graph, order
         if not several:
             whole = len(by_mesh(units))
+            ways = _by_loop(units, numbers, repeats)
             others = [groups for groups in ways if len(groups) != whole or groups[0][0].times > 1]
             for graph in self._of_loops(others):
                 if (order := scan_order(uses, *graph)) is not None:
                     yield graph, order
 
-    def _of_loops(self, ways: Sequence[list[list[RepeatedUnit]]]) -> Iterator[tuple[list[tuple[int, int]], list[Join]]]:
+    def _of_loops(self, ways: Iterable[list[list[RepeatedUnit]]]) -> Iterator[tuple[list[tuple[int, int]], list[Join]]]:
         """Yield what the schedule orders in each group of units by itself, for each way to group them."""
         for groups in ways:
             try:

@@ -27,21 +27,17 @@ def scheduling_units(function: FuncOp, ops: Sequence[Op]) -> dict[FragmentOp, Un
     meshes = {name: i for i, name in enumerate(schedulable_meshes(function.topology))}
     units: dict[FragmentOp, Unit] = {}
     for index, op in enumerate(ops):
-        if not isinstance(op, FragmentOp) or not op.is_user:
+        if not isinstance(op, FragmentOp):
             continue
-        counter, transpose, mesh = call_counter(op), single_transpose_count(op), op.mesh
+        transpose = single_transpose_count(op)
+        if transpose is None and not op.is_user:
+            continue
+        counter = call_counter(op)
         if counter is None or transpose not in (0, 1):
             continue
-        units[op] = Unit(
-            index,
-            mesh,
-            mesh_index=meshes.get(mesh),
-            num_meshes=len(meshes),
-            transpose=transpose,
-            counter=counter,
-            stage=op.stage,
-            drops_transferred="split_drop_transferred" in op.attrs and split_type(op) == "kDropTransferred",
-        )
+        mesh = op.mesh
+        drops = "split_drop_transferred" in op.attrs and split_type(op) == "kDropTransferred"
+        units[op] = Unit(index, mesh, meshes.get(mesh), len(meshes), transpose, counter, op.stage, drops)
     return units
 
 

@@ -34,8 +34,16 @@ class MarkEqualDonation(MarkAliasingAndDonation):
     summary = "mpmd-mark-aliasing-and-donation with which equal fragments donate the same"
 
     def needed(self, function: FuncOp) -> Callable[[Use, FragmentOp], bool]:
-        program = _programs(op for op in function.body if isinstance(op, FragmentOp))
-        return lambda use, fragment: _read_by_its_like(use, fragment, program)
+        program = _programs([op for op in function.body if isinstance(op, FragmentOp)])
+
+        def read_by_its_like(use: Use, op: FragmentOp) -> bool:
+            """Whether another fragment with an equal body reads the value: donated, it would make them two programs."""
+            if use.prev is None and use.next is None:
+                return False
+            others = [user for user in use.value.users if isinstance(user, FragmentOp) and user is not op]
+            return any(program.get(other.body, other.body) is program[op.body] for other in others)
+
+        return read_by_its_like
 
     def finish(self, fragments: Sequence[FragmentOp]) -> None:
         _keep_scalars(fragments, _programs(fragments))
@@ -54,7 +62,7 @@ class MarkEqualDonation(MarkAliasingAndDonation):
 
 def _programs(fragments: Iterable[FragmentOp]) -> Mapping[Region, Region]:
     """Return for each body the first one that is equal."""
-    return first_equal(op.body for op in fragments)
+    return first_equal(dict.fromkeys([op.regions[0] for op in fragments]))
 
 
 @remembers
@@ -84,14 +92,6 @@ def _late_results(body: Region) -> LateResults:
                 known = of_args[value.index]
                 of_args[value.index] = after[op] & (every if known is None else known)
     return LateResults(tuple(order), tuple([results or 0 for results in of_args]))
-
-
-def _read_by_its_like(use: Use, op: FragmentOp, program: Mapping[Region, Region]) -> bool:
-    """Whether another fragment with an equal body reads the value: donated, it would make two programs of one."""
-    if use.value.has_one_use:
-        return False
-    others = [user for user in use.value.users if isinstance(user, FragmentOp) and user is not op]
-    return any(program.get(other.body, other.body) is program[op.body] for other in others)
 
 
 def _keep_scalars(fragments: Iterable[FragmentOp], program: Mapping[Region, Region]) -> None:

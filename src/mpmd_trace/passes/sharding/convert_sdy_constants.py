@@ -10,6 +10,9 @@ from mpmd_trace.passes import settled
 from mpmd_trace.passes.base import FunctionPass
 from mpmd_trace.passes.greedy import walk_mutable
 
+#: The key under which a body remembers the one that this pass makes of it.
+TO_STABLEHLO = "sdy.constant to stablehlo"
+
 
 class ConvertSdyConstants(FunctionPass):
     """Replace each `sdy.constant` by a `stablehlo.constant` with the same attributes.
@@ -56,4 +59,4 @@ def _convert(region: Region) -> bool:
 
 
 def _converted(body: Region) -> Region:
-    return map_ops(body, "sdy.constant to stablehlo", _convert, only=_is_constant)
+    return map_ops(body, TO_STABLEHLO, _convert, only=_is_constant)

@@ -18,10 +18,12 @@ from collections.abc import Hashable
 
 from mpmd_trace.ir.bodies import remembered
 from mpmd_trace.ir.core import Block, Op, Region, Value, op_like
+from mpmd_trace.ir.fast_ops import copy_op
 from mpmd_trace.ir.freezing import freeze
 from mpmd_trace.ir.outlined import OUTLINED
 from mpmd_trace.ir.postorder import postorder
 from mpmd_trace.ir.semantics import trivially_dead
+from mpmd_trace.passes.sharding.convert_sdy_constants import TO_STABLEHLO
 from mpmd_trace.passes.trivially_canonical import CHLO_UNARY, PLAIN_OPS, op_names
 
 _CONSTANT = "stablehlo.constant"
@@ -78,9 +80,16 @@ def with_constants_apart(body: Region, *, split: bool = True) -> Region:
             _split(region, expressions)
         merger = _Merger()
         copy = freeze(Region([merger.copy(region.block)]))
+        if region is body and merger.changed and _is_of_single_constants(body):
+            remembered(copy, TO_STABLEHLO, lambda: body)  # so that nothing is derived twice
         return copy if merger.changed or region is not body else body
 
     return remembered(body, ("constants apart", split), make)
+
+
+def _is_of_single_constants(body: Region) -> bool:
+    """Return whether the body returns constants, each used once, and does nothing else."""
+    return all(op.name == _CONSTANT and op.results[0].has_one_use for op in body.block.ops[:-1])
 
 
 # Dead code.
@@ -180,8 +189,8 @@ class _Merger:
                 mapping.update(zip(op.results, new.results, strict=True))
             elif _is_merged(op):
                 operands = [mapping[v] for v in op.operands]
-                attributes = frozenset(op.props.items()), frozenset(op.attrs.items())
-                key = (op.name, op.results[0].type, *operands, *attributes)
+                more = frozenset(op.attrs.items()) if op.attrs else None
+                key = (op.name, op.results[0].type, *operands, frozenset(op.props.items()), more)
                 first = known.get(key)
                 if first is not None:
                     self.changed = True
@@ -189,7 +198,9 @@ class _Merger:
                     continue
                 is_constant = op.name == _CONSTANT
                 self.changed = self.changed or is_constant
-                new = op_like(op, operands, name="sdy.constant" if is_constant else None)
+                new = copy_op(op, operands)
+                if is_constant:
+                    new.name = "sdy.constant"
                 known[key] = mapping[op.results[0]] = new.results[0]
             else:
                 new = op.clone(mapping)

@@ -15,7 +15,7 @@ from mpmd_trace.ir.core import Block, Op, Region, Value
 from mpmd_trace.ir.diagnostics import Diagnostics
 from mpmd_trace.ir.ops import FragmentOp, FuncOp, Module, TransferOp, make_return
 from mpmd_trace.passes.dedup_bodies import first_equal
-from mpmd_trace.passes.settled import ByBody
+from mpmd_trace.passes.settled import ByBody, Settled
 from mpmd_trace.passes.sharding.edges import SHARDING
 from mpmd_trace.passes.sharding.plain_bodies import can_do, with_constants_apart
 from mpmd_trace.passes.sharding.reduced_program import NUMBER, numbered, with_body
@@ -39,13 +39,16 @@ def has_no_shardings(module: Module, function: FuncOp, fragments: ByBody) -> boo
         if any("sharding" in name for name in entries.entries):
             return False
     ops = function.body.ops[:-1]
-    if not all(op.has_uses for op in ops) or _mention_shardings(ops):
+    if _mention_shardings(ops) or not (isinstance(fragments, Settled) or all(op.has_uses for op in ops)):
         return False
     return all(bare.issuperset(_meshes_of_shardings(body)) for body in fragments.bodies)
 
 
 def _mention_shardings(ops: Iterable[Op]) -> bool:
-    return any("sharding" in name for names in {(*op.attrs, *op.props) for op in ops} for name in names)
+    names: set[str] = set()
+    for op in ops:
+        names.update(op.attrs, op.props)
+    return any("sharding" in name for name in names)
 
 
 def drop_whole_shardings(module: Module, function: FuncOp) -> None:
