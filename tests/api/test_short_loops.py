@@ -10,7 +10,7 @@ import jax.numpy as jnp
 import numpy as np
 import optax
 import pytest
-from jax.sharding import AbstractMesh, Mesh, NamedSharding
+from jax.sharding import AbstractMesh, AxisType, Mesh, NamedSharding
 from jax.sharding import PartitionSpec as P
 
 import mpmd_trace
@@ -220,7 +220,7 @@ def test_sums_that_stay_with_what_is_stacked() -> None:
 
 def test_iterations_that_passes_make_unlike_one_another() -> None:
     """Slices along the sharded dimension of a batch are taken outside of the calls, at another place each."""
-    mesh = AbstractMesh((2,), ("x",))
+    mesh = AbstractMesh((2,), ("x",), axis_types=(AxisType.Auto,))
     config = mpmd_trace.make_config({"a": mesh, "b": mesh}, {"f": "a", "g": "b"}, pipeline_schedule="1F1B")
     step = mpmd_trace.jit(PROGRAMS["sum"][0], config, in_shardings=(None, NamedSharding(mesh, P("x"))))
     program = step.lower(*arguments())
