@@ -80,7 +80,7 @@ def with_constants_apart(body: Region, *, split: bool = True) -> Region:
             _split(region, expressions)
         merger = _Merger()
         copy = freeze(Region([merger.copy(region.block)]))
-        if region is body and merger.changed and _is_of_single_constants(body):
+        if region is body and merger.changed and not merger.merged and _is_of_single_constants(body):
             remembered(copy, TO_STABLEHLO, lambda: body)  # so that nothing is derived twice
         return copy if merger.changed or region is not body else body
 
@@ -174,6 +174,8 @@ class _Merger:
 
     def __init__(self) -> None:
         self.changed = False
+        #: Whether any two were equal.
+        self.merged = False
         self._mapping: dict[Value, Value] = {}
 
     def copy(self, block: Block) -> Block:
@@ -193,7 +195,7 @@ class _Merger:
                 key = (op.name, op.results[0].type, *operands, frozenset(op.props.items()), more)
                 first = known.get(key)
                 if first is not None:
-                    self.changed = True
+                    self.changed = self.merged = True
                     mapping[op.results[0]] = first
                     continue
                 is_constant = op.name == _CONSTANT
