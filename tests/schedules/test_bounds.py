@@ -15,6 +15,7 @@ from mpmd_trace.schedules import Costs, Placement, check, get_schedule, overlapp
 from mpmd_trace.schedules._actions import Action
 from mpmd_trace.schedules._dispatch import _changed, _Run, _settings, actions_of, dispatch
 from mpmd_trace.schedules._lower_bounds import Chain, memory_floor
+from mpmd_trace.schedules._result import Measure
 from mpmd_trace.schedules._schedule import make
 from mpmd_trace.schedules._search import Candidate, _bound
 from unequal_costs import unequal_costs
@@ -43,8 +44,9 @@ def test_no_optimum_is_below_the_bound(times, latency, limits, fraction, measure
 @max_examples(20)
 @given(data=st.data())
 def test_no_optimum_of_three_meshes_is_below_the_bound(data: st.DataObject) -> None:
-    """The mesh in the middle waits for its last input gradient, and one before it ends later."""
-    each = st.tuples(TIMES, TIMES, TIMES)
+    """The mesh in the middle waits for its last input gradient, and one before it ends later or is slower."""
+    time = st.sampled_from([1, 2, 3, 6])
+    each = st.tuples(time, time, time)
     costs = Costs(data.draw(each), data.draw(each), data.draw(each), latency=data.draw(st.sampled_from([0.0, 0.5])))
     limits = data.draw(st.tuples(*[st.sampled_from([1.0, 1.5, 2.0, 2.5, 3.0])] * 3))
     fraction, measure = data.draw(st.sampled_from([0.0, 0.5, 1.0])), data.draw(st.sampled_from(["span", "makespan"]))
@@ -58,6 +60,22 @@ def test_weight_gradients_wait_for_the_end_or_fill_the_time_before_the_last_inpu
     optimum = solve_exact(3, 3, costs, [3, 2.5, 2.5], weight_fraction=1.0)
     frame = get_schedule("zb-h1", 3, 3, guard=False)
     assert memory_floor(frame, costs, [3, 2.5, 2.5], 1.0, "span") == pytest.approx(optimum.value) == 36.0
+
+
+@pytest.mark.parametrize(
+    ("costs", "limits", "fraction", "measure"),
+    [
+        (Costs((6.0, 3.0, 3.0), (2.0, 6.0, 3.0), (1.0, 6.0, 4.0)), [3, 4, 1], 0.0, "makespan"),
+        (Costs((6.0, 3.0, 1.0), (1.0, 4.0, 1.0), (2.0, 2.0, 1.0), latency=0.5), [4, 2, 1], 1.0, "span"),
+        (Costs((1.0, 3.0, 1.0), (6.0, 3.0, 2.0), (1.0, 3.0, 1.0)), [3, 2, 3], 1.0, "makespan"),
+    ],
+)
+def test_slow_forwards_before_a_mesh_and_slow_input_gradients_behind_it_keep_others_waiting(
+    costs: Costs, limits: list[float], fraction: float, measure: Measure
+) -> None:
+    optimum = solve_exact(3, 3, costs, limits, weight_fraction=fraction, measure=measure)
+    frame = get_schedule("zb-h1", 3, 3, guard=False)
+    assert memory_floor(frame, costs, limits, fraction, measure) == pytest.approx(optimum.value)
 
 
 @max_examples(5)

@@ -61,6 +61,8 @@ class Chain:
         # Until the first backward of a mesh the ones before it have none either, but all of its forwards.
         rooms = (max(1, math.floor(limit + _TINY)) for limit in self.limits)
         self.most = list(itertools.accumulate(rooms, min))
+        # A makespan counts from the first start of mesh 0 on, a span from that of the mesh itself.
+        self._counted = [range(s, -1, -1) if self.span else range(1) for s in stages]
         self._needed = [self._until_all_end(s) for s in stages]
 
     def _idle_at_the_end(self, s: int) -> float:
@@ -74,29 +76,48 @@ class Chain:
         others = (self.limits[s] - 1.0) * max(i + w, w / self.fraction)
         return max(0.0, self.paths[s] - self.forward[s] - others)
 
-    def _until_all_end(self, s: int) -> float:
-        """Return how long a step takes if mesh s is idle only at its end: its work, and the way back from there.
+    def _until_all_end(self, s: int) -> list[float]:
+        """Return how long a step takes, from the start of mesh r on, if mesh s is idle only at its end, for each r.
+
+        That is its work, and the way back from there to the mesh that the step ends on.
+        """
+        own = self.work[s] + self._idle_at_the_end(s)
+        needed = [own] if self.span else [own + self.heads[s]]
+        back, slowest, saved = 0.0, 0.0, 0.0
+        for r in reversed(range(s)):
+            if self.input_grad[r] > slowest:
+                slowest = self.input_grad[r]
+                saved = self._saved(s, slowest)
+            back += self.up[r] + self.input_grad[r]
+            needed.append(self.heads[s] + self.work[s] - saved + back + self.weight_grad[r])
+            if self.span:
+                needed[-1] -= self.heads[r]
+        return needed if self.span else [max(needed)]
+
+    def _saved(self, s: int, slowest: float) -> float:
+        """Return how much of its work mesh s can do after its last input gradient, less the time that it idles for it.
 
         When its last forward starts, memory holds `flying` microbatches before their backward, and others whose weight
         gradients wait. Until the input gradient of the last one, there are only the `flying` - 1 backwards before that.
         A weight gradient that runs meanwhile, and saves idle time, cannot wait for the end, and saves nothing there.
+
+        A mesh on the way back takes `slowest` for each of the `flying` input gradients, one after the other. So the
+        step ends as if the last one left mesh s no sooner than `flying` - 1 times that after the first one.
+
         If all forwards may come before the first backward, `forwards_first` counts the idle time between them.
         """
-        turn = self.paths[s] - self.forward[s] if self.count > self.most[s] else 0.0
         saved = -math.inf
         for flying in range(1, self.most[s] + 1):
             waiting = self.count
             if self.fraction > 0.0:
                 kept = math.floor((self.limits[s] - flying) / self.fraction + _TINY)
                 waiting = min(waiting, flying + max(0, kept))
-            idle = max(0.0, turn - (flying - 1) * self.input_grad[s])
+            idle = 0.0
+            if self.count > self.most[s]:
+                turn = max(self.paths[s] - self.forward[s], (flying - 1) * slowest)
+                idle = max(0.0, turn - (flying - 1) * self.input_grad[s])
             saved = max(saved, waiting * self.weight_grad[s] - idle)
-        time = self.heads[s] + self.work[s] - saved
-        longest = self.work[s] + self._idle_at_the_end(s) + (0.0 if self.span else self.heads[s])
-        for r in reversed(range(s)):
-            time += self.up[r] + self.input_grad[r]
-            longest = max(longest, time + self.weight_grad[r] - (self.heads[r] if self.span else 0.0))
-        return longest
+        return saved
 
     def forwards_first(self, time: float, *, share: float = 0.0) -> list[int] | None:
         """Return how many forwards each mesh runs before its first backward if a step takes no more than `time`.
@@ -105,29 +126,43 @@ class Chain:
         until then a mesh has only forwards, a whole number of them, as many as its memory holds, and not more than the
         mesh before it, which has all of them behind it by then. Those numbers are the smallest that are possible, or
         that `share` of what fits into the time until then, whether or not the step takes no more than `time`.
+
+        The last of n forwards has n - 1 of them before it on each mesh on its way. So it reaches a mesh no sooner than
+        the first one can, and n - 1 times the slowest forward on the way after that.
         """
         numbers = [1] * self.meshes
-        start = 0.0  # of the first backward, from the first start of the mesh on
+        # Of the first backward of mesh s, from when a microbatch that starts with mesh r first can be on mesh s.
+        starts = [0.0] * self.meshes
         for s in reversed(range(self.meshes)):
             own = self.forward[s]
-            if s == self.meshes - 1:
-                start = own
-            else:
-                start += own + self.down[s] + self.input_grad[s + 1] + self.up[s]
-            spare = time - self._needed[s]
+            trip = own if s == self.meshes - 1 else own + self.down[s] + self.input_grad[s + 1] + self.up[s]
+            counted = self._counted[s]
+            for r in counted:
+                starts[r] += trip
             least = 1 if s == self.meshes - 1 else numbers[s + 1]
-            number = max(least, math.ceil((start - spare - _TINY) / own)) if own else least
+            spares = [time - needed for needed in self._needed[s]]
+            number = least
+            if own:
+                late = max(starts[r] - spare for r, spare in zip(counted, spares, strict=True))
+                number = max(least, math.ceil((late - _TINY) / own))
             if share:
+                start = starts[counted[0]]
                 number = max(number, math.floor(share * (start + _TINY) / own) if own else self.most[s])
                 number = min(number, self.most[s])
-            elif spare < -_TINY or number > self.most[s] or start > number * own + spare + 2 * _TINY:
+            elif min(spares) < -_TINY or number > self.most[s]:
                 return None
-            numbers[s], start = number, max(start, number * own)
+            slowest = own if self.span else max(self.forward[: s + 1])
+            for r, spare in zip(counted, spares, strict=True):
+                slowest = max(slowest, self.forward[r])
+                starts[r] = max(starts[r], (number - 1) * slowest + own)
+                if not share and starts[r] > number * own + spare + 2 * _TINY:
+                    return None
+            numbers[s] = number
         return numbers
 
     def floor(self) -> float:
         """Return a time that no schedule beats: of the first backwards, and of the memory that microbatches hold."""
-        low = max(*self._needed, *(self._held(s) for s in range(self.meshes)))
+        low = max(max(map(max, self._needed)), *(self._held(s) for s in range(self.meshes)))
         if self.forwards_first(low) is not None:
             return low
         high = low * 1.5 + max(self.paths) * 2
