@@ -446,6 +446,9 @@ def test_the_model_of_a_checkpoint_that_has_the_optimizer_too(tmp_path: Path) ->
     with pytest.warns(mt.MpmdWarning, match=r"also has 1\.0\.count"):
         check(mt.restore(path, (model,), names=names), (model,), (model,))
     hint(({"other": jnp.zeros(3)},), r"has no 0\.other$")
+    mt.save(tmp_path / "alone", model)  # type: ignore[arg-type]
+    with pytest.raises(mt.MpmdError, match=r"not saved as a tuple with one element: pass like=x instead of \(x,\), or"):
+        mt.restore(tmp_path / "alone", (model,))
     standard(tmp_path / "orbax", {"params": model, "rest": jnp.zeros(3)})
     with pytest.raises(mt.MpmdError, match=r'below params: restore\(\.\.\., names=\{r"\(\.\*\)": r"params\.\\1"\}\)'):
         mt.restore(tmp_path / "orbax", model)

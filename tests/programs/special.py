@@ -32,7 +32,7 @@ def printing() -> mpmd_trace.Program:
 
 
 def donating() -> mpmd_trace.Program:
-    program = _program(donate_argnums=(0,))
+    program = _program(donate_argnums=0)
     return dataclasses.replace(program, args=jax.tree.map(jax.numpy.asarray, program.args))
 
 
@@ -48,7 +48,7 @@ def static() -> mpmd_trace.Program:
         key, used = jax.random.split(key)
         return *tiny.step(ws, x + 0.1 * jax.random.normal(used, x.shape)), key
 
-    program = _program(static_argnums=(-3,), donate_argnums=(3,))
+    program = _program(static_argnums=-3, donate_argnums=(3,))
     ws, x = program.args
     return dataclasses.replace(
         program,

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import dataclasses
 import functools
-from collections.abc import Callable, Mapping
-from typing import Any
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any, cast
 
 import jax
 
@@ -43,8 +43,8 @@ class Program:
     gradients: Callable[[Any], Any] | None = None
     #: The number of tokens (or samples) per step, from which `run` computes tokens per second.
     tokens: int | None = None
-    donate_argnums: tuple[int, ...] = ()
-    static_argnums: tuple[int, ...] = ()
+    donate_argnums: int | Sequence[int] = ()
+    static_argnums: int | Sequence[int] = ()
     in_shardings: Any = None
     out_shardings: Any = None
     #: Whether to use `mpmd_trace.filter_jit`, for steps that take and return models: only arrays are inputs, and
@@ -63,6 +63,9 @@ class Program:
     def __post_init__(self) -> None:
         if self.where is None:
             object.__setattr__(self, "where", callers_place())
+        for name in ("donate_argnums", "static_argnums"):
+            if isinstance(number := getattr(self, name), int):
+                object.__setattr__(self, name, (number,))
 
     def __repr__(self) -> str:
         called = getattr(self.fn, "__name__", None) or type(self.fn).__name__
@@ -70,12 +73,18 @@ class Program:
         meshes = ", ".join(self.config.topology)
         return f"<mpmd_trace Program {self.name}: {called}, {arrays} leaves in, {steps}; {meshes}>"
 
+    @property
+    def static_positions(self) -> set[int]:
+        """The positions of the static arguments, none of them negative."""
+        numbers = cast(Sequence[int], self.static_argnums)  # see `__post_init__`
+        return {number % len(self.args) for number in numbers} if self.args else set()
+
     @functools.cached_property
     def filters(self) -> bool:
         """Whether arrays alone are inputs; see `filter_jit`."""
         if self.filter_jit is not None or not isinstance(self.args, tuple):
             return bool(self.filter_jit)
-        static = {number % len(self.args) for number in self.static_argnums} if self.args else set()
+        static = self.static_positions
         args = [arg for number, arg in enumerate(self.args) if number not in static]
         return bool(numbers_in_modules("", args)) or any(
             callable(leaf) and not is_dynamic(leaf) for leaf in jax.tree.leaves(args)
@@ -83,7 +92,7 @@ class Program:
 
     def dynamic(self, args: tuple[Any, ...]) -> tuple[Any, ...]:
         """Return the arguments that a compiled step takes: all but the static ones, which `filter_jit` takes, too."""
-        static = {number % len(args) for number in self.static_argnums} if args and not self.filters else set()
+        static = set() if self.filters else self.static_positions
         return tuple(arg for number, arg in enumerate(args) if number not in static)
 
     def arrays(self, tree: Any) -> list[Any]:

@@ -46,7 +46,7 @@ def for_target(program: Program, target: str) -> Program:
         MpmdError: for an unknown target, or one that has too few devices.
     """
     moved = Moved(program.config, target)
-    static = {number % len(program.args) for number in program.static_argnums} if program.args else set()
+    static = program.static_positions
     return dataclasses.replace(
         program,
         args=tuple(a if i in static else moved.types(a) for i, a in enumerate(program.args)),

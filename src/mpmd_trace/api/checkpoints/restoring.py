@@ -55,7 +55,8 @@ def restore(
         like: a compiled program, to read its arguments at `argnums`.  Or a pytree of the saved structure, with arrays
             or `jax.ShapeDtypeStruct`s that have the shardings of the result.  Other leaves are kept as they are, except
             numbers, which are read.  A saved number may be an array in `like`.
-        argnums: the positions of the arguments of a compiled program to read; several of them give a tuple.
+        argnums: the arguments of a compiled program to read: a position gives one argument, a sequence of positions
+            (also of a single one) gives a tuple.
         verify: whether to read all files first and verify the checksums that `save` has written.
         names: what arrays are called there, where it is not the same: for patterns (regular expressions) of names
             here, such as `layers.0.weight`, a name there or `StoredAs`.

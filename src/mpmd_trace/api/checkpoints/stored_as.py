@@ -239,6 +239,9 @@ def missing(wanted: Sequence[str], known: Iterable[str], path: str, *, named: bo
         also = f" (and others of these names below {others})" if others else ""
         how = rf'restore(..., names={{r"(.*)": r"{where}.\1"}})'
         return [f"{path} has the arrays that are wanted below {where}{also}: {how} reads them from there"]
+    if not named and all(name.startswith("0.") and name[2:] in known for name in wanted):
+        how = "pass like=x instead of (x,), or argnums=N instead of (N,)"
+        return [f"{path} has all arrays that are wanted, but it was not saved as a tuple with one element: {how}"]
     lines = []
     for name in absent[:_LISTED]:
         near = difflib.get_close_matches(name, known, 3, 0.6)
