@@ -217,6 +217,11 @@ TRIALS: dict[str, Trial] = {
 }
 #: Messages with suggestions that other tests try, as (piece of the message, file, test).
 ELSEWHERE = [
+    (
+        "pass like=x instead of (x,)",
+        "api/test_foreign_checkpoints.py",
+        "test_the_model_of_a_checkpoint_that_has_the_optimizer_too",
+    ),
     ("would be followed exactly", "api/test_way_out.py", "test_messages_name_a_schedule_that_is_followed"),
     ("is not a dataclass itself", "cli/test_plugins.py", "test_plugins_that_are_wrong"),
     (

@@ -449,6 +449,7 @@ def test_the_model_of_a_checkpoint_that_has_the_optimizer_too(tmp_path: Path) ->
     mt.save(tmp_path / "alone", model)  # type: ignore[arg-type]
     with pytest.raises(mt.MpmdError, match=r"not saved as a tuple with one element: pass like=x instead of \(x,\), or"):
         mt.restore(tmp_path / "alone", (model,))
+    check(mt.restore(tmp_path / "alone", model), model, model)
     standard(tmp_path / "orbax", {"params": model, "rest": jnp.zeros(3)})
     with pytest.raises(mt.MpmdError, match=r'below params: restore\(\.\.\., names=\{r"\(\.\*\)": r"params\.\\1"\}\)'):
         mt.restore(tmp_path / "orbax", model)
