@@ -27,7 +27,7 @@ FLAGS: dict[str, tuple[str, str]] = {
         "check diagnostics against expected-error, -warning, -remark and -note comments",
     ),
     "allow-unregistered-dialect": ("", "accept ops of dialects that are not known"),
-    "verify-each": ("", "check the module after each pass of a plugin (default: true)"),
+    "verify-each": ("", "check the module after each pass that may leave an invalid one (default: true)"),
     "dump-pass-pipeline": ("", "print the pipeline to stderr"),
     "list-passes": ("", "print the names of passes and pipelines"),
     "mlir-print-debuginfo": ("", "print locations"),

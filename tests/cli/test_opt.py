@@ -223,6 +223,44 @@ def test_a_pass_that_fails(tmp_path: pathlib.Path, capsys: pytest.CaptureFixture
     assert "see current operation" not in short and "error: " in short
 
 
+FRAGMENTS = """!m = !mpmd.mesh_tensor<"m", tensor<3xf32>>
+sdy.mesh @mesh = <["x"=2]>
+func.func public @main(%a: !m) -> !m attributes {topology = #mpmd.topology<<"m" : <["x"=2]>>>} {
+  %0 = mpmd.fragment<mesh="m", origin=["f"], out_shardings=[<@mesh, [{SHARDED}]>]> (%a) (%x: tensor<3xf32>) {
+    mpmd.return %x : tensor<3xf32>
+  } : (!m) -> !m
+  %1 = mpmd.fragment<mesh="m", origin=["g"]> (%a) (%x: tensor<3xf32>) {
+    %2 = stablehlo.negate %x : tensor<3xf32>
+    mpmd.return %2 : tensor<3xf32>
+  } : (!m) -> !m
+  return %1 : !m
+}
+"""
+ORDER = (
+    "mpmd-rule-based-schedule{remove-control-dependencies=false rules=FragmentScheduleRule(ordered_fragments=["
+    'FragmentInfo(origins=["g"],mesh_name="m")->FragmentInfo(origins=["f"],mesh_name="m")])}'
+)
+
+
+@pytest.mark.parametrize(
+    ("axis", "first", "then", "message"),
+    [
+        ('"x"', "mpmd-convert-sdy-shardings-to-mpmd-types", "mpmd-fragment-dce", "dim 0 with size 3 is not divisible"),
+        ("", ORDER, "mpmd-rule-based-merge", "number of block arguments must match the number of operands"),
+    ],
+)
+def test_a_pass_that_leaves_an_invalid_module(
+    axis: str, first: str, then: str, message: str, tmp_path: pathlib.Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """It fails there, although the next pass removes what is invalid."""
+    source = tmp_path / "in.mlir"
+    source.write_text(FRAGMENTS.replace("SHARDED", axis))
+    pipeline = f"--pass-pipeline=builtin.module({first},{then})"
+    status, out, err = run(capsys, str(source), pipeline)
+    assert (status, out) == (1, "") and f"{source}:4:8: error: " in err and message in err
+    assert run(capsys, str(source), pipeline, "-verify-each=false")[0] == 0
+
+
 def test_a_pass_that_breaks_down(
     adds: str, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -42,6 +42,10 @@ class Pass:
     def run(self, module: Module, diagnostics: Diagnostics) -> bool:
         raise NotImplementedError
 
+    def always_verifies(self) -> bool:
+        """Return whether a valid module is valid after the pass, whatever shardings and options users give."""
+        return True
+
     @classmethod
     def options(cls) -> Iterator[tuple[str, dataclasses.Field[Any]]]:
         """Yield the textual names of the options with their fields, in order."""

@@ -60,6 +60,9 @@ class RuleBasedMerge(FunctionPass):
     rules: tuple[MergeRule, ...] = option((), "merge rules: FragmentMergeRule(sources=[INFO,...],target=INFO)")
     remove_control_dependencies: bool = option(True, "take out the control operands that a scheduling pass left behind")
 
+    def always_verifies(self) -> bool:
+        return self.remove_control_dependencies
+
     def refuse(self, rule: MergeRule, last: Op) -> None:
         """Tell that the fragments of a rule depend on each other in a cycle, so that they stay as they are."""
         _log.error("the fragments of the rule %s depend on each other in a cycle", rule)

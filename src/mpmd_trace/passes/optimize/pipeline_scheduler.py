@@ -119,6 +119,9 @@ class PipelineScheduler(FunctionPass):
     schedule: Order = option(SCHEDULES["1F1B"], f"The schedule: {', '.join(SCHEDULES)}.", name="must-happen-before")
     remove_control_dependencies: bool = option(True, "remove the control operands that express the order at the end")
 
+    def always_verifies(self) -> bool:
+        return self.remove_control_dependencies
+
     def run_on_function(self, function: FuncOp, module: Module, diagnostics: Diagnostics) -> bool:
         ops = function.body.ops[:-1]
         units = scheduling_units(function, ops)

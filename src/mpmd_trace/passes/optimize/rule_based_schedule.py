@@ -65,6 +65,9 @@ class RuleBasedSchedule(FunctionPass):
     )
     remove_control_dependencies: bool = option(True, "remove the control operands that express the order at the end")
 
+    def always_verifies(self) -> bool:
+        return self.remove_control_dependencies
+
     def run_on_function(self, function: FuncOp, module: Module, diagnostics: Diagnostics) -> bool:
         fragments: dict[FragmentInfo, FragmentOp] = {}
         ambiguous = False
