@@ -88,7 +88,7 @@ class StepStats:
         ]
         title = "most memory in use on a device" if self.memory_is_counted else "peak memory of a step on a device"
         memory = [(mesh, in_units(size)) for mesh, size in self.memory.items()]
-        return [Table("step", ["", ""], rows), Table(title, ["mesh", "memory"], memory)]
+        return [Table("the last steps", ["figure", "value"], rows), Table(title, ["mesh", "memory"], memory)]
 
     def __str__(self) -> str:
         return as_text(self._tables)
