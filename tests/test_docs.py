@@ -346,7 +346,7 @@ def test_pages_that_check_themselves(page: str, tmp_path: Path) -> None:
 
 
 def test_data_loading_in_the_docs(tmp_path: Path) -> None:
-    first, _ = blocks("docs/data.md")
+    first, *_ = blocks("docs/data.md")
     assert run(first + "\nprint(value.shape)\n", tmp_path).strip() == "()"
 
 
@@ -411,7 +411,7 @@ BLOCKS = {
     "coming_from": 1,
     "compiling": 3,
     "custom_schedules": 5,
-    "data": 2,
+    "data": 3,
     "debugging": 1,
     "equinox": 1,
     "flax": 3,

@@ -55,8 +55,8 @@ def console() -> Console:
 
 
 def say(text: str) -> None:
-    """Print a line on stderr."""
-    print(text, file=sys.stderr)
+    """Print a line on stderr, in one piece: other threads print there, too."""
+    print(f"{text}\n", end="", file=sys.stderr)
 
 
 def data_stream() -> TextIO:

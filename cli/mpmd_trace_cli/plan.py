@@ -339,7 +339,8 @@ def _nothing(study: Study, options: Sequence[Option], limit: float | None) -> st
             f"nothing fits in {limit:g} MiB per device; {lowest.choice.schedule.name} with "
             f"{len(lowest.mesh_of)} stages and {lowest.microbatches} microbatches comes closest with "
             f"{mib(most)} MiB on mesh '{mesh}', {mib(most - limit * 2**20)} MiB too much. Use more meshes, more "
-            "and smaller microbatches (--microbatches), or recompute activations (mpmd_fragment_remat)."
+            "and smaller microbatches (--microbatches), or options of make_config: remat='auto' recomputes "
+            "activations, offload='auto' keeps them in host memory, optimizer_sharding shards the optimizer state."
         )
     stages = ", ".join(f"{s} on '{study.meshes[m]}'" for s, m in enumerate(study.stages.mesh_of))
     reason = study.layer_values if isinstance(study.layer_values, str) else ""

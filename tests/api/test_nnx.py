@@ -14,7 +14,7 @@ import numpy as np
 import optax
 import pytest
 from flax import nnx
-from jax.sharding import Mesh
+from jax.sharding import Mesh, NamedSharding, PartitionSpec
 
 import mpmd_trace as mt
 import mpmd_trace.nnx as mnnx
@@ -468,6 +468,18 @@ def test_stacked_layers_are_cut_and_stay_one_variable() -> None:
     np.testing.assert_array_equal(run(model, X), X)
     assert [s.device.id for s in model.layers.count.get_raw_value().addressable_shards] == [0, 1]
     np.testing.assert_array_equal(model.layers.count[...], [1, 1, 1, 1])
+
+    meshes = config().topology
+    on_last = NamedSharding(meshes["m1"], PartitionSpec())
+    for place, x in ((on_last, X), ({"x": on_last}, {"x": X})):
+        run = mnnx.jit(
+            lambda model, x: step(model, jax.tree.leaves(x)[0]),
+            mt.make_config(meshes, {"layers": ["m0", "m1"]}),
+            in_shardings=(None, place),
+        )
+        compiled = run.lower(model, x).compile()
+        assert compiled.function_named_shardings.inputs[0][1] == place
+        np.testing.assert_array_equal(run(model, x), X)
 
 
 def test_a_function_may_close_over_a_model_that_it_does_not_change() -> None:

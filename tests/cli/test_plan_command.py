@@ -104,6 +104,7 @@ def test_microbatches_and_memory(command) -> None:  # type: ignore[no-untyped-de
     assert limited["best"]["step"] >= found["best"]["step"]
     tight = command(UNEVEN, "--memory-limit", "0.01")
     assert tight.status == 1 and "nothing fits in 0.01 MiB per device" in tight.err
+    assert "remat='auto' recomputes activations" in " ".join(tight.err.split())
     least = min(max(r["peak_bytes"].values()) for r in planned(command, UNEVEN)["alternatives"] if r["in_order"])
     found_least = re.search(r"with ([\d.]+) MiB on mesh 'm[01]', ([\d.]+) MiB too much", tight.err)
     assert found_least, tight.err

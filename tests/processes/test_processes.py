@@ -14,7 +14,7 @@ from pathlib import Path
 
 import pytest
 
-from doc_programs import run
+from doc_programs import blocks, run
 
 HERE = Path(__file__).parent
 #: Nothing here may hang: whatever takes longer, also on a busy machine, has failed.
@@ -89,6 +89,22 @@ def test_the_program_of_the_docs(tmp_path: Path) -> None:
     assert len(values) == 3
     assert (tmp_path / "logs" / "1.log").read_text().split() == values
     assert run(script.read_text(), tmp_path).split() == values
+
+
+def test_each_process_reads_its_part_of_the_data_as_in_the_docs(tmp_path: Path) -> None:
+    """Also one without a device of the mesh that reads the batch."""
+    pytest.importorskip("grain")
+    first, grain, parts = blocks("docs/data.md")
+    alone = 'jax.config.update("jax_num_cpu_devices", 2)'
+    assert alone in first
+    loader = grain[: grain.index("def save(")]
+    script = tmp_path / "script.py"
+    script.write_text(
+        "\n".join([first.replace(alone, "mt.initialize()"), loader, parts, "print(holders, iterator is None)"])
+    )
+    done = launch("-n", 2, "--devices", 1, script)
+    assert done.returncode == 0, done.stderr
+    assert sorted(done.stdout.splitlines()) == ["[0] [0] False", "[1] [0] True"]
 
 
 def test_a_script_runs_once_where_there_are_no_restarts(tmp_path: Path) -> None:

@@ -27,6 +27,12 @@ class Spec(NamedTuple):
     mesh: Mesh | None = None
 
 
+class PerLeaf(NamedTuple):
+    """`in_shardings` or `out_shardings` without the pytree: what is said of each leaf, in order."""
+
+    places: tuple[Any, ...]
+
+
 def shardings(
     prefix: Any,
     tree: Any,
@@ -40,7 +46,8 @@ def shardings(
     """Return the place of each leaf, and the mistakes.
 
     Args:
-        prefix: a pytree prefix of the positional arguments, or of the result, of `NamedSharding`, `Format` or None.
+        prefix: a pytree prefix of the positional arguments, or of the result, of `NamedSharding`, `Format` or None; or
+            what `PerLeaf` says.
         tree: the structure of the leaves.
         leaves: the arguments or results.
         meshes: the axes that shardings may refer to.
@@ -85,6 +92,8 @@ def shardings(
 
 def spread(prefix: Any, tree: Any, what: str) -> list[Any]:
     """Return what the pytree prefix `in_shardings` or `out_shardings` says of each leaf; `ValueError` if it is none."""
+    if isinstance(prefix, PerLeaf):
+        return list(prefix.places)
     full = jax.tree.unflatten(tree, range(tree.num_leaves))
     per_leaf: list[Any] = [None] * tree.num_leaves
     if what == "in_shardings":

@@ -10,7 +10,7 @@ import jax
 import numpy as np
 from jax.sharding import Mesh, NamedSharding, PartitionSpec
 
-from mpmd_trace.frontend.arg_shardings import same_devices, spread
+from mpmd_trace.frontend.arg_shardings import PerLeaf, same_devices, spread
 from mpmd_trace.frontend.arguments import Given, Leaf, rows_name
 from mpmd_trace.frontend.layers import has_marks
 from mpmd_trace.frontend.stacked.analysis import Cuts, Rows
@@ -63,7 +63,10 @@ class Split:
         return result
 
     def spread(self, prefix: Any, topology: Sequence[Any], *, results: bool) -> Any:
-        """Return a pytree prefix of shardings for the arrays of the user as one for the pieces."""
+        """Return a pytree prefix of shardings for the arrays of the user as the shardings of the pieces.
+
+        They are no pytree: in one, a None inside of a node that keeps the structure of its children would be lost.
+        """
         if prefix is None:
             return None
         signature, stacks = self.stacks.signature, self.stacks
@@ -75,8 +78,7 @@ class Split:
         pieces: list[Any] = []
         for one, cut in zip(wanted, forms, strict=True):
             pieces += [one] if cut is None else piece_shardings(one, cut, topology, one)
-        made = jax.tree.unflatten(_opened(tree, forms), pieces)
-        return made if results else made[0]
+        return PerLeaf(tuple(pieces))
 
 
 def split(closed: Closed, given: Given, out_names: Sequence[str], out_tree: Any) -> Split | None:
