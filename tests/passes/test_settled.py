@@ -8,7 +8,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from mpmd_trace.ir.core import Block, Region
 from mpmd_trace.ir.diagnostics import Diagnostics
+from mpmd_trace.ir.freezing import freeze
 from mpmd_trace.ir.ops import FragmentOp, FuncOp, Module
 from mpmd_trace.ir.text import parse
 from mpmd_trace.passes import settled
@@ -139,6 +141,52 @@ def test_what_a_pass_changes_is_looked_at_again(changing: ReadTheSame) -> None:
     assert len([op for op in module.main.body if isinstance(op, FragmentOp)]) == 1
 
 
+NEGATE = "%v = stablehlo.negate %x : !t"
+DEAD = SETTLED.replace(NEGATE, f"{NEGATE}\n%w = stablehlo.sine %x : !t", 1)
+TWICE = (
+    SETTLED.replace(
+        f"{NEGATE}\nmpmd.return %v : !t\n}} : (!a) -> !a",
+        f"{NEGATE}\n{NEGATE.replace('%v', '%w')}\nmpmd.return %v, %w : !t, !t\n}} : (!a) -> (!a, !a)",
+        1,
+    )
+    .replace("%0 =", "%0:2 =")
+    .replace("return %0, %1 : !a, !a", "return %0#0, %0#1, %1 : !a, !a, !a")
+    .replace("-> (!a, !a) attr", "-> (!a, !a, !a) attr")
+)
+
+
+CONSTANT = "stablehlo.constant dense<2.0> : !t"
+CONSTANTS = SETTLED.replace(
+    NEGATE, f"%c = {CONSTANT}\n%d = {CONSTANT}\n%w = stablehlo.add %x, %c : !t\n%v = stablehlo.multiply %w, %d : !t", 1
+)
+
+
+@pytest.mark.parametrize(
+    ("program", "passes", "ops"),
+    [
+        (DEAD, ["mpmd-fragment-dce"], 2),
+        (DEAD, ["mpmd-simplify-program"], 2),
+        (DEAD, ["mpmd-canonicalize"], 2),
+        (TWICE, ["mpmd-cse", "mpmd-simplify-program"], 2),
+        (CONSTANTS, ["mpmd-simplify-program"], 4),
+    ],
+)
+def test_bodies_of_settled_functions_change(program: str, passes: list[str], ops: int) -> None:
+    module = parse(PRELUDE + program)
+    assert settled.take(module.main) is not None
+    run_passes(module, ",".join(["mpmd-fragment-dedup", *passes]))
+    first, _ = function_fragments(module.main)
+    assert (len(first.body.block.ops), len(first.results)) == (ops, 1)
+
+
+def test_bodies_that_become_one_are_derived_from_as_one() -> None:
+    constant = "%c = sdy.constant dense<0.0> : !t\n%v = stablehlo.add %x, %c : !t"
+    program = SETTLED.replace(NEGATE, constant).replace(constant, constant.replace("%c", "%other"), 1)
+    module = run(program, "mpmd-fragment-dedup,mpmd-share-programs,mpmd-convert-sdy-constants", PRELUDE)
+    first, second = function_fragments(module.main)
+    assert first.body is second.body
+
+
 def test_hooks_may_change_a_settled_function() -> None:
     module = parse(PRELUDE + SETTLED)
     run_passes(module, "mpmd-cse,mpmd-fragment-dce,mpmd-cse", [after("mpmd-fragment-dce", ReadTheSame())])
@@ -238,6 +286,14 @@ def test_control_operands_are_not_settled() -> None:
     function = parse(PRELUDE + SETTLED).main
     first, _ = function_fragments(function)
     first.append_operands([function.args[1]])
+    assert settled.take(function) is None
+
+
+@pytest.mark.parametrize("blocks", [0, 2])
+def test_bodies_without_their_only_block_are_not_settled(blocks: int) -> None:
+    function = parse(PRELUDE + SETTLED).main
+    first, _ = function_fragments(function)
+    first.regions[0] = freeze(Region([Block(), Block()][:blocks]))
     assert settled.take(function) is None
 
 
