@@ -117,49 +117,51 @@ class _Loop:
         self.made: dict[tuple[Op, Op], _Index | _Copied] = {}
 
     def repeat(self) -> None:
-        third, block = self.third, self.third.block
-        assert block is not None
+        third = self.third
         operands = [self._value(a, b) for a, b in zip(self.second.operands, third.operands, strict=True)]
         count = third.attrs.pop(REPEATS)
-        counter = third.call_counter
-        assert isinstance(count, IntegerAttr) and counter is not None
+        assert isinstance(count, IntegerAttr)
         stacks = self._stacks(count.value)
         self._check_uses({(s.fragment, i) for s in stacks for i in s.operands[:2]})
         stacked = {(s.fragment, s.operands[2]) for s in stacks}
         behind = [[u for u in result.uses if (u.owner, u.index) not in stacked] for result in third.results]
-        calls = [third]
-        indices = {made: _more_of(made, count.value) for made in self.made.values() if isinstance(made, _Index)}
-        copied = [made for made in self.made.values() if isinstance(made, _Copied)]
-        before, following = third, third.next_op
-        assert following is not None
-        for i in range(1, count.value):
-            ops: list[Op] = []
-            copies: dict[int, Op] = {}
-
-            def read(value: object, i: int = i, before: CallOp = before, copies: dict[int, Op] = copies) -> Value:
-                if isinstance(value, int):
-                    return before.results[value]
-                if isinstance(value, tuple):
-                    made, number = value
-                    return (
-                        indices[made].results[i - 1] if isinstance(made, _Index) else copies[id(made)].results[number]
-                    )
-                assert isinstance(value, Value)
-                return value
-
-            for made in copied:
-                copies[id(made)] = made.op.clone(operands=[read(value) for value in made.operands])
-                ops.append(copies[id(made)])
-            call = copy_op(third, [read(value) for value in operands])
-            call.attrs["call_counter"] = IntegerAttr.get(counter + i, "ui32")
-            block.insert_all_before(following, [*ops, call])
-            calls.append(call)
-            before = call
-        for uses, result in zip(behind, before.results, strict=True):
+        calls = self._calls(operands, count.value)
+        for uses, result in zip(behind, calls[-1].results, strict=True):
             for use in reversed(uses):
                 use.set(result)
         for fragment in dict.fromkeys(s.fragment for s in stacks):
             _stack_all(fragment, [s for s in stacks if s.fragment is fragment], calls)
+
+    def _calls(self, operands: Sequence[object], count: int) -> list[CallOp]:
+        """Return the third call and those that follow it, which are made with these operands."""
+        third, block, counter = self.third, self.third.block, self.third.call_counter
+        assert block is not None and counter is not None
+        indices = {made: _more_of(made, count) for made in self.made.values() if isinstance(made, _Index)}
+        copied = [made for made in self.made.values() if isinstance(made, _Copied)]
+        # The numbers of what an iteration reads, in one list: what all have, the results of the call before, the
+        # indices, the results of copies.
+        read = [*operands, *[value for made in copied for value in made.operands]]
+        same = list(dict.fromkeys([value for value in read if isinstance(value, Value)]))
+        made_values = [*[(made, 0) for made in indices], *[(m, i) for m in copied for i in range(len(m.op.results))]]
+        keys = [*same, *range(len(third.results)), *map(_key, made_values)]
+        number = {key: i for i, key in enumerate(keys)}
+        steps = [(made.op, [number[_key(value)] for value in made.operands]) for made in copied]
+        own = [number[_key(value)] for value in operands]
+        calls, ops = [third], list[Op]()
+        for i in range(1, count):
+            values: list[Value] = [*same, *calls[-1].results, *[more.results[i - 1] for more in indices.values()]]
+            for op, numbers in steps:
+                copy = copy_op(op, [values[n] for n in numbers])
+                values += copy.results
+                ops.append(copy)
+            call = copy_op(third, [values[n] for n in own])
+            call.attrs["call_counter"] = IntegerAttr.get(counter + i, "ui32")
+            ops.append(call)
+            calls.append(call)
+        following = third.next_op
+        assert following is not None
+        block.insert_all_before(following, ops)
+        return calls
 
     def _value(self, second: Value, third: Value) -> object:
         """Return what stands for a value of the third iteration, where the second has another one."""
@@ -254,6 +256,14 @@ class _Loop:
 
     def _unlike(self, value: Value) -> Exception:
         return self.diagnostics.fatal(value.defining_op or self.third, "an iteration is another one than that before")
+
+
+def _key(value: object) -> object:
+    """Return what to look for in a table instead of what stands for a value: copies are the same only as objects."""
+    if not isinstance(value, tuple):
+        return value
+    made, number = value
+    return (id(made) if isinstance(made, _Copied) else made), number
 
 
 def _stack_all(fragment: FragmentOp, stacks: Sequence[_Stack], calls: Sequence[CallOp]) -> None:
