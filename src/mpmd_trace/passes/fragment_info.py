@@ -104,7 +104,8 @@ def two_numbers(attribute: Attribute) -> tuple[int, int] | None:
 
 def is_of_microbatch(fragment: FragmentOp) -> bool:
     """Return whether the fragment belongs to a microbatch, or was merged from fragments of two."""
-    return fragment.call_counter is not None or MERGED in fragment.attrs
+    attrs = fragment.attrs
+    return isinstance(attrs.get("call_counter"), IntegerAttr) or MERGED in attrs
 
 
 def set_merged_call_counters(fragment: FragmentOp, counters: tuple[int, int]) -> None:

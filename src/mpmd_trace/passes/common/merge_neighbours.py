@@ -56,7 +56,7 @@ def merge_neighbours(
 
     Says whether anything changed.
     """
-    return _Merger(function, allowed, mode, prospects, stays or (lambda op: False)).run()
+    return _Merger(function, allowed, mode, prospects, stays).run()
 
 
 #: A user with its place, perhaps an earlier one, and a number that makes entries different.
@@ -103,7 +103,7 @@ class _Merger:
     allowed: Allowed
     mode: Mode
     prospects: Prospects | None
-    stays: Callable[[FragmentOp], bool]
+    stays: Callable[[FragmentOp], bool] | None
     groups: Groups = dataclasses.field(default_factory=Groups)
     at_place: dict[int, Group] = dataclasses.field(default_factory=dict)
     #: By mesh the places of the groups, negative, in order: a group comes in front of those that are there.
@@ -161,12 +161,12 @@ class _Merger:
 
     def fragments(self) -> list[FragmentOp]:
         """Return the fragments, in order.  When some may be in loops, all are visited: those in loops are refused."""
-        region = self.function.regions[0]
+        region, stays = self.function.regions[0], self.stays
         result: list[FragmentOp] = []
         op = region.blocks[0].first if len(region.blocks) == 1 else None
         while op is not None:
             if isinstance(op, FragmentOp):
-                if not self.stays(op):
+                if stays is None or not stays(op):
                     result.append(op)
             elif op.regions:
                 break

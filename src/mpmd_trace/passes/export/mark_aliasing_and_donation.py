@@ -65,7 +65,11 @@ class MarkAliasingAndDonation(FunctionPass):
         needed = self.needed(function)
         changed = False
         for op, uses in reversed(last_uses):
-            candidates = [use for use in reversed(uses) if use.value not in kept and not needed(use, op)]
+            candidates: list[Use] = []
+            for use in reversed(uses):
+                is_only = use.prev is None and use.next is None
+                if use.value not in kept and (is_only or not needed(use, op)):
+                    candidates.append(use)
             if candidates:
                 changed = True
                 arg_attrs = self._marked(op, candidates, given, function, known, diagnostics)
@@ -75,7 +79,7 @@ class MarkAliasingAndDonation(FunctionPass):
         return changed
 
     def needed(self, function: FuncOp) -> Callable[[Use, FragmentOp], bool]:
-        """Return a function that tells whether something else needs what a fragment is the last to read."""
+        """Return a function that tells whether another reader needs what a fragment is the last to read."""
         return lambda use, fragment: False
 
     def finish(self, fragments: Sequence[FragmentOp]) -> None:
@@ -133,7 +137,8 @@ def _last_uses(function: FuncOp) -> tuple[list[tuple[FragmentOp, list[Use]]], se
         for use in reversed(op.operand_uses):
             value = use.value
             if value not in seen:
-                seen.add(value)
+                if use.prev is not None or use.next is not None:
+                    seen.add(value)
                 uses.append(use)
         if uses and isinstance(op, FragmentOp):
             last_uses.append((op, uses))

@@ -38,8 +38,6 @@ class MarkEqualDonation(MarkAliasingAndDonation):
 
         def read_by_its_like(use: Use, op: FragmentOp) -> bool:
             """Whether another fragment with an equal body reads the value: donated, it would make them two programs."""
-            if use.prev is None and use.next is None:
-                return False
             others = [user for user in use.value.users if isinstance(user, FragmentOp) and user is not op]
             return any(program.get(other.body, other.body) is program[op.body] for other in others)
 
@@ -100,10 +98,9 @@ def _keep_scalars(fragments: Iterable[FragmentOp], program: Mapping[Region, Regi
     for op in fragments:
         alike.setdefault(program[op.body], []).append(op)
     for members in alike.values():
-        given = [value_dicts(op, "arg_attrs") or [EMPTY] * op.num_operands for op in members]
-        for i, arg in enumerate(members[0].body.block.args):
-            if not arg.type.is_scalar:
-                continue
+        scalars = [i for i, arg in enumerate(members[0].body.block.args) if arg.type.is_scalar]
+        given = [value_dicts(op, "arg_attrs") or [EMPTY] * op.num_operands for op in members] if scalars else []
+        for i in scalars:
             marked = [op for op, dicts in zip(members, given, strict=True) if DONOR in dicts[i].entries]
             if 0 < len(marked) < len(members):
                 for op in marked:
