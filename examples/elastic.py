@@ -83,7 +83,7 @@ def main():
                 note("first step")
             if (number + 1) % EVERY == 0:
                 manager.save(number + 1, args=ocp.args.PyTreeSave(weights))
-                manager.wait_until_finished()  # before the weights are donated
+                manager.wait_until_finished()  # so that what is printed is true
                 if jax.process_index() == 0:
                     print(f"step {number + 1} of {STEPS} on {processes} processes")
             value = float(mpmd_trace.fetch(value))
