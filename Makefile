@@ -12,11 +12,9 @@ unexport PYTHONDONTWRITEBYTECODE
 
 # Says `--clear` when there is an environment that was made elsewhere (the folder was moved or copied, and what is
 # installed points to the old place), whose interpreter is gone, or that is not of the PYTHON of this call.
-stale = $(shell test ! -e $(1) || { test "$$(cat $(1))" = "$(CURDIR)" && \
+STALE := $(shell test ! -e $(VENV) || { ! cat $(STAMP) $(DEMO_STAMP) 2>/dev/null | grep -qvxF "$(CURDIR)" && \
   now=$$($(BIN)/python --version 2>/dev/null) && \
   { test "$(origin PYTHON)" != "command line" || test "$$now" = "$$($(PYTHON) --version 2>/dev/null)"; }; } || echo --clear)
-STALE := $(call stale,$(STAMP))
-DEMO_STALE := $(call stale,$(DEMO_STAMP))
 # uv is used where it is installed, since it is several times as fast, and else a pip that is there already, if it can
 # install elsewhere (22.3). None compiles what may never be imported.
 UV := $(shell command -v uv 2>/dev/null)
@@ -51,7 +49,7 @@ GPU_ARGS ?=
 # `make grid`: which of its parts, all by default.
 GRID ?=
 
-.PHONY: demo test pytest test-newest nightly fuzz deadlocks faults ends launchers frozen grid explorer docs lint bench gpu clean setup $(if $(STALE),$(STAMP)) $(if $(DEMO_STALE),$(DEMO_STAMP))
+.PHONY: demo test pytest test-newest nightly fuzz deadlocks faults ends launchers frozen grid explorer docs lint bench gpu clean setup $(if $(STALE),$(STAMP) $(DEMO_STAMP))
 .DELETE_ON_ERROR:
 
 demo: $(if $(wildcard $(STAMP)),$(STAMP),$(DEMO_STAMP))
@@ -146,7 +144,7 @@ $(STAMP): pyproject.toml constraints.txt
 
 # With all versions known, nothing is resolved, and the parts can be installed at the same time.
 $(DEMO_STAMP): pyproject.toml constraints.txt
-	$(call make_environment,$(DEMO_STALE),150 MB)
+	$(call make_environment,$(STALE),150 MB)
 	@grep ' demo 1$$' constraints.txt | $(INSTALL) -q --no-deps -r /dev/stdin pip & \
 	  grep ' demo 2$$' constraints.txt | $(INSTALL) -q --no-deps -r /dev/stdin; \
 	  status=$$?; wait $$! && exit $$status

@@ -99,6 +99,29 @@ def test_the_demo_installs_what_it_needs_alone(folder: Path) -> None:
     assert "setting up" not in again and "ran run examples/char_gpt.py" in again
 
 
+def test_tests_do_not_build_on_an_environment_of_the_demo_that_is_stale(folder: Path, tmp_path: Path) -> None:
+    def is_made_anew(folder: Path, *arguments: str) -> bool:
+        return "--clear" in _make(folder, "setup", *arguments).stdout
+
+    assert _make(folder, "demo").returncode == 0
+    moved = folder.rename(tmp_path / "another place")
+    assert is_made_anew(moved), "it points to the old place"
+
+    shutil.rmtree(moved / ".venv")
+    assert _make(moved, "demo").returncode == 0
+    assert is_made_anew(moved, "PYTHON=./newer"), "another version is asked for"
+
+    shutil.rmtree(moved / ".venv")
+    _interpreter(moved, "python3", "3.11.7", no_network=1)
+    assert _make(moved, "demo").returncode != 0
+    assert is_made_anew(moved, "PYTHON=./newer"), "neither was set up"
+
+    shutil.rmtree(moved / ".venv")
+    _interpreter(moved, "python3", "3.11.7")
+    assert _make(moved, "demo").returncode == 0
+    assert not is_made_anew(moved), "what the demo has installed stays"
+
+
 def test_the_demo_does_not_start_when_a_part_of_it_was_not_installed(folder: Path) -> None:
     _interpreter(folder, "python3", "3.11.7", no_network=1)
     done = _make(folder, "demo")
