@@ -151,9 +151,10 @@ class Chain:
                 number = min(number, self.most[s])
             elif min(spares) < -_TINY or number > self.most[s]:
                 return None
-            slowest = own if self.span else max(self.forward[: s + 1])
+            # With a share, those numbers count that a mesh can begin later instead; schedules come out shorter so.
+            slowest = own if self.span or share else max(self.forward[: s + 1])
             for r, spare in zip(counted, spares, strict=True):
-                slowest = max(slowest, self.forward[r])
+                slowest = slowest if share else max(slowest, self.forward[r])
                 starts[r] = max(starts[r], (number - 1) * slowest + own)
                 if not share and starts[r] > number * own + spare + 2 * _TINY:
                     return None
