@@ -329,11 +329,13 @@ def _names(
     compiled: Compiled | Estimated, imported: Module, rank: Mapping[int, int], stages: int, named: _Flops
 ) -> tuple[tuple[str, ...], ...]:
     """Return the names of each stage, in the order of the program."""
-    topology = list(compiled.lowered.config.topology)
+    topology = imported.main.topology
+    assert topology is not None
+    number = {mesh: i for i, mesh in enumerate(topology.meshes)}  # which orders meshes by their use
     used: dict[str, int] = {}
     for op in imported.main.body:
         if isinstance(op, FragmentOp) and is_scheduling_unit(op):
-            stage = op.stage if op.stage is not None and op.stage in rank else topology.index(op.mesh)
+            stage = op.stage if op.stage is not None and op.stage in rank else number[op.mesh]
             for origin in op.origin:
                 used.setdefault(origin.name, rank[stage])
     return tuple(tuple(n for n in named if used.get(n) == s) for s in range(stages))
