@@ -132,6 +132,8 @@ def plan_program(
         shown.update(task, completed=1)
         task = shown.add_task("simulate", total=None, info="")
         groups = plans_of_groups(plan, [group for group, _ in lowered.schedule.parts], limit)
+        for one in groups:
+            _check_any_fits(one.study, one.options, limit, one.meshes)
         chosen = best_together(groups, functools.partial(_is_followed, lowered)) if groups else {}
         options = (
             []
@@ -149,8 +151,8 @@ def plan_program(
             options = check_best(options, plan, lowered, traced, lambda name: shown.update(task, advance=1, info=name))
             options = _with_now(options, plan, lowered, traced)
             shown.update(task, total=shown.tasks[task].completed)
-    if not groups and not any(o.fits and o.choice.in_order for o in options):
-        raise MpmdError(_nothing(plan, options, None if limit is None else limit / 2**20))
+    if not groups:
+        _check_any_fits(plan, options, limit)
     now = _now(options, plan, lowered)
     now_of_groups = {group: _library_name(one.name) for group, one in lowered.schedule.parts}
 
@@ -329,7 +331,14 @@ def _stepped(program: Any, compiled: Any) -> float:
     return time.perf_counter() - start
 
 
-def _nothing(study: Study, options: Sequence[Option], limit: float | None) -> str:
+def _check_any_fits(study: Study, options: Sequence[Option], limit: float | None, group: tuple[str, ...] = ()) -> None:
+    """Raise `MpmdError` where none of the options can be had, of the program or of a group of meshes."""
+    if not any(o.fits and o.choice.in_order for o in options):
+        where = f"on {', '.join(group)}: " if group else ""
+        raise MpmdError(where + _nothing(study, options, None if limit is None else limit / 2**20, bool(group)))
+
+
+def _nothing(study: Study, options: Sequence[Option], limit: float | None, is_group: bool) -> str:
     usable = [o for o in options if o.choice.in_order]
     if usable and limit is not None:
         lowest = min(usable, key=lambda o: max(o.peak_bytes))
@@ -339,8 +348,9 @@ def _nothing(study: Study, options: Sequence[Option], limit: float | None) -> st
             f"nothing fits in {limit:g} MiB per device; {lowest.choice.schedule.name} with "
             f"{len(lowest.mesh_of)} stages and {lowest.microbatches} microbatches comes closest with "
             f"{mib(most)} MiB on mesh '{mesh}', {mib(most - limit * 2**20)} MiB too much. Use more meshes, more "
-            "and smaller microbatches (--microbatches), or options of make_config: remat='auto' recomputes "
-            "activations, offload='auto' keeps them in host memory, optimizer_sharding shards the optimizer state."
+            f"and smaller microbatches{'' if is_group else ' (--microbatches)'}, or options of make_config: "
+            "remat='auto' recomputes activations, offload='auto' keeps them in host memory, optimizer_sharding shards "
+            "the optimizer state."
         )
     stages = ", ".join(f"{s} on '{study.meshes[m]}'" for s, m in enumerate(study.stages.mesh_of))
     reason = study.layer_values if isinstance(study.layer_values, str) else ""
@@ -348,6 +358,6 @@ def _nothing(study: Study, options: Sequence[Option], limit: float | None) -> st
         f"no schedule of the library suits the stages of the program ({stages}) and "
         f"{study.stages.microbatches} microbatches"
         + (f", and other stages are not tried: {reason}" if reason else "")
-        + ". Give every mesh as many stages, in a loop (0 1 0 1) or a V (0 1 1 0), or try other numbers with "
-        "--microbatches."
+        + ". Give every mesh as many stages, in a loop (0 1 0 1) or a V (0 1 1 0), or try other numbers "
+        + ("of microbatches." if is_group else "with --microbatches.")
     )

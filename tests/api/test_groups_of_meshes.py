@@ -143,12 +143,13 @@ def test_plans_have_a_schedule_for_each_group(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     """The generator cannot follow what is best for its meshes alone, since it waits for the other group."""
+    names = NAMES | {"g0": "m1", "g1": "m0"}  # not in the order of the topology
     keys = jax.random.split(jax.random.key(0), 2)
     config = mpmd_trace.make_config(
-        topology(4, size=1), NAMES, pipeline_schedule={GENERATOR: "1F1B", DISCRIMINATOR: "1F1B"}
+        topology(4, size=1), names, pipeline_schedule={GENERATOR: "1F1B", DISCRIMINATOR: "1F1B"}
     )
     x, noise = (jax.random.normal(key, (8, 4)) for key in keys)
-    args = {name: jnp.eye(4) for name in NAMES}, x, noise
+    args = {name: jnp.eye(4) for name in names}, x, noise
     given = mpmd_trace.Program(adversarial, args, config, name="two networks")
     monkeypatch.setattr(plan, "load_program", lambda *_: given)
     with pytest.warns(MpmdWarning, match="cannot be followed exactly"):
@@ -156,13 +157,19 @@ def test_plans_have_a_schedule_for_each_group(
     told = capsys.readouterr().out
     for group in ("m0, m1", "m2, m3"):
         assert f"On {group}, as a pipeline of its own:" in told
+    for name, mesh in names.items():
+        assert re.search(rf"^ +\d  {mesh} .*  {name}$", told, re.MULTILINE)
     proposed = ast.literal_eval(told.partition("pipeline_schedule = ")[2].partition("}")[0] + "}")
     assert list(proposed) == [GENERATOR, DISCRIMINATOR] and proposed[GENERATOR] == "gpipe"
     assert len(re.findall(r"(?:  |, )chosen", told)) == 2 and len(re.findall(r"(?:  |, )now", told)) == 2
-    _, warned = lower(adversarial, proposed)
+    _, warned = lower(adversarial, proposed, names)
     assert not warned
     with pytest.raises(CallError, match="--microbatches is for one schedule of all meshes"):
         plan.plan_program("file", PlanOptions(microbatches="2,4"), (), as_json=False)
+    with warnings.catch_warnings(), pytest.raises(MpmdError, match=r"on m0, m1: nothing fits in 0\.0001 MiB") as error:
+        warnings.simplefilter("ignore", MpmdWarning)
+        plan.plan_program("file", PlanOptions(memory_limit=0.0001), (), as_json=False)
+    assert "--microbatches" not in str(error.value)
 
 
 def test_microbatches_that_no_group_can_have_are_refused_before_tracing() -> None:

@@ -68,7 +68,7 @@ def best_together(plans: Sequence[GroupPlan], is_followed: Callable[[Names], boo
             if is_followed(names):
                 return names
     names_of = {plan.meshes: [one.choice.schedule.name for one in plan.candidates] for plan in plans}
-    tried = "; ".join(f"{', '.join(group)}: {', '.join(own) or 'none fits'}" for group, own in names_of.items())
+    tried = "; ".join(f"{', '.join(group)}: {', '.join(own) or 'none'}" for group, own in names_of.items())
     raise MpmdError(
         f"the program can follow no schedules of its groups of meshes that were tried together ({tried}). Put all "
         "meshes of a loop over microbatches into one group, or give all meshes one schedule"
