@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import warnings
 from collections.abc import Callable
+from dataclasses import replace
 from typing import Any
 
 import jax
@@ -135,3 +136,18 @@ def test_what_is_not_over_layers_is_listed_where_nothing_is() -> None:
     )
     with pytest.raises(mt.MpmdError, match=text):
         mt.jit(mt.name_scans(fn, "blocks"), config()).lower(PARAMETERS, BATCH)
+
+
+def test_scans_with_derivatives_of_their_own_are_not_named() -> None:
+    @jax.custom_vjp
+    def tripled(weights: jax.Array, x: jax.Array) -> jax.Array:
+        return blocks(weights, x)
+
+    tripled.defvjp(lambda weights, x: jax.vjp(blocks, weights, x), lambda pullback, cotangent: pullback(3 * cotangent))
+
+    def fn(p: Any, x: jax.Array) -> jax.Array:
+        return loss(p, tripled(p["others"], x))
+
+    args = PARAMETERS | {"others": 2 * PARAMETERS["blocks"]}, BATCH[0]
+    got = mt.jit(jax.grad(mt.name_scans(fn, "blocks")), replace(config(), pipeline_schedule=None))(*args)
+    jax.tree.map(lambda a, b: np.testing.assert_allclose(a, b, 1e-4, 1e-6), got, jax.jit(jax.grad(fn))(*args))
