@@ -249,6 +249,10 @@ def _prints(x: jax.Array) -> jax.Array:
             "size 3 .* cannot be divided into 2 parts",
         ),
         (lambda: trace(lambda x: x, jnp.ones(4), in_shardings=(None, None)), "in_shardings does not fit the arguments"),
+        (
+            lambda: trace(lambda x, y: x, {"x": 1.0}, {"y": 1.0}, in_shardings=(None, {"z": None})),
+            r"it must be a pytree prefix of them.* at key path in_shardings\[1\]",
+        ),
         (lambda: named_computation(jnp.tanh, name=""), "needs a non-empty string"),
         (lambda: named_computation(jnp.tanh, name="a,b"), "separate entries"),
         (lambda: named_computation(7, name="a"), "needs a function, got int"),

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from typing import Any, NamedTuple
 
 import jax
-from jax.sharding import Mesh, NamedSharding, Sharding, SingleDeviceSharding
+from jax.sharding import Mesh, NamedSharding, SingleDeviceSharding
 
 from mpmd_trace.frontend.arguments import Leaf, one_line
 from mpmd_trace.frontend.shardings import Meshes, no_named_sharding
@@ -25,6 +25,10 @@ class Spec(NamedTuple):
     layout: str | None = None
     #: The mesh of the topology that the user named by giving a sharding over it.
     mesh: Mesh | None = None
+
+
+#: Stands for None in a prefix.
+_NOTHING = object()
 
 
 class PerLeaf(NamedTuple):
@@ -100,13 +104,13 @@ def spread(prefix: Any, tree: Any, what: str) -> list[Any]:
         full, _ = full
         if isinstance(prefix, list):
             prefix = tuple(prefix)
-    jax.tree.map(
-        lambda spec, below: [per_leaf.__setitem__(i, spec) for i in jax.tree.leaves(below)],
-        prefix,
-        full,
-        is_leaf=lambda x: x is None or isinstance(x, Sharding | layouts.Format),
-    )
-    return per_leaf
+    # JAX takes None for a tree without leaves, and would say that it does not fit where something else does not.
+    prefix = jax.tree.map(lambda spec: _NOTHING if spec is None else spec, prefix, is_leaf=lambda x: x is None)
+    try:
+        jax.tree.map(lambda spec, below: [per_leaf.__setitem__(i, spec) for i in jax.tree.leaves(below)], prefix, full)
+    except ValueError as error:
+        raise ValueError(str(error).replace("tree_map tree", what)) from None
+    return [None if spec is _NOTHING else spec for spec in per_leaf]
 
 
 def known(prefix: Any, tree: Any, kept: Sequence[NamedSharding | None]) -> list[NamedSharding | None]:
