@@ -144,6 +144,15 @@ def test_adjacent_transfers_are_one_batch() -> None:
     ]
 
 
+def test_transfers_with_a_run_between_them_are_not_one_batch() -> None:
+    body = (
+        f"%1 = mpmd.transfer %x : (!a) -> !b\n{neg('%2', '%z', 'b')}"
+        "%3 = mpmd.transfer %y : (!a) -> !b return %1, %2, %3 : !b, !b, !b"
+    )
+    plan = plan_of("(%x: !a, %y: !a, %z: !b) -> (!b, !b, !b)", body)
+    assert [t.inputs for t in plan.transfers] == [(0,), (1,)] and [r.inputs for r in plan.runs] == [(2,)]
+
+
 def test_a_transfer_of_what_another_one_brings_is_not_of_its_batch() -> None:
     rows = '!mpmd.mesh_tensor<"a", tensor<4xf32>, sharding=<@m, [{"x"}]>>'
     body = f"%1 = mpmd.transfer %x : (!a) -> {rows} %2 = mpmd.transfer %1 : ({rows}) -> !a return %2 : !a"
