@@ -88,14 +88,14 @@ def collectives_data(collectives: Mapping[str, Collectives]) -> dict[str, Any]:
 
 
 def collectives_text(collectives: Mapping[str, Collectives]) -> str:
-    """Return a table of the collectives that a device runs in a step; nothing where there are none."""
+    """Return an empty line and a table of the collectives of a device in a step; nothing where there are none."""
     rows = [
         [mesh, kind, f"{one.runs:,}", f"{one.arrays:,}", f"{one.bytes:,}", f"{one.hidden_share:.0%}"]
         for mesh, all_of in collectives.items()
         for kind, one in all_of.of.items()
     ]
     head = ["mesh", "collective", "runs", "arrays", "bytes", "hidden"]
-    return f"{Table('collectives of a device in a step', head, rows, words=2)}\n" if rows else ""
+    return f"\n{Table('collectives of a device in a step', head, rows, words=2)}\n" if rows else ""
 
 
 def hiding_data(config: Config, collectives: Mapping[str, Collectives]) -> dict[str, Any]:
