@@ -91,10 +91,11 @@ def value_and_grad(
             Every microbatch gets all other arguments, and all keyword arguments, as they are.
         has_aux: whether `fn` returns auxiliary results besides the loss.
         reduce: "mean" if the loss is a mean over equally many rows, "sum" if it is a sum, or "weighted".
-        aux: how to combine the auxiliary results of all microbatches: "mean", "sum", "weighted", "stack" (along a new
-            first axis), "concatenate" (for results per row) or "last"; or a pytree prefix of these.  The default is
-            `reduce`; a warning says if a result seems to be per row.  Auxiliary results should be small, because all
-            of them are kept until the last microbatch is done.
+        aux: how to combine the auxiliary results of all microbatches: "mean", "sum", "weighted" (totals, which are
+            summed and divided by the sum of the weights of the loss), "stack" (along a new first axis), "concatenate"
+            (for results per row) or "last"; or a pytree prefix of these.  The default is `reduce`; a warning says if a
+            result seems to be per row.  Auxiliary results should be small, because all of them are kept until the last
+            microbatch is done.
         state_argnum: the position of a state, such as the running averages of batch normalization: each microbatch
             gets the state that the previous one returned.
         key_argnum: the position of a PRNG key; microbatch i gets `jax.random.fold_in(key, i)`.
