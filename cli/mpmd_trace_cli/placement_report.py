@@ -105,7 +105,7 @@ def hiding_data(config: Config, collectives: Mapping[str, Collectives]) -> dict[
     """
     if config.options.overlap is None:
         return {}
-    assumed: dict[str, Any] = {mesh: None for mesh, found in collectives.items() if found.of}
+    assumed: dict[str, Any] = {mesh: None for mesh, own in collectives.items() if own.of}
     for mesh, shares in hiding_of(config).items():
         if mesh in assumed:
             each = {kind: shares.get(kind, HiddenShare()) for kind in collectives[mesh].of}

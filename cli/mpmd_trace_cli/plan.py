@@ -168,12 +168,12 @@ def plan_program(
             "collectives": placement_report.collectives_data(collectives),
             **placement_report.hiding_data(given.config, collectives),
         }
-        found = (
+        proposed = (
             groups_as_data(program.name, groups, chosen, now_of_groups)
             if groups
             else as_data(program.name, plan, options, now)
         )
-        data({**found, **more, **placement_report.remarks_data(compiled.lowered)})
+        data({**proposed, **more, **placement_report.remarks_data(compiled.lowered)})
         return
     data(
         groups_as_text(groups, chosen, now_of_groups, asked.rows)

@@ -85,7 +85,7 @@ def _check(main: FuncOp, topology: TopologyAttr, callees: Mapping[str, FuncOp]) 
 
 @dataclasses.dataclass(slots=True, eq=False)
 class _Call:
-    """What calls have in common that call one function on one mesh with the same origin."""
+    """Describe the calls of one function on one mesh with the same origin; each value is the same for all of them."""
 
     callee: str
     mesh: str
@@ -102,7 +102,7 @@ class _Call:
 
 
 class _Link(NamedTuple):
-    """What transfers of one type to another have in common."""
+    """Describe the transfers of one type to another; each value is the same for all of them."""
 
     source: str
     target: str

@@ -165,19 +165,19 @@ def scans_of(closed: Closed) -> list[Found]:
 
 def _scans(closed: Closed, computed: Sequence[bool]) -> list[Found]:
     """`computed`: of each argument, whether it is the result of a product, and so no parameter."""
-    found: list[Found] = []
+    scans: list[Found] = []
 
     def rule(eqn: Equation, known: list[bool]) -> Sequence[bool]:
         body = inner_of(eqn)
         if eqn.primitive.name == "scan":
-            found.append(_judged(eqn, known))
-            body = None if found[-1].multiplies else found[-1].body
+            scans.append(_judged(eqn, known))
+            body = None if scans[-1].multiplies else scans[-1].body
         if body is not None:
-            found.extend(_scans(body, known))
+            scans.extend(_scans(body, known))
         return [any(known) or _multiplies(eqn)] * len(eqn.outvars)
 
     interpret(closed, computed, rule, constant=lambda _: False)
-    return found
+    return scans
 
 
 def _multiplies(eqn: Equation) -> bool:

@@ -336,9 +336,15 @@ def trace(
             program = rewriter.program(closed, given.name)
         bad = specs(rewriter.meshes)[2]
         raise_problems([*rewriter.problems, *bad], place_of(fn))
-        names, meshes_used = dict(sorted(rewriter.names.items())), rewriter.meshes.ops()
-        found = names, rewriter.computations, rewriter.nested, rewriter.recomputed
-        return Rewritten(program, *found, meshes_used, rewriter.repeats)
+        return Rewritten(
+            program,
+            names=dict(sorted(rewriter.names.items())),
+            computations=rewriter.computations,
+            nested=rewriter.nested,
+            recomputed=rewriter.recomputed,
+            mesh_ops=rewriter.meshes.ops(),
+            is_short=rewriter.repeats,
+        )
 
     in_specs, out_specs, bad = specs(Meshes(m.shape for m in meshes))
     if bad:
@@ -399,8 +405,8 @@ def check_names(
     computation has that one's mesh and stage, or none; not all of the names of several meshes are absent, unless
     arguments or results have meshes (`is_placed`, or shardings).  Other assigned names that do not occur are warned of.
     """
-    found = traced.rewritten
-    problems, unused = name_problems(found.names, found.computations, found.nested, assignments, where)
+    program = traced.rewritten
+    problems, unused = name_problems(program.names, program.computations, program.nested, assignments, where)
     raise_problems(problems)
     several = len({assigned.mesh for assigned in assignments.values()}) > 1
     is_placed = is_placed or any(place is not None for place in traced.in_shardings)

@@ -280,11 +280,11 @@ def _sending(compiled: Compiled | Estimated, link: Link | None, hiding: Hiding) 
         return [dict.fromkeys("FB", (0.0, 0.0))] * len(executables)
     result = []
     for executable in executables:
-        shares, found = hiding.get(executable.spec.mesh, {}), collectives_of(executable.compiled).of
+        shares, usages = hiding.get(executable.spec.mesh, {}), collectives_of(executable.compiled).of
         by_letter = {}
         for letter in "FB":
             apart = together = 0.0
-            for kind, usage in found.items():
+            for kind, usage in usages.items():
                 seconds, alone = link.seconds(usage.bytes, usage.runs), usage.hidden_share
                 apart += seconds * (1 - alone)
                 together += seconds * (1 - max(alone, shares.get(kind, HiddenShare()).of(letter == "F")[1]))

@@ -67,7 +67,7 @@ class Pieces:
 
 @dataclasses.dataclass(frozen=True)
 class _Form:
-    """What of pieces is not an array; names do not count in comparisons."""
+    """Hold the static part of `Pieces` as a pytree; names do not count in comparisons."""
 
     rows: Rows
     name: str | None = dataclasses.field(compare=False)

@@ -43,12 +43,7 @@ class ReduceOnce(FunctionPass):
     devices have). Results may differ by rounding, since the order of additions changes. A sum is not changed if no more
     fragments add to it than read it (sums that the same fragment reads count together). With `limit`, sums that need
     most memory are not changed until the others fit: a gradient in the layout of a sharded weight is smaller than one
-    with a part per device.  An array is carried in this form from fragment to fragment as long as nothing but such
-    sums is made of it: products, convolutions and sums over the sharded dimension, rows added to a table, and what is
-    linear in them (widening conversions, reshapes, transposes, products with values that all devices have).  Rounding
-    may differ, since the order of additions does.  Sums stay that no more fragments add to than finish them, those that
-    the same fragment finishes taken together, and, with `limit`, those that need most memory until the others fit: a
-    gradient in the layout of a sharded weight is smaller than one with a part for each device.
+    with a part per device.
 
     Before:
 

@@ -37,7 +37,7 @@ class MarkEqualDonation(MarkAliasingAndDonation):
         program = _programs([op for op in function.body if isinstance(op, FragmentOp)])
 
         def read_by_its_like(use: Use, op: FragmentOp) -> bool:
-            """Whether another fragment with an equal body reads the value: donated, it would make them two programs."""
+            """Return whether another fragment with an equal body reads the value: donation would make two programs."""
             others = [user for user in use.value.users if isinstance(user, FragmentOp) and user is not op]
             return any(program.get(other.body, other.body) is program[op.body] for other in others)
 
