@@ -3,12 +3,18 @@
 A file begins with the passes that run and the aliases of its programs.  Each case is
 
     // ----- what is shown
-    // passes: others than those of the file
+    // passes: others than those of the file; several such lines are several pipelines that do the same
     the program
     // =>
     the program afterwards, as MLIR prints it; without `// =>`, nothing changes
 
-or ends with `// error: ` and words of the only error.
+or ends with what else holds, in any order:
+
+    // error: words of an error ... further words of it; a line for each error, in their order
+    // fine; the passes report nothing
+    // CHECK: part of the program afterwards
+    // CHECK-NOT: what is no part of it
+    // CHECK-COUNT-2: what is part of it as often
 """
 
 from __future__ import annotations
@@ -20,12 +26,14 @@ from typing import Any
 
 import pytest
 
-from util import check, diagnostics
+from util import check, diagnostics, run
 
 FOLDER = Path(__file__).with_name("cases")
 PASSES = re.compile(r"^// passes: (.*)\n", re.M)
 ALIAS = re.compile(r"^[!#].*\n", re.M)
 ERROR = re.compile(r"^// error: (.*)\n", re.M)
+FINE = re.compile(r"^// fine\n", re.M)
+CHECK = re.compile(r"^// CHECK(-NOT|-COUNT-(\d+))?: (.*)\n", re.M)
 
 
 def cases() -> Iterator[Any]:
@@ -33,17 +41,25 @@ def cases() -> Iterator[Any]:
         head, *blocks = path.read_text().split("// ----- ")
         for block in blocks:
             title, text = block.split("\n", 1)
-            yield pytest.param(head, text, id=f"{path.stem}: {title}")
+            for passes in PASSES.findall(text) or PASSES.findall(head):
+                aliases = head + "".join(ALIAS.findall(text))
+                yield pytest.param(passes, aliases, ALIAS.sub("", text), id=f"{path.stem}: {title}")
 
 
-@pytest.mark.parametrize(("head", "text"), list(cases()))
-def test_what_passes_do(head: str, text: str) -> None:
-    passes = PASSES.search(text) or PASSES.search(head)
-    assert passes is not None
-    aliases = head + "".join(ALIAS.findall(text))
-    before, arrow, after = ALIAS.sub("", text).partition("// =>\n")
-    if error := ERROR.search(text):
-        ok, found = diagnostics(before, passes[1], aliases)
-        assert not ok and [error[1] in d.message for d in found] == [True], found
+@pytest.mark.parametrize(("passes", "aliases", "text"), list(cases()))
+def test_what_passes_do(passes: str, aliases: str, text: str) -> None:
+    before, arrow, after = text.partition("// =>\n")
+    if errors := ERROR.findall(text):
+        ok, found = diagnostics(before, passes, aliases)
+        assert not ok and len(found) == len(errors), found
+        for error, diagnostic in zip(errors, found, strict=True):
+            assert re.search(".*".join(map(re.escape, error.split(" ... "))), diagnostic.message, re.DOTALL), diagnostic
+    elif FINE.search(text):
+        assert diagnostics(before, passes, aliases) == (True, [])
+    elif parts := CHECK.findall(text):
+        printed = str(run(before, passes, aliases))
+        for kind, count, part in parts:
+            found = printed.count(part)
+            assert found == int(count) if count else bool(found) == (not kind), f"{part!r} is there {found} times"
     else:
-        check(before, passes[1], after if arrow else before, aliases)
+        check(before, passes, after if arrow else before, aliases)

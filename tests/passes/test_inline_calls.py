@@ -1,43 +1,10 @@
 """inline"""
 
-import pytest
-
 from mpmd_trace.ir.text import parse
 from mpmd_trace.passes.inline_calls import has_calls
 from util import check, distinct_bodies, run
 
 PASS = "inline{default-pipeline=canonicalize max-iterations=4}"
-
-
-@pytest.mark.parametrize(
-    "callee",
-    [
-        # not here
-        "func.func private @f(%a: tensor<4xf32>) -> tensor<4xf32>",
-        # wants to stay
-        """func.func private @f(%a: tensor<4xf32>) -> tensor<4xf32> attributes {no_inline} {
-             return %a : tensor<4xf32>
-           }""",
-        # recursive
-        """func.func private @f(%a: tensor<4xf32>) -> tensor<4xf32> {
-             %0 = func.call @f(%a) : (tensor<4xf32>) -> tensor<4xf32>
-             return %0 : tensor<4xf32>
-           }""",
-    ],
-)
-def test_calls_that_stay(callee: str) -> None:
-    call = "%0 = func.call @f(%a) : (tensor<4xf32>) -> tensor<4xf32>"
-    if "func.call" in callee:
-        call = "%0 = stablehlo.abs %a : tensor<4xf32>"
-        callee = callee.replace("private ", "")
-    text = f"""
-        func.func @main(%a: tensor<4xf32>) -> tensor<4xf32> {{
-          {call}
-          return %0 : tensor<4xf32>
-        }}
-        """
-    text += callee.replace("(%a: tensor<4xf32>) ->", "(tensor<4xf32>) ->") if "{" not in callee else callee
-    check(text, PASS, text)
 
 
 def test_mpmd_calls_stay() -> None:

@@ -99,23 +99,6 @@ FRAGMENTS = """
         """
 
 
-def test_bodies_of_fragments() -> None:
-    check(
-        FRAGMENTS,
-        PASS,
-        """
-        func.func @main(%a: !A) -> (!A, !A) attributes {topology = #topo} {
-          %0 = mpmd.fragment<mesh="alpha", origin=["f"]> (%a) (%x: tensor<4xf32>) {
-            %c = stablehlo.constant dense<2.0> : tensor<4xf32>
-            %2 = stablehlo.multiply %x, %c : tensor<4xf32>
-            mpmd.return %2 : tensor<4xf32>
-          } : (!A) -> !A
-          return %0, %0 : !A, !A
-        }
-        """,
-    )
-
-
 def test_a_fragment_that_nothing_uses_goes() -> None:
     fragment = FRAGMENTS[FRAGMENTS.index("mpmd.fragment") : FRAGMENTS.index("          return")]
     module = run(FRAGMENTS.replace("          return", f"          %unused = {fragment}          return"), PASS)

@@ -24,3 +24,29 @@ func.func @f(%a: tensor<4xf32>) -> (tensor<4xf32>, tensor<4xf32>) {
   %0 = stablehlo.negate %a : tensor<4xf32>
   return %0, %a : tensor<4xf32>, tensor<4xf32>
 }
+
+// ----- Calls that stay (1)
+func.func @main(%a: tensor<4xf32>) -> tensor<4xf32> {
+  %0 = func.call @f(%a) : (tensor<4xf32>) -> tensor<4xf32>
+  return %0 : tensor<4xf32>
+}
+func.func private @f(tensor<4xf32>) -> tensor<4xf32>
+
+// ----- Calls that stay (2)
+func.func @main(%a: tensor<4xf32>) -> tensor<4xf32> {
+  %0 = func.call @f(%a) : (tensor<4xf32>) -> tensor<4xf32>
+  return %0 : tensor<4xf32>
+}
+func.func private @f(%a: tensor<4xf32>) -> tensor<4xf32> attributes {no_inline} {
+  return %a : tensor<4xf32>
+}
+
+// ----- Calls that stay (3)
+func.func @main(%a: tensor<4xf32>) -> tensor<4xf32> {
+  %0 = stablehlo.abs %a : tensor<4xf32>
+  return %0 : tensor<4xf32>
+}
+func.func @f(%a: tensor<4xf32>) -> tensor<4xf32> {
+  %0 = func.call @f(%a) : (tensor<4xf32>) -> tensor<4xf32>
+  return %0 : tensor<4xf32>
+}

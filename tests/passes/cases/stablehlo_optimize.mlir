@@ -63,3 +63,25 @@ func.func @main(%e: tensor<0x3xf32>) -> tensor<3x3xf32> {
     : (tensor<0x3xf32>, tensor<0x3xf32>) -> tensor<3x3xf32>
   return %r : tensor<3x3xf32>
 }
+
+// ----- Bodies of fragments
+func.func @main(%a: !A) -> (!A, !A) attributes {topology = #topo} {
+  %0 = mpmd.fragment<mesh="alpha", origin=["f"]> (%a) (%x: tensor<4xf32>) {
+    %z = stablehlo.constant dense<0.0> : tensor<f32>
+    %b = stablehlo.broadcast_in_dim %z, dims = [] : (tensor<f32>) -> tensor<4xf32>
+    %1 = stablehlo.add %b, %x : tensor<4xf32>
+    %c = stablehlo.constant dense<2.0> : tensor<4xf32>
+    %2 = stablehlo.multiply %c, %1 : tensor<4xf32>
+    mpmd.return %2 : tensor<4xf32>
+  } : (!A) -> !A
+  return %0, %0 : !A, !A
+}
+// =>
+func.func @main(%a: !A) -> (!A, !A) attributes {topology = #topo} {
+  %0 = mpmd.fragment<mesh="alpha", origin=["f"]> (%a) (%x: tensor<4xf32>) {
+    %c = stablehlo.constant dense<2.0> : tensor<4xf32>
+    %2 = stablehlo.multiply %x, %c : tensor<4xf32>
+    mpmd.return %2 : tensor<4xf32>
+  } : (!A) -> !A
+  return %0, %0 : !A, !A
+}

@@ -6,24 +6,6 @@ from __future__ import annotations
 from mpmd_trace.passes.variants import CopyScalars
 from util import run
 
-BEFORE = """
-func.func @main(%p: !B) -> !B attributes {topology = #topo} {
-  %0:2 = mpmd.fragment<mesh="alpha", origin=["init"]> () () {
-    %c = stablehlo.constant dense<1.0> : tensor<4xf32>
-    %d = stablehlo.constant dense<2.0> : tensor<4xf32>
-    mpmd.return %c, %d : tensor<4xf32>, tensor<4xf32>
-  } : () -> (!A, !A)
-  %1 = mpmd.transfer %0#0 : (!A) -> !B
-  %2 = mpmd.transfer %0#1 : (!A) -> !B
-  %3 = mpmd.fragment<mesh="beta", origin=["use"]> (%1, %p, %2) (%x: tensor<4xf32>, %y: tensor<4xf32>, %z: tensor<4xf32>) {
-    %s = stablehlo.add %x, %y : tensor<4xf32>
-    %t = stablehlo.multiply %s, %z : tensor<4xf32>
-    mpmd.return %t : tensor<4xf32>
-  } : (!B, !B, !B) -> !B
-  return %3 : !B
-}
-"""
-
 
 def test_the_copy_is_made_even_when_the_argument_is_unused() -> None:
     module = run(
@@ -65,9 +47,3 @@ def test_scalars_for_inferred_fragments() -> None:
     last = run(text, [CopyScalars()]).main.body.ops[-3:-1]
     copied = [[op.result.type.text for op in one.regions[0].block if op.name == "stablehlo.constant"] for one in last]
     assert copied == [["tensor<f32>"], []]
-
-
-def test_constants_of_shardy_stay() -> None:
-    # MLIR does not treat them as constants, so that each keeps its sharding.
-    text = BEFORE.replace("stablehlo.constant", "sdy.constant")
-    assert str(run(text, "mpmd-copy-constants")).count("sdy.constant") == 2

@@ -47,20 +47,6 @@ def test_unused_calls_are_kept_in_step() -> None:
     assert [op.num_operands for op in module.main.body if op.name == "mpmd.call"] == [1, 1]
 
 
-def test_functions_that_are_never_called_or_only_without_use_stay() -> None:
-    text = (
-        """
-        func.func @main(%p: tensor<f32>) -> tensor<f32> attributes {topology = #topo} {
-          %0:2 = mpmd.call @step(%p, %p) : (tensor<f32>, tensor<f32>) -> (tensor<f32>, tensor<f32>)
-          return %p : tensor<f32>
-        }
-        """
-        + STEP
-        + STEP.replace("@step", "@other")
-    )
-    check(text, PASS, text)
-
-
 def test_functions_that_are_called_for_nothing() -> None:
     text = """
     func.func @main(%p: tensor<f32>) -> tensor<f32> attributes {topology = #topo} {

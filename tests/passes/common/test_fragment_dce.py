@@ -3,7 +3,7 @@
 # ruff: noqa: E501 (MLIR text)
 from __future__ import annotations
 
-from util import PRELUDE, check, run
+from util import PRELUDE, run
 
 BEFORE = """
 func.func @main(%p: !A, %q: !B) -> !A attributes {topology = #topo} {
@@ -46,38 +46,3 @@ def test_equal_changes_give_one_body() -> None:
         "mpmd-call-inline,mpmd-fragment-dce",
     )
     assert len({id(f.body) for f in module.main.body if f.name == "mpmd.fragment"}) == 2  # with and without result
-
-
-def test_what_a_dead_region_captures_for_its_results_stays_once_more() -> None:
-    body = """
-        %n = stablehlo.negate %x : tensor<4xf32>
-    """
-    dead = """
-        %c = stablehlo.constant dense<0> : tensor<i32>
-        %w = "stablehlo.case"(%c) ({
-          %t = stablehlo.tanh %n : tensor<4xf32>
-          %u = stablehlo.tanh %y : tensor<4xf32>
-          stablehlo.return %t : tensor<4xf32>
-        }) : (tensor<i32>) -> tensor<4xf32>
-    """
-    kept = "%s = stablehlo.abs %x : tensor<4xf32>"
-    before = f"""
-    func.func @main(%p: !A, %q: !A) -> !A attributes {{topology = #topo}} {{
-      %0:2 = mpmd.fragment<mesh="alpha", origin=["f"]> (%p, %q) (%x: tensor<4xf32>, %y: tensor<4xf32>) {{
-        {body} {dead} {kept}
-        mpmd.return %s, %w : tensor<4xf32>, tensor<4xf32>
-      }} : (!A, !A) -> (!A, !A)
-      return %0#0 : !A
-    }}
-    """
-    after = """
-    func.func @main(%p: !A, %q: !A) -> !A attributes {{topology = #topo}} {{
-      %0 = mpmd.fragment<mesh="alpha", origin=["f"]> (%p) (%x: tensor<4xf32>) {{
-        {0}
-        mpmd.return %s : tensor<4xf32>
-      }} : (!A) -> !A
-      return %0 : !A
-    }}
-    """
-    check(before, "mpmd-fragment-dce", after.format(body + kept))
-    check(before, "mpmd-fragment-dce,mpmd-fragment-dce", after.format(kept))

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import pytest
 from fragment_texts import frag, function
 from hypothesis import given
 from hypothesis import strategies as st
@@ -11,7 +10,7 @@ from mpmd_trace.ir.ops import FragmentOp
 from mpmd_trace.ir.text import parse
 from mpmd_trace.passes.fragment_info import merged_call_counters
 from oracle import assert_same_meaning
-from util import PRELUDE, check, max_examples, run
+from util import PRELUDE, max_examples, run
 
 PASS = "mpmd-merge-backward-with-forward"
 
@@ -48,45 +47,11 @@ def test_where_the_backward_is() -> None:
     assert merged(function(body, "%2, %3", "!B, !A")) == [("alpha", (0, 1)), ("beta", None)]
 
 
-def test_what_has_to_run_between_prevents_it() -> None:
-    """The forward needs what another mesh makes of the result of the backward."""
-    body = lines(
-        frag("alpha", '"f"(1)', "%p", attrs=counted(0)),
-        transfer("%0"),
-        frag("beta", '"g"', "%1", "abs", counted(1)),
-        transfer("%2", back=True),
-        frag("alpha", '"f"', "%3", "sine", counted(1)),
-    )
-    text = function(body, "%4", "!A")
-    check(text, PASS, text)
-
-
 def test_blocks_take_in_no_third_fragment() -> None:
     kinds = [('"f"(1)', 0), ('"f"', 2), ('"f"(1)', 1), ('"f"', 3), ('"f"', 4)]
     body = lines(*(frag("alpha", origin, "%p", "sine", counted(i)) for origin, i in kinds))
     text = function(body, "%0, %1, %2, %3, %4", ", ".join(["!A"] * 5))
     assert merged(text) == [("alpha", (0, 2)), ("alpha", (1, 3)), ("alpha", None)]
-
-
-@pytest.mark.parametrize(
-    ("first", "second"),
-    [
-        (('"f"(1)', counted(0), ", stage=0"), ('"g"', counted(1), ", stage=1")),
-        (('"f"(1)', counted(0), ""), ('"f"', counted(0), "")),
-        (('"f"(1)', "", ""), ('"f"', counted(1), "")),
-        (('"f"(1)', counted(0), ""), ('"f"', "", "")),
-        (('"f"', counted(0), ""), ('"f"', counted(1), "")),
-        (('"f"', counted(0), ""), ('"f"(1)', counted(1), "")),
-        (('"f"(1)', "{call_counter = 0 : ui32, split_keep_transferred}", ""), ('"f"', counted(1), "")),
-        (('"f"(1)', counted(0), ""), ('"f"', "{call_counter = 1 : ui32, remat}", "")),
-        (('"f"(1)', counted(0), ""), ("", "", "")),
-    ],
-    ids=["stages", "same", "no first", "no second", "forwards", "order", "split", "remat", "inferred"],
-)
-def test_others_stay_apart(first: tuple[str, str, str], second: tuple[str, str, str]) -> None:
-    body = lines(*(frag("alpha", o, "%p", attrs=a, stage=s) for o, a, s in (first, second)))
-    text = function(body, "%0, %1", "!A, !A")
-    check(text, PASS, text)
 
 
 STEP = st.tuples(st.sampled_from(["alpha", "beta"]), st.booleans(), st.integers(0, 9))

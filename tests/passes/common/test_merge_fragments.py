@@ -8,7 +8,7 @@ from fragment_texts import frag, function
 from mpmd_trace.ir.ops import FragmentOp
 from mpmd_trace.passes.common.merge import merge_fragments
 from mpmd_trace.passes.greedy import Rewriter, walk_mutable
-from util import diagnostics, distinct_bodies, refusal, run
+from util import distinct_bodies, run
 
 
 def pipeline(microbatches: int) -> str:
@@ -77,26 +77,3 @@ def test_long_chains_become_one_fragment() -> None:
     module = run(function("\n".join(lines), "%v999", "!A"), "mpmd-merge-inferred-fragments")
     (fragment,) = [op for op in module.main.body if isinstance(op, FragmentOp)]
     assert len(fragment.body.block.ops) == 1001
-
-
-def test_different_stages_are_refused() -> None:
-    """The message names both fragments and their stages."""
-    body = [
-        "  %0 = " + frag("alpha", '"f"', "%p", stage=", stage=1"),
-        "  %1 = " + frag("alpha", "", "%0", stage=", stage=2"),
-    ]
-    ok, found = diagnostics(function("\n".join(body), "%1", "!A"), "mpmd-merge-inferred-fragments")
-    assert not ok
-    (error,) = found
-    assert "stage 1" in error.message and "stage 2" in error.message
-    assert "stages differ" in error.message
-
-
-def test_loops_are_refused() -> None:
-    """Fragments in a loop have no place among the ops of the function."""
-    inner = "    %0 = " + frag("alpha", "", "%l") + "\n    %1 = " + frag("alpha", "", "%0")
-    loop = f"""  %r = mpmd.for (%p) {{iterations = 2 : ui32, unroll_factor = 2 : ui32}} (%l: !A, %i: tensor<ui32>) {{
-{inner}
-    mpmd.return %1 : !A
-  }} : !A"""
-    assert "unroll loops" in refusal(function(loop, "%r", "!A"), "mpmd-merge-inferred-fragments")

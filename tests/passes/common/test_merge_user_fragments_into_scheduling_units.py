@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 from fragment_texts import frag, function
 
-from util import check, refusal
+from util import check
 
 
 @pytest.mark.parametrize(
@@ -28,9 +28,3 @@ def test_what_is_not_one_unit(first: tuple[str, str, str], second: tuple[str, st
     )
     text = function(body, "%1", "!A")
     check(text, "mpmd-merge-user-fragments-into-scheduling-units", text)
-
-
-def test_mixed_phases_are_refused() -> None:
-    """A fragment with forward and backward origins belongs to no unit."""
-    body = "  %0 = " + frag("alpha", '"f", "g"(1)', "%p") + "\n  %1 = " + frag("alpha", '"f"', "%0")
-    assert "mixes phases" in refusal(function(body, "%1", "!A"), "mpmd-merge-user-fragments-into-scheduling-units")

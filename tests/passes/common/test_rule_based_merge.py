@@ -87,27 +87,11 @@ def test_unsorted_sources_and_sources_without_mesh_match_nothing() -> None:
     assert str(module).count("mpmd.fragment") == 1
 
 
-def test_dead_ops_go_even_without_rules() -> None:
-    """The driver removes unused transfers; constants stay where they are."""
-    text = function("  %t = mpmd.transfer %p : (!A) -> !B\n  %0 = " + frag("alpha", '"f"', "%p"), "%0", "!A")
-    assert "transfer" not in str(run(text, "mpmd-rule-based-merge"))
-
-
 def test_one_fragment_in_two_rules() -> None:
     """A source may occur once."""
     assert "already part of another merge rule" in refusal(
         function("", "%p", "!A"), pipeline(RULE, MergeRule((info("f"),), info("x")))
     )
-
-
-def test_cycle() -> None:
-    """Merging around a fragment of another mesh cannot be ordered."""
-    body = f"""  %0 = {frag("alpha", '"f"', "%p", attrs=ZERO)}
-  %1 = mpmd.transfer %0 : (!A) -> !B
-  %2 = {frag("beta", '"h"', "%1")}
-  %3 = mpmd.transfer %2 : (!B) -> !A
-  %4 = {frag("alpha", '"g"', "%3", attrs=ZERO)}"""
-    assert "Cycle detected" in refusal(function(body, "%4", "!A"), pipeline(RULE))
 
 
 @pytest.mark.parametrize("keep", [False, True])

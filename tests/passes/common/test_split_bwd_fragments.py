@@ -12,7 +12,7 @@ from mpmd_trace.ir.ops import FragmentOp, TransferOp
 from mpmd_trace.ir.text import parse
 from mpmd_trace.passes.manager import run_passes
 from oracle import assert_same_meaning
-from util import PRELUDE, check, refusal, run
+from util import PRELUDE, refusal, run
 
 PASS = "mpmd-split-bwd-fragments"
 
@@ -189,59 +189,7 @@ def test_microbatches_share_both_parts() -> None:
     assert len([op for op in module.main.body if isinstance(op, FragmentOp)]) == 8
 
 
-# The first stage: the cut comes from the program.
-
-FIRST = """
-func.func @main(%w1: !W, %w2: !W, %x0: !W, %x1: !W, %g: !V) -> (!W, !W) attributes {topology = #topo} {
-  %t = mpmd.transfer %g : (!V) -> !W
-  %0:2 = mpmd.fragment<mesh="alpha", origin=["f"(1)]> (%w2, %x0, %x1, %t)
-      (%b: !M, %c: !M, %d: !M, %e: !M) {
-    %dz2 = stablehlo.sine %e : !M
-    %dw2 = stablehlo.dot_general %d, %dz2, contracting_dims = [0] x [0] : (!M, !M) -> !M
-    %dx1 = stablehlo.dot_general %dz2, %b, contracting_dims = [1] x [1] : (!M, !M) -> !M
-    %dw1 = stablehlo.dot_general %c, %dx1, contracting_dims = [0] x [0] : (!M, !M) -> !M
-    mpmd.return %dw1, %dw2 : !M, !M
-  } : (!W, !W, !W, !W) -> (!W, !W)
-  return %0#0, %0#1 : !W, !W
-}
-"""
-MATRICES = (
-    '!M = tensor<4x4xf32>\n!W = !mpmd.mesh_tensor<"alpha", tensor<4x4xf32>>\n'
-    '!V = !mpmd.mesh_tensor<"beta", tensor<4x4xf32>>\n' + PRELUDE
-)
 CLEAN = "mpmd-fragment-dedup,mpmd-fragment-dce"
-
-
-def test_the_first_stage_is_split_only_on_request() -> None:
-    check(FIRST, PASS, FIRST, MATRICES)
-    check(
-        FIRST,
-        f"{PASS}{{split-first-stage=true}},{CLEAN}",
-        """
-        func.func @main(%w1: !W, %w2: !W, %x0: !W, %x1: !W, %g: !V) -> (!W, !W) attributes {topology = #topo} {
-          %t = mpmd.transfer %g : (!V) -> !W
-          %0:4 = mpmd.fragment<mesh="alpha", origin=["f"(1)]> (%w2, %x0, %x1, %t) {split_keep_transferred}
-              (%b: !M, %c: !M, %d: !M, %e: !M) {
-            %dz2 = stablehlo.sine %e : !M
-            %dx1 = stablehlo.dot_general %dz2, %b, contracting_dims = [1] x [1] : (!M, !M) -> !M
-            mpmd.return %dz2, %d, %dx1, %c : !M, !M, !M, !M
-          } : (!W, !W, !W, !W) -> (!W, !W, !W, !W)
-          %1:2 = mpmd.fragment<mesh="alpha", origin=["f"(1)]> (%0#0, %0#1, %0#2, %0#3) {split_drop_transferred}
-              (%e: !M, %d: !M, %f: !M, %c: !M) {
-            %dw2 = stablehlo.dot_general %d, %e, contracting_dims = [0] x [0] : (!M, !M) -> !M
-            %dw1 = stablehlo.dot_general %c, %f, contracting_dims = [0] x [0] : (!M, !M) -> !M
-            mpmd.return %dw1, %dw2 : !M, !M
-          } : (!W, !W, !W, !W) -> (!W, !W)
-          return %1#0, %1#1 : !W, !W
-        }
-        """,
-        MATRICES,
-    )
-
-
-def test_a_stage_of_one_layer_has_nothing_to_split() -> None:
-    text = FIRST.replace("mpmd.return %dw1, %dw2", "mpmd.return %dw2, %dw2")
-    check(text, f"{PASS}{{split-first-stage=true}}", text, MATRICES)
 
 
 @pytest.mark.parametrize("blocks", [1, 2])

@@ -18,7 +18,7 @@ from mpmd_trace.passes.base import Pass
 from mpmd_trace.passes.export.mark_aliasing_and_donation import MarkAliasingAndDonation
 from mpmd_trace.passes.programs.mark_equal_donation import MarkEqualDonation
 from mpmd_trace.passes.programs.share_programs import SharePrograms
-from util import refusal, run
+from util import run
 
 PASS = "mpmd-mark-aliasing-and-donation"
 PRELUDE = """
@@ -122,12 +122,6 @@ def test_the_annotated_output_is_preferred() -> None:
 def test_a_chain_of_intermediates_reuses_one_buffer() -> None:
     body = fragment("%f", "%p") + fragment("%g", "%f") + fragment("%h", "%g") + "return %h : !s"
     assert marks("%p: !s", "!s", body) == ["none", f"[{ALIAS}]", f"[{ALIAS}]"]
-
-
-def test_a_mark_that_is_there_already_is_an_error() -> None:
-    body = fragment("%f", "%p", attrs=f"arg_attrs = [{DONOR}]") + "return %f : !s"
-    text = f"func.func public @main(%p: !s {DONOR}) -> !s attributes {{topology = #more}} {{\n{body}\n}}"
-    assert "jax.buffer_donor" in refusal(text, PASS, MORE)
 
 
 def test_microbatches_of_one_program_donate_the_same() -> None:

@@ -1,28 +1,8 @@
 """mpmd-infer-mesh-finalize"""
 
-import pytest
-from import_programs import diagnostics, refusal, run
+from import_programs import diagnostics, run
 
 PASS = "mpmd-infer-mesh-finalize"
-INPUT = """
-    func.func @main(%a: !T) -> (FIRST, SECOND) attributes {topology = #topo} {
-      %0 = mpmd.assign %a : (!T) -> FIRST
-      %1 = mpmd.assign %a : (!T) -> SECOND
-      return %0, %1 : FIRST, SECOND
-    }
-"""
-
-
-@pytest.mark.parametrize(
-    ("first", "second", "kinds"),
-    [("!H1", "!D2", "'device' and 'pinned_host'"), ("!H1", "!P1", "'pinned_host' and no memory kind")],
-)
-def test_memory_kinds_that_differ(first: str, second: str, kinds: str) -> None:
-    text = INPUT.replace("FIRST", first).replace("SECOND", second)
-    ok, found = diagnostics(text, PASS)
-    assert not ok
-    assert len(found) == 1
-    assert f"input 0 of @main is assigned to different memory kinds: {kinds}" in found[0].message
 
 
 def test_everything_without_a_mesh_is_reported() -> None:
@@ -59,33 +39,6 @@ def test_everything_without_a_mesh_is_reported() -> None:
     assert "mpmd_infer_transfers" in messages[2]
     assert "is in no fragment" in messages[3]
     assert messages[4].startswith("input 0 of @f has the type")
-
-
-def test_inputs_that_are_used_otherwise() -> None:
-    text = "func.func @main(%a: !T) -> !T attributes {topology = #topo} { return %a : !T }"
-    assert "input 0 of @main is used by 'func.return'" in refusal(text, PASS)
-
-
-@pytest.mark.parametrize(
-    ("op", "message"),
-    [
-        ("mpmd.broadcast %a : !T", "on which mesh the operand of 'mpmd.broadcast'"),
-        ("mpmd.reduce<add> %b, %a : (!T, !T) -> !T", "on which mesh operand 1 of 'mpmd.reduce'"),
-    ],
-)
-def test_operands_that_are_on_no_mesh(op: str, message: str) -> None:
-    said = refusal(
-        f"""
-        func.func private @f(%a: !T, %p: !P0) -> !P0 attributes {{topology = #topo}} {{
-          %b = mpmd.unassign %p : (!P0) -> !T
-          %0 = {op}
-          %1 = mpmd.assign %0 : (!T) -> !P0
-          return %1 : !P0
-        }}
-        """,
-        PASS,
-    )
-    assert message in said
 
 
 def test_reductions_that_are_no_longer_needed_somewhere() -> None:

@@ -1,42 +1,10 @@
 """mpmd-infer-mesh-rewrite-using-analysis: callees, calls, loops, errors"""
 
-from import_programs import refusal, run
+from import_programs import run
 
 from mpmd_trace.ir.ops import FragmentOp
 
 PASS = "mpmd-infer-mesh-rewrite-using-analysis"
-
-
-def test_ops_that_still_have_other_users() -> None:
-    message = refusal(
-        """
-        func.func @main(%a: !T) -> !T attributes {topology = #topo} {
-          %0 = stablehlo.abs %a : !T
-          return %0 : !T
-        }
-        """,
-        PASS,
-    )
-    assert "the result of 'stablehlo.abs'" in message
-    assert "is used by 'func.return'" in message
-
-
-def test_value_of_a_loop_on_two_meshes() -> None:
-    message = refusal(
-        """
-        func.func @main(%a: !T) -> !P0 attributes {topology = #topo} {
-          %0 = mpmd.for (%a) {iterations = 4 : ui32} (%p: !T, %i: tensor<ui32>) {
-            %1 = stablehlo.abs %p {use=<"p0", "p1">} : !T
-            mpmd.return %1 : !T
-          } : !T
-          %r = mpmd.assign %0 : (!T) -> !P0
-          return %r : !P0
-        }
-        """,
-        PASS,
-    )
-    assert 'meshes "p0" and "p1"' in message
-    assert "unroll the loop" in message
 
 
 def test_token_between_effects() -> None:

@@ -1,7 +1,7 @@
 """mpmd-map-input-output-to-mesh"""
 
 import pytest
-from import_programs import PRELUDE, diagnostics, refusal, run
+from import_programs import PRELUDE, diagnostics, run
 
 from mpmd_trace.diagnostics.messages import MpmdError
 
@@ -41,26 +41,6 @@ def test_a_different_memory_kind_is_logged(caplog: pytest.LogCaptureFixture) -> 
     )
     assert ok and not found
     assert 'input 0 of @main is assigned to memory kind "pinned_host"' in caplog.text
-
-
-@pytest.mark.parametrize(
-    ("options", "message"),
-    [
-        ("input-assignment=3@p0", "the function has 1 inputs"),
-        ("output-assignment=1@p0", "the function has 1 outputs"),
-        ("input-assignment=0@nowhere", 'has no mesh of that name (it has "p0", "p1", "p2")'),
-    ],
-)
-def test_wrong_assignments(options: str, message: str) -> None:
-    said = refusal(
-        """
-        func.func @main(%a: !T) -> !T attributes {topology = #topo} {
-          return %a : !T
-        }
-        """,
-        f"{PASS}{{{options}}}",
-    )
-    assert message in said
 
 
 def test_options_are_checked_when_the_pass_is_made() -> None:

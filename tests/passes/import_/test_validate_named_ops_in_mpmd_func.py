@@ -21,12 +21,6 @@ NESTED = """
         """
 
 
-def test_ops_in_mpmd_functions_and_in_each_other_are_fine() -> None:
-    text = NESTED.replace("ATTRIBUTES", "attributes {topology = #topo}")
-    check(text, PASS, text)
-    assert diagnostics(text, PASS) == (True, [])
-
-
 def test_only_the_outer_op_of_a_plain_function_is_reported() -> None:
     ok, found = diagnostics(NESTED.replace("ATTRIBUTES", ""), PASS)
     assert ok  # the pass itself does not fail

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from mpmd_trace.ir.ops import FragmentOp
-from util import check, diagnostics, refusal, run
+from util import check, diagnostics, run
 
 PASS = "mpmd-extract-reshards-from-inter-mesh-transfers"
 PRELUDE = """
@@ -114,8 +114,3 @@ def test_what_becomes_unreduced_is_resharded() -> None:
         text = around(f"%t = mpmd.transfer {attributes} %p : (!a) -> !b\nreturn %t : !b", argument)
         module = run(text, PASS, TYPES)
         assert [op.origin for op in module.walk() if isinstance(op, FragmentOp)] == [()]
-
-
-def test_functions_of_one_mesh_are_an_error() -> None:
-    text = 'func.func public @main(%p: tensor<4xf32>) attributes {mesh_shape = #sdy.mesh<["d"=2]>} { return }'
-    assert "topology" in refusal(text, PASS, "")

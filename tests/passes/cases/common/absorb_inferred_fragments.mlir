@@ -68,3 +68,162 @@ func.func private @f(%p: !A) -> !A attributes {topology = #topo} {
   } : (!A) -> !A
   return %0 : !A
 }
+
+// ----- Entry points only with the option (1)
+// A public function is left alone unless the option says otherwise.
+func.func @main(%p: !A, %q: !B) -> (!A) attributes {topology = #topo} {
+  %0 = mpmd.fragment<mesh="alpha", origin=[]> (%p) (%x: tensor<4xf32>) {
+    %y = stablehlo.negate %x : tensor<4xf32>
+    mpmd.return %y : tensor<4xf32>
+  } : (!A) -> !A
+  %1 = mpmd.fragment<mesh="alpha", origin=["f"]> (%0) (%x: tensor<4xf32>) {
+    %y = stablehlo.abs %x : tensor<4xf32>
+    mpmd.return %y : tensor<4xf32>
+  } : (!A) -> !A
+  return %1 : !A
+}
+
+// ----- Entry points only with the option (2)
+// passes: mpmd-absorb-inferred-fragments{absorb-on-entry-point-function=true}
+func.func @main(%p: !A, %q: !B) -> (!A) attributes {topology = #topo} {
+  %0 = mpmd.fragment<mesh="alpha", origin=[]> (%p) (%x: tensor<4xf32>) {
+    %y = stablehlo.negate %x : tensor<4xf32>
+    mpmd.return %y : tensor<4xf32>
+  } : (!A) -> !A
+  %1 = mpmd.fragment<mesh="alpha", origin=["f"]> (%0) (%x: tensor<4xf32>) {
+    %y = stablehlo.abs %x : tensor<4xf32>
+    mpmd.return %y : tensor<4xf32>
+  } : (!A) -> !A
+  return %1 : !A
+}
+// CHECK-COUNT-1: mpmd.fragment
+
+// ----- Inferred chain keeps all reasons
+// Of two inferred fragments the later is the root: its entries come first.
+func.func private @main(%p: !A, %q: !B) -> (!A) attributes {topology = #topo} {
+  %0 = mpmd.fragment<mesh="alpha", origin=[]> (%p) {mpmd.inferred_by = ["a", "b"]} (%x: tensor<4xf32>) {
+    %y = stablehlo.negate %x : tensor<4xf32>
+    mpmd.return %y : tensor<4xf32>
+  } : (!A) -> !A
+  %1 = mpmd.fragment<mesh="alpha", origin=[]> (%0) {call_counter = 1 : ui32, mpmd.inferred_by = ["b", "c"]} (%x: tensor<4xf32>) {
+    %y = stablehlo.abs %x : tensor<4xf32>
+    mpmd.return %y : tensor<4xf32>
+  } : (!A) -> !A
+  return %1 : !A
+}
+// CHECK: {call_counter = 1 : ui32, mpmd.inferred_by = ["b", "c", "a"]}
+
+// ----- Constants leave nested regions
+// The home of a constant is the body of the fragment, not the region of an op in it.
+func.func private @main(%p: !A, %q: !B) -> (!A) attributes {topology = #topo} {
+  %0 = mpmd.fragment<mesh="alpha", origin=["f"]> (%p) (%x: tensor<4xf32>) {
+    %w = stablehlo.while(%i = %x) : tensor<4xf32> cond {
+      %c = stablehlo.constant dense<false> : tensor<i1>
+      stablehlo.return %c : tensor<i1>
+    } do {
+      stablehlo.return %i : tensor<4xf32>
+    }
+    mpmd.return %w : tensor<4xf32>
+  } : (!A) -> !A
+  return %0 : !A
+}
+// =>
+func.func private @main(%p: !A, %q: !B) -> (!A) attributes {topology = #topo} {
+  %0 = mpmd.fragment<mesh="alpha", origin=["f"]> (%p) (%x: tensor<4xf32>) {
+    %c = stablehlo.constant dense<false> : tensor<i1>
+    %w = stablehlo.while(%i = %x) : tensor<4xf32> cond {
+      stablehlo.return %c : tensor<i1>
+    } do {
+      stablehlo.return %i : tensor<4xf32>
+    }
+    mpmd.return %w : tensor<4xf32>
+  } : (!A) -> !A
+  return %0 : !A
+}
+
+// ----- Transfers move again for every use of a root
+// passes: mpmd-absorb-inferred-fragments{absorb-on-entry-point-function=true}
+// A consumer that uses the root twice is looked at twice: the second time its transfers are out of the way.
+func.func @main(%p: !A, %q: !A) -> (!A) attributes {topology = #topo} {
+  %0:2 = mpmd.fragment<mesh="alpha", origin=[]> (%p) (%x: tensor<4xf32>) {
+    %n = stablehlo.negate %x : tensor<4xf32>
+    mpmd.return %n, %x : tensor<4xf32>, tensor<4xf32>
+  } : (!A) -> (!A, !A)
+  %1 = mpmd.transfer %0#1 : (!A) -> !B
+  %2 = mpmd.transfer %q : (!A) -> !A
+  %3 = mpmd.transfer %2 : (!A) -> !A
+  %4 = mpmd.fragment<mesh="beta", origin=[]> (%1) (%x: tensor<4xf32>) {
+    %y = stablehlo.negate %x : tensor<4xf32>
+    mpmd.return %y : tensor<4xf32>
+  } : (!B) -> !B
+  %5 = mpmd.fragment<mesh="alpha", origin=[]> (%3, %0#0, %2, %0#1) {call_counter = 0 : ui32} (%x: tensor<4xf32>, %y: tensor<4xf32>, %z: tensor<4xf32>, %w: tensor<4xf32>) {
+    %s = stablehlo.add %x, %y : tensor<4xf32>
+    %t = stablehlo.add %z, %w : tensor<4xf32>
+    %u = stablehlo.add %s, %t : tensor<4xf32>
+    mpmd.return %u : tensor<4xf32>
+  } : (!A, !A, !A, !A) -> !A
+  return %5 : !A
+}
+// CHECK-COUNT-1: mpmd.fragment
+// CHECK-NOT: call_counter
+
+// ----- Merged fragments of an unused loop go with it
+// passes: mpmd-absorb-inferred-fragments{absorb-on-entry-point-function=true}
+// The ops in a loop are visited before the loop, which is then found to be dead.
+func.func @main(%p: !A, %q: !B) -> (!A) attributes {topology = #topo} {
+  %l = mpmd.for (%p) {iterations = 2 : ui32, unroll_factor = 2 : ui32} (%a: !A, %i: tensor<ui32>) {
+    %0 = mpmd.fragment<mesh="alpha", origin=[]> (%a) (%x: tensor<4xf32>) {
+      %y = stablehlo.negate %x : tensor<4xf32>
+      mpmd.return %y : tensor<4xf32>
+    } : (!A) -> !A
+    %1 = mpmd.fragment<mesh="alpha", origin=["f"]> (%0) (%x: tensor<4xf32>) {
+      %y = stablehlo.abs %x : tensor<4xf32>
+      mpmd.return %y : tensor<4xf32>
+    } : (!A) -> !A
+    mpmd.return %1 : !A
+  } : !A
+  %2 = mpmd.fragment<mesh="alpha", origin=[]> (%p) (%x: tensor<4xf32>) {
+    %y = stablehlo.negate %x : tensor<4xf32>
+    mpmd.return %y : tensor<4xf32>
+  } : (!A) -> !A
+  %3 = mpmd.fragment<mesh="alpha", origin=["f"]> (%2) (%x: tensor<4xf32>) {
+    %y = stablehlo.abs %x : tensor<4xf32>
+    mpmd.return %y : tensor<4xf32>
+  } : (!A) -> !A
+  return %3 : !A
+}
+// CHECK-COUNT-1: mpmd.fragment
+// CHECK-NOT: mpmd.for
+
+// ----- Result attributes of the root reach every transfer (1)
+// passes: mpmd-absorb-inferred-fragments{absorb-on-entry-point-function=true}
+// The root's `res_attrs` stay as they are, but for entries that the transfers of new results need.
+func.func @main(%p: !A, %q: !B) -> (!A, !B) attributes {topology = #topo} {
+  %0 = mpmd.fragment<mesh="alpha", origin=[]> (%p) (%x: tensor<4xf32>) {
+    %y = stablehlo.negate %x : tensor<4xf32>
+    mpmd.return %y : tensor<4xf32>
+  } : (!A) -> !A
+  %1 = mpmd.fragment<mesh="alpha", origin=["f"]> (%0) {res_attrs = [{mhlo.layout_mode = "default"}]} (%x: tensor<4xf32>) {
+    %y = stablehlo.negate %x : tensor<4xf32>
+    mpmd.return %y : tensor<4xf32>
+  } : (!A) -> !A
+  %2 = mpmd.transfer %1 : (!A) -> !B
+  return %0, %2 : !A, !B
+}
+// CHECK: res_attrs = [{mhlo.layout_mode = "default"}, {}]
+
+// ----- Result attributes of the root reach every transfer (2)
+// passes: mpmd-absorb-inferred-fragments{absorb-on-entry-point-function=true}
+func.func @main(%p: !A, %q: !B) -> (!B) attributes {topology = #topo} {
+  %0 = mpmd.fragment<mesh="alpha", origin=[]> (%p) (%x: tensor<4xf32>) {
+    %y = stablehlo.negate %x : tensor<4xf32>
+    mpmd.return %y : tensor<4xf32>
+  } : (!A) -> !A
+  %1 = mpmd.fragment<mesh="alpha", origin=["f"]> (%0) {res_attrs = [{mhlo.layout_mode = "default"}]} (%x: tensor<4xf32>) {
+    %y = stablehlo.negate %x : tensor<4xf32>
+    mpmd.return %y : tensor<4xf32>
+  } : (!A) -> !A
+  %2 = mpmd.transfer %1 : (!A) -> !B
+  return %2 : !B
+}
+// CHECK: res_attrs = [{mhlo.layout_mode = "default"}]}

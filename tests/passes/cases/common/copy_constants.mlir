@@ -38,3 +38,21 @@ func.func @main(%p: !B) -> (!B, !B) attributes {topology = #topo} {
   } : (!B) -> !B
   return %4, %5 : !B, !B
 }
+
+// ----- Constants of shardy stay
+func.func @main(%p: !B) -> !B attributes {topology = #topo} {
+  %0:2 = mpmd.fragment<mesh="alpha", origin=["init"]> () () {
+    %c = sdy.constant dense<1.0> : tensor<4xf32>
+    %d = sdy.constant dense<2.0> : tensor<4xf32>
+    mpmd.return %c, %d : tensor<4xf32>, tensor<4xf32>
+  } : () -> (!A, !A)
+  %1 = mpmd.transfer %0#0 : (!A) -> !B
+  %2 = mpmd.transfer %0#1 : (!A) -> !B
+  %3 = mpmd.fragment<mesh="beta", origin=["use"]> (%1, %p, %2) (%x: tensor<4xf32>, %y: tensor<4xf32>, %z: tensor<4xf32>) {
+    %s = stablehlo.add %x, %y : tensor<4xf32>
+    %t = stablehlo.multiply %s, %z : tensor<4xf32>
+    mpmd.return %t : tensor<4xf32>
+  } : (!B, !B, !B) -> !B
+  return %3 : !B
+}
+// CHECK-COUNT-2: sdy.constant

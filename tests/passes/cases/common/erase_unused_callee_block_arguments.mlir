@@ -33,3 +33,19 @@ func.func @main(%p: tensor<ui32>) -> tensor<ui32> attributes {topology = #topo} 
   } : tensor<ui32>
   return %0 : tensor<ui32>
 }
+
+// ----- Functions that are never called or only without use stay
+func.func @main(%p: tensor<f32>) -> tensor<f32> attributes {topology = #topo} {
+  %0:2 = mpmd.call @step(%p, %p) : (tensor<f32>, tensor<f32>) -> (tensor<f32>, tensor<f32>)
+  return %p : tensor<f32>
+}
+func.func private @step(%a: tensor<f32> {jax.buffer_donor = true}, %b: tensor<f32> {mhlo.layout_mode = "b"})
+    -> (tensor<f32> {jax.result_info = "r0"}, tensor<f32> {jax.result_info = "r1"}) attributes {topology = #topo} {
+  %0 = stablehlo.negate %b : tensor<f32>
+  return %a, %0 : tensor<f32>, tensor<f32>
+}
+func.func private @other(%a: tensor<f32> {jax.buffer_donor = true}, %b: tensor<f32> {mhlo.layout_mode = "b"})
+    -> (tensor<f32> {jax.result_info = "r0"}, tensor<f32> {jax.result_info = "r1"}) attributes {topology = #topo} {
+  %0 = stablehlo.negate %b : tensor<f32>
+  return %a, %0 : tensor<f32>, tensor<f32>
+}

@@ -68,3 +68,53 @@ func.func @main(%p: tensor<f32>) -> tensor<f32> {
   %0 = stablehlo.negate %p : tensor<f32>
   return %p : tensor<f32>
 }
+
+// ----- What a dead region captures for its results stays once more (1)
+func.func @main(%p: !A, %q: !A) -> !A attributes {topology = #topo} {
+  %0:2 = mpmd.fragment<mesh="alpha", origin=["f"]> (%p, %q) (%x: tensor<4xf32>, %y: tensor<4xf32>) {
+    %n = stablehlo.negate %x : tensor<4xf32>
+    %c = stablehlo.constant dense<0> : tensor<i32>
+    %w = "stablehlo.case"(%c) ({
+      %t = stablehlo.tanh %n : tensor<4xf32>
+      %u = stablehlo.tanh %y : tensor<4xf32>
+      stablehlo.return %t : tensor<4xf32>
+    }) : (tensor<i32>) -> tensor<4xf32>
+    %s = stablehlo.abs %x : tensor<4xf32>
+    mpmd.return %s, %w : tensor<4xf32>, tensor<4xf32>
+  } : (!A, !A) -> (!A, !A)
+  return %0#0 : !A
+}
+// =>
+func.func @main(%p: !A, %q: !A) -> !A attributes {topology = #topo} {
+  %0 = mpmd.fragment<mesh="alpha", origin=["f"]> (%p) (%x: tensor<4xf32>) {
+    %n = stablehlo.negate %x : tensor<4xf32>
+    %s = stablehlo.abs %x : tensor<4xf32>
+    mpmd.return %s : tensor<4xf32>
+  } : (!A) -> !A
+  return %0 : !A
+}
+
+// ----- What a dead region captures for its results stays once more (2)
+// passes: mpmd-fragment-dce,mpmd-fragment-dce
+func.func @main(%p: !A, %q: !A) -> !A attributes {topology = #topo} {
+  %0:2 = mpmd.fragment<mesh="alpha", origin=["f"]> (%p, %q) (%x: tensor<4xf32>, %y: tensor<4xf32>) {
+    %n = stablehlo.negate %x : tensor<4xf32>
+    %c = stablehlo.constant dense<0> : tensor<i32>
+    %w = "stablehlo.case"(%c) ({
+      %t = stablehlo.tanh %n : tensor<4xf32>
+      %u = stablehlo.tanh %y : tensor<4xf32>
+      stablehlo.return %t : tensor<4xf32>
+    }) : (tensor<i32>) -> tensor<4xf32>
+    %s = stablehlo.abs %x : tensor<4xf32>
+    mpmd.return %s, %w : tensor<4xf32>, tensor<4xf32>
+  } : (!A, !A) -> (!A, !A)
+  return %0#0 : !A
+}
+// =>
+func.func @main(%p: !A, %q: !A) -> !A attributes {topology = #topo} {
+  %0 = mpmd.fragment<mesh="alpha", origin=["f"]> (%p) (%x: tensor<4xf32>) {
+    %s = stablehlo.abs %x : tensor<4xf32>
+    mpmd.return %s : tensor<4xf32>
+  } : (!A) -> !A
+  return %0 : !A
+}

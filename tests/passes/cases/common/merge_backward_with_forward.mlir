@@ -27,3 +27,140 @@ func.func @main(%arg0: !A, %arg1: !A) -> (!B, !A) attributes {topology = #topo} 
   %1 = mpmd.transfer %0#0 : (!A) -> !B
   return %1, %0#1 : !B, !A
 }
+
+// ----- What has to run between prevents it
+// The forward needs what another mesh makes of the result of the backward.
+func.func @main(%p: !A, %q: !B) -> (!A) attributes {topology = #topo} {
+  %0 = mpmd.fragment<mesh="alpha", origin=["f"(1)]> (%p) {call_counter = 0 : ui32} (%x: tensor<4xf32>) {
+    %y = stablehlo.negate %x : tensor<4xf32>
+    mpmd.return %y : tensor<4xf32>
+  } : (!A) -> !A
+  %1 = mpmd.transfer %0 : (!A) -> !B
+  %2 = mpmd.fragment<mesh="beta", origin=["g"]> (%1) {call_counter = 1 : ui32} (%x: tensor<4xf32>) {
+    %y = stablehlo.abs %x : tensor<4xf32>
+    mpmd.return %y : tensor<4xf32>
+  } : (!B) -> !B
+  %3 = mpmd.transfer %2 : (!B) -> !A
+  %4 = mpmd.fragment<mesh="alpha", origin=["f"]> (%3) {call_counter = 1 : ui32} (%x: tensor<4xf32>) {
+    %y = stablehlo.sine %x : tensor<4xf32>
+    mpmd.return %y : tensor<4xf32>
+  } : (!A) -> !A
+  return %4 : !A
+}
+
+// ----- Others stay apart (1)
+func.func @main(%p: !A, %q: !B) -> (!A, !A) attributes {topology = #topo} {
+  %0 = mpmd.fragment<mesh="alpha", origin=["f"(1)], stage=0> (%p) {call_counter = 0 : ui32} (%x: tensor<4xf32>) {
+    %y = stablehlo.negate %x : tensor<4xf32>
+    mpmd.return %y : tensor<4xf32>
+  } : (!A) -> !A
+  %1 = mpmd.fragment<mesh="alpha", origin=["g"], stage=1> (%p) {call_counter = 1 : ui32} (%x: tensor<4xf32>) {
+    %y = stablehlo.negate %x : tensor<4xf32>
+    mpmd.return %y : tensor<4xf32>
+  } : (!A) -> !A
+  return %0, %1 : !A, !A
+}
+
+// ----- Others stay apart (2)
+func.func @main(%p: !A, %q: !B) -> (!A, !A) attributes {topology = #topo} {
+  %0 = mpmd.fragment<mesh="alpha", origin=["f"(1)]> (%p) {call_counter = 0 : ui32} (%x: tensor<4xf32>) {
+    %y = stablehlo.negate %x : tensor<4xf32>
+    mpmd.return %y : tensor<4xf32>
+  } : (!A) -> !A
+  %1 = mpmd.fragment<mesh="alpha", origin=["f"]> (%p) {call_counter = 0 : ui32} (%x: tensor<4xf32>) {
+    %y = stablehlo.negate %x : tensor<4xf32>
+    mpmd.return %y : tensor<4xf32>
+  } : (!A) -> !A
+  return %0, %1 : !A, !A
+}
+
+// ----- Others stay apart (3)
+func.func @main(%p: !A, %q: !B) -> (!A, !A) attributes {topology = #topo} {
+  %0 = mpmd.fragment<mesh="alpha", origin=["f"(1)]> (%p) (%x: tensor<4xf32>) {
+    %y = stablehlo.negate %x : tensor<4xf32>
+    mpmd.return %y : tensor<4xf32>
+  } : (!A) -> !A
+  %1 = mpmd.fragment<mesh="alpha", origin=["f"]> (%p) {call_counter = 1 : ui32} (%x: tensor<4xf32>) {
+    %y = stablehlo.negate %x : tensor<4xf32>
+    mpmd.return %y : tensor<4xf32>
+  } : (!A) -> !A
+  return %0, %1 : !A, !A
+}
+
+// ----- Others stay apart (4)
+func.func @main(%p: !A, %q: !B) -> (!A, !A) attributes {topology = #topo} {
+  %0 = mpmd.fragment<mesh="alpha", origin=["f"(1)]> (%p) {call_counter = 0 : ui32} (%x: tensor<4xf32>) {
+    %y = stablehlo.negate %x : tensor<4xf32>
+    mpmd.return %y : tensor<4xf32>
+  } : (!A) -> !A
+  %1 = mpmd.fragment<mesh="alpha", origin=["f"]> (%p) (%x: tensor<4xf32>) {
+    %y = stablehlo.negate %x : tensor<4xf32>
+    mpmd.return %y : tensor<4xf32>
+  } : (!A) -> !A
+  return %0, %1 : !A, !A
+}
+
+// ----- Others stay apart (5)
+func.func @main(%p: !A, %q: !B) -> (!A, !A) attributes {topology = #topo} {
+  %0 = mpmd.fragment<mesh="alpha", origin=["f"]> (%p) {call_counter = 0 : ui32} (%x: tensor<4xf32>) {
+    %y = stablehlo.negate %x : tensor<4xf32>
+    mpmd.return %y : tensor<4xf32>
+  } : (!A) -> !A
+  %1 = mpmd.fragment<mesh="alpha", origin=["f"]> (%p) {call_counter = 1 : ui32} (%x: tensor<4xf32>) {
+    %y = stablehlo.negate %x : tensor<4xf32>
+    mpmd.return %y : tensor<4xf32>
+  } : (!A) -> !A
+  return %0, %1 : !A, !A
+}
+
+// ----- Others stay apart (6)
+func.func @main(%p: !A, %q: !B) -> (!A, !A) attributes {topology = #topo} {
+  %0 = mpmd.fragment<mesh="alpha", origin=["f"]> (%p) {call_counter = 0 : ui32} (%x: tensor<4xf32>) {
+    %y = stablehlo.negate %x : tensor<4xf32>
+    mpmd.return %y : tensor<4xf32>
+  } : (!A) -> !A
+  %1 = mpmd.fragment<mesh="alpha", origin=["f"(1)]> (%p) {call_counter = 1 : ui32} (%x: tensor<4xf32>) {
+    %y = stablehlo.negate %x : tensor<4xf32>
+    mpmd.return %y : tensor<4xf32>
+  } : (!A) -> !A
+  return %0, %1 : !A, !A
+}
+
+// ----- Others stay apart (7)
+func.func @main(%p: !A, %q: !B) -> (!A, !A) attributes {topology = #topo} {
+  %0 = mpmd.fragment<mesh="alpha", origin=["f"(1)]> (%p) {call_counter = 0 : ui32, split_keep_transferred} (%x: tensor<4xf32>) {
+    %y = stablehlo.negate %x : tensor<4xf32>
+    mpmd.return %y : tensor<4xf32>
+  } : (!A) -> !A
+  %1 = mpmd.fragment<mesh="alpha", origin=["f"]> (%p) {call_counter = 1 : ui32} (%x: tensor<4xf32>) {
+    %y = stablehlo.negate %x : tensor<4xf32>
+    mpmd.return %y : tensor<4xf32>
+  } : (!A) -> !A
+  return %0, %1 : !A, !A
+}
+
+// ----- Others stay apart (8)
+func.func @main(%p: !A, %q: !B) -> (!A, !A) attributes {topology = #topo} {
+  %0 = mpmd.fragment<mesh="alpha", origin=["f"(1)]> (%p) {call_counter = 0 : ui32} (%x: tensor<4xf32>) {
+    %y = stablehlo.negate %x : tensor<4xf32>
+    mpmd.return %y : tensor<4xf32>
+  } : (!A) -> !A
+  %1 = mpmd.fragment<mesh="alpha", origin=["f"]> (%p) {call_counter = 1 : ui32, remat} (%x: tensor<4xf32>) {
+    %y = stablehlo.negate %x : tensor<4xf32>
+    mpmd.return %y : tensor<4xf32>
+  } : (!A) -> !A
+  return %0, %1 : !A, !A
+}
+
+// ----- Others stay apart (9)
+func.func @main(%p: !A, %q: !B) -> (!A, !A) attributes {topology = #topo} {
+  %0 = mpmd.fragment<mesh="alpha", origin=["f"(1)]> (%p) {call_counter = 0 : ui32} (%x: tensor<4xf32>) {
+    %y = stablehlo.negate %x : tensor<4xf32>
+    mpmd.return %y : tensor<4xf32>
+  } : (!A) -> !A
+  %1 = mpmd.fragment<mesh="alpha", origin=[]> (%p) (%x: tensor<4xf32>) {
+    %y = stablehlo.negate %x : tensor<4xf32>
+    mpmd.return %y : tensor<4xf32>
+  } : (!A) -> !A
+  return %0, %1 : !A, !A
+}

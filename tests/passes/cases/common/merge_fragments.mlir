@@ -56,3 +56,36 @@ func.func @fast(%arg0: !A, %arg1: !A) -> !A attributes {topology = #topo} {
   } : (!A, !A, !A) -> !A
   return %0 : !A
 }
+
+// ----- Different stages are refused
+// The message names both fragments and their stages.
+func.func @main(%p: !A, %q: !B) -> (!A) attributes {topology = #topo} {
+  %0 = mpmd.fragment<mesh="alpha", origin=["f"], stage=1> (%p) (%x: tensor<4xf32>) {
+    %y = stablehlo.negate %x : tensor<4xf32>
+    mpmd.return %y : tensor<4xf32>
+  } : (!A) -> !A
+  %1 = mpmd.fragment<mesh="alpha", origin=[], stage=2> (%0) (%x: tensor<4xf32>) {
+    %y = stablehlo.negate %x : tensor<4xf32>
+    mpmd.return %y : tensor<4xf32>
+  } : (!A) -> !A
+  return %1 : !A
+}
+// error: stage 1 ... stage 2 ... stages differ
+
+// ----- Loops are refused
+// Fragments in a loop have no place among the ops of the function.
+func.func @main(%p: !A, %q: !B) -> (!A) attributes {topology = #topo} {
+  %r = mpmd.for (%p) {iterations = 2 : ui32, unroll_factor = 2 : ui32} (%l: !A, %i: tensor<ui32>) {
+    %0 = mpmd.fragment<mesh="alpha", origin=[]> (%l) (%x: tensor<4xf32>) {
+      %y = stablehlo.negate %x : tensor<4xf32>
+      mpmd.return %y : tensor<4xf32>
+    } : (!A) -> !A
+    %1 = mpmd.fragment<mesh="alpha", origin=[]> (%0) (%x: tensor<4xf32>) {
+      %y = stablehlo.negate %x : tensor<4xf32>
+      mpmd.return %y : tensor<4xf32>
+    } : (!A) -> !A
+    mpmd.return %1 : !A
+  } : !A
+  return %r : !A
+}
+// error: unroll loops

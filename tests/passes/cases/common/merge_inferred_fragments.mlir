@@ -1,6 +1,7 @@
 // passes: mpmd-merge-inferred-fragments{merge-any-consumer=true}
 !A = !mpmd.mesh_tensor<"alpha", tensor<4xf32>>
 #topo = #mpmd.topology<<"alpha" : <["x"=2]>>, <"beta" : <["x"=2]>>>
+!B = !mpmd.mesh_tensor<"beta", tensor<4xf32>>
 
 // ----- Any consumer skips user fragments
 // With merge-any-consumer the first consumer that may be merged is taken.
@@ -32,3 +33,93 @@ func.func @any(%arg0: !A) -> (!A, !A) attributes {topology = #topo} {
   } : (!A) -> !A
   return %1, %0#1 : !A, !A
 }
+
+// ----- Only the closest consumer is tried
+// passes: mpmd-merge-inferred-fragments
+// A producer with two user consumers is merged with the first; its result stays for the second.
+func.func @main(%p: !A, %q: !B) -> (!A, !A) attributes {topology = #topo} {
+  %0 = mpmd.fragment<mesh="alpha", origin=[]> (%p) (%x: tensor<4xf32>) {
+    %y = stablehlo.negate %x : tensor<4xf32>
+    mpmd.return %y : tensor<4xf32>
+  } : (!A) -> !A
+  %1 = mpmd.fragment<mesh="alpha", origin=["f"]> (%0) (%x: tensor<4xf32>) {
+    %y = stablehlo.abs %x : tensor<4xf32>
+    mpmd.return %y : tensor<4xf32>
+  } : (!A) -> !A
+  %2 = mpmd.fragment<mesh="alpha", origin=["g"]> (%0) (%x: tensor<4xf32>) {
+    %y = stablehlo.sine %x : tensor<4xf32>
+    mpmd.return %y : tensor<4xf32>
+  } : (!A) -> !A
+  return %1, %2 : !A, !A
+}
+// CHECK-COUNT-2: mpmd.fragment
+// CHECK: %0:2 = mpmd.fragment<mesh="alpha", origin=["f"]>
+
+// ----- A transfer round trip prevents merging
+// passes: mpmd-merge-inferred-fragments
+// passes: mpmd-merge-inferred-fragments{merge-any-consumer=true}
+// passes: mpmd-merge-inferred-fragments{merge-sideways=true}
+// The consumer needs a value that goes through another mesh and back: no place fits.
+func.func @main(%p: !A, %q: !B) -> (!A) attributes {topology = #topo} {
+  %0 = mpmd.fragment<mesh="alpha", origin=["f"]> (%p) (%x: tensor<4xf32>) {
+    %y = stablehlo.negate %x : tensor<4xf32>
+    mpmd.return %y : tensor<4xf32>
+  } : (!A) -> !A
+  %1 = mpmd.transfer %0 : (!A) -> !B
+  %2 = mpmd.fragment<mesh="beta", origin=["g"]> (%1) (%x: tensor<4xf32>) {
+    %y = stablehlo.abs %x : tensor<4xf32>
+    mpmd.return %y : tensor<4xf32>
+  } : (!B) -> !B
+  %3 = mpmd.transfer %2 : (!B) -> !A
+  %4 = mpmd.fragment<mesh="alpha", origin=[]> (%0, %3) (%x: tensor<4xf32>, %y: tensor<4xf32>) {
+    %s = stablehlo.add %x, %y : tensor<4xf32>
+    mpmd.return %s : tensor<4xf32>
+  } : (!A, !A) -> !A
+  return %4 : !A
+}
+
+// ----- Halves of a split stay apart
+// passes: mpmd-merge-inferred-fragments
+// The first half is not merged with the second, even if one is inferred.
+func.func @main(%p: !A, %q: !B) -> (!A) attributes {topology = #topo} {
+  %0 = mpmd.fragment<mesh="alpha", origin=[]> (%p) {split_keep_transferred} (%x: tensor<4xf32>) {
+    %y = stablehlo.negate %x : tensor<4xf32>
+    mpmd.return %y : tensor<4xf32>
+  } : (!A) -> !A
+  %1 = mpmd.fragment<mesh="alpha", origin=["f"(1)]> (%0) {split_drop_transferred} (%x: tensor<4xf32>) {
+    %y = stablehlo.negate %x : tensor<4xf32>
+    mpmd.return %y : tensor<4xf32>
+  } : (!A) -> !A
+  return %1 : !A
+}
+
+// ----- Unused pure fragments go and others stay
+// passes: mpmd-merge-inferred-fragments
+// A custom call is not pure: the fragment that holds it stays; transfers stay even when dead.
+func.func @main(%p: !A, %q: !B) -> (!A) attributes {topology = #topo} {
+  %0 = mpmd.fragment<mesh="alpha", origin=["f"]> (%p) (%x: tensor<4xf32>) {
+    %y = stablehlo.negate %x : tensor<4xf32>
+    mpmd.return %y : tensor<4xf32>
+  } : (!A) -> !A
+  %t = mpmd.transfer %p : (!A) -> !B
+  %1 = mpmd.fragment<mesh="alpha", origin=["f"]> (%p) (%x: tensor<4xf32>) {
+    %y = stablehlo.custom_call @e(%x) : (tensor<4xf32>) -> tensor<4xf32>
+    mpmd.return %y : tensor<4xf32>
+  } : (!A) -> !A
+  return %p : !A
+}
+// CHECK-COUNT-1: mpmd.fragment
+// CHECK: custom_call
+// CHECK: mpmd.transfer
+
+// ----- Both options are refused
+// passes: mpmd-merge-inferred-fragments{merge-any-consumer=true merge-sideways=true}
+// One run can look for candidates in one way only.
+func.func @main(%p: !A, %q: !B) -> (!A) attributes {topology = #topo} {
+  %0 = mpmd.fragment<mesh="alpha", origin=[]> (%p) (%x: tensor<4xf32>) {
+    %y = stablehlo.negate %x : tensor<4xf32>
+    mpmd.return %y : tensor<4xf32>
+  } : (!A) -> !A
+  return %0 : !A
+}
+// error: cannot be used together

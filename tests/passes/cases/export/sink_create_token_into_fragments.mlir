@@ -30,3 +30,13 @@ func.func public @main(%p: !s, %k: !stablehlo.token, %l: !stablehlo.token) -> !s
   return %f : !s
 }
 }
+
+// ----- A token that something else uses is an error
+func.func public @main(%p: !s) -> !stablehlo.token attributes {topology = #topo} {
+  %f = mpmd.fragment<mesh="s0", origin=["f"]> (%p) (%x: tensor<4xf32>) {
+    %k = stablehlo.create_token : !stablehlo.token
+    mpmd.return %k : !stablehlo.token
+  } : (!s) -> !stablehlo.token
+  return %f : !stablehlo.token
+}
+// error: func.return

@@ -87,3 +87,73 @@ module {
   sdy.mesh @slow = <["slow_y"=2]>
   func.func @main() attributes {topology = #topo} { return }
 }
+
+// ----- Wrong axes (1)
+#topo = #mpmd.topology<<"fast" : <["fast_x"=2]>>, <"slow" : <["slow_y"=2]>>>
+module {
+  sdy.mesh @old = <["x"=2]>
+  func.func @main(%a: tensor<8xf32> {sdy.sharding = #sdy.sharding<@old, [{"x"}]>})
+      attributes {topology = #topo} {
+    return
+  }
+}
+// error: does not say its mesh
+
+// ----- Wrong axes (2)
+#topo = #mpmd.topology<<"fast" : <["fast_x"=2]>>, <"slow" : <["slow_y"=2]>>>
+module {
+  sdy.mesh @old = <["x_"=2]>
+  func.func @main(%a: tensor<8xf32> {sdy.sharding = #sdy.sharding<@old, [{"x_"}]>})
+      attributes {topology = #topo} {
+    return
+  }
+}
+// error: does not say its mesh
+
+// ----- Wrong axes (3)
+#topo = #mpmd.topology<<"fast" : <["fast_x"=2]>>, <"slow" : <["slow_y"=2]>>>
+module {
+  sdy.mesh @old = <["fast_x"=2, "slow_y"=2]>
+  func.func @main(%a: tensor<8xf32> {sdy.sharding = #sdy.sharding<@old, [{"fast_x", "slow_y"}]>})
+      attributes {topology = #topo} {
+    return
+  }
+}
+// error: mixes axes of different meshes
+
+// ----- Wrong axes (4)
+#topo = #mpmd.topology<<"fast" : <["fast_x"=2]>>, <"slow" : <["slow_y"=2]>>>
+module {
+  sdy.mesh @old = <["old_x"=2]>
+  func.func @main(%a: tensor<8xf32> {sdy.sharding = #sdy.sharding<@old, [{"old_x"}]>})
+      attributes {topology = #topo} {
+    return
+  }
+}
+// error: the program has an sdy mesh of that name
+
+// ----- Wrong axes (5)
+#topo = #mpmd.topology<<"fast" : <["fast_x"=2]>>, <"slow" : <["slow_y"=2]>>>
+module {
+  sdy.mesh @old = <["other_x"=2]>
+  func.func @main(%a: tensor<8xf32> {sdy.sharding = #sdy.sharding<@old, [{"other_x"}]>})
+      attributes {topology = #topo} {
+    return
+  }
+}
+// error: which is not in the topology
+
+// ----- An empty mesh with axes is an error
+#topo = #mpmd.topology<<"fast" : <["fast_x"=2]>>, <"slow" : <["slow_y"=2]>>>
+module {
+  sdy.mesh @empty_mesh = <["fast_x"=2]>
+  func.func @main(%a: tensor<8xf32> {sdy.sharding = #sdy.sharding<@empty_mesh, [{}]>})
+      attributes {topology = #topo} {
+    return
+  }
+}
+// error: must be a mesh without axes
+
+// ----- No topology is an error
+module {}
+// error: no function of the module has a topology

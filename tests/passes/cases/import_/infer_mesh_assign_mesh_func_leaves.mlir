@@ -178,3 +178,36 @@ func.func @main(%a: !T) attributes {topology = #topo} {
   return
 }
 // error: "p7"
+
+// ----- Unused and resultless ops fail at once
+// passes: mpmd-infer-mesh-assign-mesh-func-leaves
+func.func @main(%a: !T) attributes {topology = #topo} {
+  %0 = stablehlo.abs %a {src=<>} : !T
+  %1 = stablehlo.negate %a {src=<>} : !T
+  sdy.sharding_group %a group_id=0 {src=<>} : !T
+  return
+}
+// error: the unused 'stablehlo.abs'
+// error: the unused 'stablehlo.negate'
+// error: has no tensor result
+
+// ----- Callee boundaries
+// passes: mpmd-infer-mesh-assign-mesh-func-leaves{error-limit=2}
+// The first bad argument and the first bad result of a function are reported.
+func.func @main(%a: !T) -> !T attributes {topology = #topo} {
+  %0:3 = mpmd.call @f(%a, %a) : (!T, !T) -> (!T, !T, !T)
+  return %0#0 : !T
+}
+func.func private @f(%a: !T {src=<>}, %b: !T {src=<>}) -> (!T, !T, !T)
+    attributes {topology = #topo} {
+  %0 = stablehlo.constant {src=<>} dense<1.0> : !T
+  %1 = stablehlo.constant dense<1.0> : !T
+  return %1, %0, %0 : !T, !T, !T
+}
+// error: argument 0 of @f, which @f does not use,
+// error: output 1 of @f, which no call uses,
+
+// ----- Error limit zero
+// passes: mpmd-infer-mesh-assign-mesh-func-leaves{error-limit=0}
+func.func @main() { return }
+// error: error-limit is a positive number, or -1

@@ -4,6 +4,8 @@
 !P0 = !mpmd.mesh_tensor<"p0", tensor<6x2xf32>>
 !P1 = !mpmd.mesh_tensor<"p1", tensor<6x2xf32>>
 !P2 = !mpmd.mesh_tensor<"p2", tensor<6x2xf32>>
+!H1 = !mpmd.mesh_tensor<"p1", tensor<6x2xf32>, memory_kind="pinned_host">
+!D2 = !mpmd.mesh_tensor<"p2", tensor<6x2xf32>, memory_kind="device">
 
 // ----- Same mesh pairs vanish and sets are cleared
 // Also in fragments, and dead code everywhere.
@@ -162,3 +164,46 @@ func.func private @f(%p: !P0) -> !T attributes {topology = #topo} {
   return %1 : !T
 }
 // error: the reduction 'mpmd.reduce'
+
+// ----- Memory kinds that differ (1)
+// passes: mpmd-infer-mesh-finalize
+func.func @main(%a: !T) -> (!H1, !D2) attributes {topology = #topo} {
+  %0 = mpmd.assign %a : (!T) -> !H1
+  %1 = mpmd.assign %a : (!T) -> !D2
+  return %0, %1 : !H1, !D2
+}
+// error: input 0 of @main is assigned to different memory kinds: 'device' and 'pinned_host'
+
+// ----- Memory kinds that differ (2)
+// passes: mpmd-infer-mesh-finalize
+func.func @main(%a: !T) -> (!H1, !P1) attributes {topology = #topo} {
+  %0 = mpmd.assign %a : (!T) -> !H1
+  %1 = mpmd.assign %a : (!T) -> !P1
+  return %0, %1 : !H1, !P1
+}
+// error: input 0 of @main is assigned to different memory kinds: 'pinned_host' and no memory kind
+
+// ----- Inputs that are used otherwise
+// passes: mpmd-infer-mesh-finalize
+func.func @main(%a: !T) -> !T attributes {topology = #topo} { return %a : !T }
+// error: input 0 of @main is used by 'func.return'
+
+// ----- Operands that are on no mesh (1)
+// passes: mpmd-infer-mesh-finalize
+func.func private @f(%a: !T, %p: !P0) -> !P0 attributes {topology = #topo} {
+  %b = mpmd.unassign %p : (!P0) -> !T
+  %0 = mpmd.broadcast %a : !T
+  %1 = mpmd.assign %0 : (!T) -> !P0
+  return %1 : !P0
+}
+// error: on which mesh the operand of 'mpmd.broadcast'
+
+// ----- Operands that are on no mesh (2)
+// passes: mpmd-infer-mesh-finalize
+func.func private @f(%a: !T, %p: !P0) -> !P0 attributes {topology = #topo} {
+  %b = mpmd.unassign %p : (!P0) -> !T
+  %0 = mpmd.reduce<add> %b, %a : (!T, !T) -> !T
+  %1 = mpmd.assign %0 : (!T) -> !P0
+  return %1 : !P0
+}
+// error: on which mesh operand 1 of 'mpmd.reduce'

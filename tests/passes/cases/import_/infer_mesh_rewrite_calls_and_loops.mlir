@@ -177,3 +177,23 @@ func.func private @f(%x: !T) -> (!T {use=<"p1">}) attributes {topology = #topo} 
   return %0 : !T
 }
 // error: cannot be assigned to a memory kind
+
+// ----- Ops that still have other users
+// passes: mpmd-infer-mesh-rewrite-using-analysis
+func.func @main(%a: !T) -> !T attributes {topology = #topo} {
+  %0 = stablehlo.abs %a : !T
+  return %0 : !T
+}
+// error: the result of 'stablehlo.abs' ... is used by 'func.return'
+
+// ----- Value of a loop on two meshes
+// passes: mpmd-infer-mesh-rewrite-using-analysis
+func.func @main(%a: !T) -> !P0 attributes {topology = #topo} {
+  %0 = mpmd.for (%a) {iterations = 4 : ui32} (%p: !T, %i: tensor<ui32>) {
+    %1 = stablehlo.abs %p {use=<"p0", "p1">} : !T
+    mpmd.return %1 : !T
+  } : !T
+  %r = mpmd.assign %0 : (!T) -> !P0
+  return %r : !P0
+}
+// error: meshes "p0" and "p1" ... unroll the loop

@@ -135,3 +135,79 @@ func.func @main(%a: !P0, %b: !P1) -> !P0 attributes {topology = #topo} {
   } : (!P0, !P0) -> !P0
   return %2 : !P0
 }
+
+// ----- Chained calls agree through the results of the callee
+func.func @main(%a: !P1, %b: !P1) -> (!T, !T) attributes {topology = #topo} {
+  %u = mpmd.unassign %a : (!P1) -> !T
+  %v = mpmd.unassign %b : (!P1) -> !T
+  %0:2 = mpmd.call @f(%u, %v) : (!T, !T) -> (!T, !T)
+  %1:2 = mpmd.call @f(%0#1, %0#0) : (!T, !T) -> (!T, !T)
+  return %1#0, %1#1 : !T, !T
+}
+func.func private @f(%x: !T, %y: !T) -> (!T, !T) attributes {topology = #topo} {
+  %0 = mpmd.assign %x : (!T) -> !P1
+  %1 = mpmd.unassign %0 : (!P1) -> !T
+  %2 = mpmd.assign %y : (!T) -> !P1
+  %3 = mpmd.unassign %2 : (!P1) -> !T
+  return %1, %3 : !T, !T
+}
+// =>
+func.func @main(%a: !P1, %b: !P1) -> (!T, !T) attributes {topology = #topo} {
+  %u = mpmd.unassign %a : (!P1) -> !T
+  %v = mpmd.unassign %b : (!P1) -> !T
+  %0:2 = mpmd.call @f(%u, %v) : (!T, !T) -> (!T, !T)
+  %1:2 = mpmd.call @f(%0#1, %0#0) : (!T, !T) -> (!T, !T)
+  return %1#0, %1#1 : !T, !T
+}
+func.func private @f(%x: !T, %y: !T) -> (!T, !T) attributes {topology = #topo} {
+  %2 = mpmd.assign %y : (!T) -> !P1
+  %0 = mpmd.assign %x : (!T) -> !P1
+  %1 = mpmd.unassign %0 : (!P1) -> !T
+  %3 = mpmd.unassign %2 : (!P1) -> !T
+  return %1, %3 : !T, !T
+}
+
+// ----- Callers that disagree leave the callee alone (1)
+func.func @main(%a: !P0, %b: !P1, %c: !T) -> (!T, !T) attributes {topology = #topo} {
+  %u = mpmd.unassign %a : (!P0) -> !T
+  %v = mpmd.unassign %b : (!P1) -> !T
+  %0:2 = mpmd.call @f(%u, %u) : (!T, !T) -> (!T, !T)
+  %1:2 = mpmd.call @f(%v, %v) : (!T, !T) -> (!T, !T)
+  return %0#0, %1#1 : !T, !T
+}
+func.func private @f(%x: !T, %y: !T) -> (!T, !T) attributes {topology = #topo} {
+  %0 = mpmd.assign %x : (!T) -> !P1
+  %1 = mpmd.unassign %0 : (!P1) -> !T
+  %2 = mpmd.assign %y : (!T) -> !P1
+  %3 = mpmd.unassign %2 : (!P1) -> !T
+  return %1, %3 : !T, !T
+}
+
+// ----- Callers that disagree leave the callee alone (2)
+func.func @main(%a: !P0, %b: !P1, %c: !T) -> (!T, !T) attributes {topology = #topo} {
+  %u = mpmd.unassign %a : (!P0) -> !T
+  %0:2 = mpmd.call @f(%u, %u) : (!T, !T) -> (!T, !T)
+  %1:2 = mpmd.call @f(%c, %c) : (!T, !T) -> (!T, !T)
+  return %0#0, %1#1 : !T, !T
+}
+func.func private @f(%x: !T, %y: !T) -> (!T, !T) attributes {topology = #topo} {
+  %0 = mpmd.assign %x : (!T) -> !P1
+  %1 = mpmd.unassign %0 : (!P1) -> !T
+  %2 = mpmd.assign %y : (!T) -> !P1
+  %3 = mpmd.unassign %2 : (!P1) -> !T
+  return %1, %3 : !T, !T
+}
+
+// ----- Callers that disagree leave the callee alone (3)
+func.func @main(%a: !P0, %b: !P1, %c: !T) -> (!T, !T) attributes {topology = #topo} {
+  %u = mpmd.unassign %a : (!P0) -> !T
+  %0:2 = mpmd.call @f(%u, %u) : (!T, !T) -> (!T, !T)
+  return %c, %c : !T, !T
+}
+func.func private @f(%x: !T, %y: !T) -> (!T, !T) attributes {topology = #topo} {
+  %0 = mpmd.assign %x : (!T) -> !P1
+  %1 = mpmd.unassign %0 : (!P1) -> !T
+  %2 = mpmd.assign %y : (!T) -> !P1
+  %3 = mpmd.unassign %2 : (!P1) -> !T
+  return %1, %3 : !T, !T
+}

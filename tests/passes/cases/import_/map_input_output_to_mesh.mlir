@@ -41,3 +41,24 @@ func.func @main(%a: !P0) -> !P0 attributes {topology = #topo} {
   return %a : !P0
 }
 // error: is a mesh tensor already
+
+// ----- Wrong assignments (1)
+// passes: mpmd-map-input-output-to-mesh{input-assignment=3@p0}
+func.func @main(%a: !T) -> !T attributes {topology = #topo} {
+  return %a : !T
+}
+// error: the function has 1 inputs
+
+// ----- Wrong assignments (2)
+// passes: mpmd-map-input-output-to-mesh{output-assignment=1@p0}
+func.func @main(%a: !T) -> !T attributes {topology = #topo} {
+  return %a : !T
+}
+// error: the function has 1 outputs
+
+// ----- Wrong assignments (3)
+// passes: mpmd-map-input-output-to-mesh{input-assignment=0@nowhere}
+func.func @main(%a: !T) -> !T attributes {topology = #topo} {
+  return %a : !T
+}
+// error: has no mesh of that name (it has "p0", "p1", "p2")

@@ -1,0 +1,19 @@
+// passes: mpmd-merge-user-fragments-into-scheduling-units
+!A = !mpmd.mesh_tensor<"alpha", tensor<4xf32>>
+!B = !mpmd.mesh_tensor<"beta", tensor<4xf32>>
+#topo = #mpmd.topology<<"alpha" : <["x"=2]>>, <"beta" : <["x"=2]>>>
+
+// ----- Mixed phases are refused
+// A fragment with forward and backward origins belongs to no unit.
+func.func @main(%p: !A, %q: !B) -> (!A) attributes {topology = #topo} {
+  %0 = mpmd.fragment<mesh="alpha", origin=["f", "g"(1)]> (%p) (%x: tensor<4xf32>) {
+    %y = stablehlo.negate %x : tensor<4xf32>
+    mpmd.return %y : tensor<4xf32>
+  } : (!A) -> !A
+  %1 = mpmd.fragment<mesh="alpha", origin=["f"]> (%0) (%x: tensor<4xf32>) {
+    %y = stablehlo.negate %x : tensor<4xf32>
+    mpmd.return %y : tensor<4xf32>
+  } : (!A) -> !A
+  return %1 : !A
+}
+// error: mixes phases

@@ -1,0 +1,28 @@
+// passes: func.func(mpmd-validate-named-ops-in-mpmd-func)
+#topo = #mpmd.topology<<"p0" : <["d"=4]>>, <"p1" : <["d"=4]>>, <"p2" : <["d"=4]>>>
+!T  = tensor<6x2xf32>
+
+// ----- Ops in mpmd functions and in each other are fine (1)
+func.func @main(%a: !T) -> !T attributes {topology = #topo} {
+  %0 = mpmd.named_computation<"outer"> (%a) (%x: !T) {
+    %1 = mpmd.named_computation<"inner"> (%x) (%y: !T) {
+      mpmd.return %y : !T
+    } : (!T) -> !T
+    %2 = mpmd.named_tensor %1 name="t" : !T
+    mpmd.return %2 : !T
+  } : (!T) -> !T
+  return %0 : !T
+}
+
+// ----- Ops in mpmd functions and in each other are fine (2)
+func.func @main(%a: !T) -> !T attributes {topology = #topo} {
+  %0 = mpmd.named_computation<"outer"> (%a) (%x: !T) {
+    %1 = mpmd.named_computation<"inner"> (%x) (%y: !T) {
+      mpmd.return %y : !T
+    } : (!T) -> !T
+    %2 = mpmd.named_tensor %1 name="t" : !T
+    mpmd.return %2 : !T
+  } : (!T) -> !T
+  return %0 : !T
+}
+// fine
