@@ -155,6 +155,11 @@ class Config:
         return f"{' + '.join(counts)} layers" if counts else "by work"
 
     @property
+    def assigned_meshes(self) -> set[str]:
+        """The meshes that names are assigned to."""
+        return {assignment.mesh for assignment in self.assignments.values()}
+
+    @property
     def stage_meshes(self) -> tuple[str, ...]:
         """The mesh of each stage of `layers_per_stage`."""
         meshes = device_meshes(self.topology)

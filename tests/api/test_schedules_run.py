@@ -271,9 +271,24 @@ def test_stages_on_other_meshes_than_the_schedule_wants() -> None:
     with pytest.raises(MpmdError, match="puts 2 stages on mesh 'm0', but the program has 1 there") as caught:
         lowered("zb-v", one, 2).partitioned  # noqa: B018
     assert "func.func" not in str(caught.value), "the program's type says nothing about it"
+    three = schedules.get_schedule("zb-v", 3, 4, guard=False)
     with pytest.raises(MpmdError, match="has stages on all 3 meshes, but nothing of a microbatch is on 'm2'; assign"):
-        lowered("interleaved-1f1b", loop, 4, meshes=3).partitioned  # noqa: B018
+        lowered(three, loop, 4, meshes=3).partitioned  # noqa: B018
     lowered("interleaved-1f1b", loop, 4).partitioned  # noqa: B018
+
+
+@pytest.mark.parametrize("schedule", ["1F1B", "zb-h1", "interleaved-1f1b", "auto"])
+def test_a_mesh_without_stages_is_no_part_of_the_pipeline(schedule: str) -> None:
+    """Else each stage would keep one more microbatch, as if another one came behind it."""
+    stages = 4 if schedule == "interleaved-1f1b" else 2
+    names = {f"blocks_{s}": f"m{s % 2}" for s in range(stages)}
+    two, three = (lowered(schedule, names, stages, meshes) for meshes in (2, 3))
+    head, *plan = two.as_text("plan").splitlines()
+    idle_head, *with_idle = three.as_text("plan").splitlines()
+    assert idle_head == head.replace("2 meshes", "3 meshes")
+    assert [line for line in with_idle if not line.startswith("mesh m2 ")] == plan
+    peaks = [one.compile().memory_analysis()["m0"].peak for one in (two, three)]
+    assert peaks[0] == peaks[1]
 
 
 @pytest.mark.parametrize(

@@ -169,10 +169,9 @@ class Lowered(PartitionedProgram):
 
     def _warn_of_idle_meshes(self, program: LoadedProgram) -> None:
         """Say which meshes no name is assigned to, and neither hold nor compute anything."""
-        assigned = {assignment.mesh for assignment in self.config.assignments.values()}
         used = {slot.mesh for slot in program.plan.slots} | {run.mesh for run in program.plan.runs}
         # Meshes of a list of numbers of layers are left without any on purpose.
-        assigned.update(self.config.stage_meshes)
+        assigned = self.config.assigned_meshes.union(self.config.stage_meshes)
         idle = [name for name in self.config.topology if name not in assigned and name not in used]
         if idle and jax.process_index() == 0:
             some = f"the mesh {idle[0]!r} has" if len(idle) == 1 else f"the meshes {', '.join(map(repr, idle))} have"

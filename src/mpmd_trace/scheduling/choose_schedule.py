@@ -10,7 +10,8 @@ from typing import TYPE_CHECKING, Any
 
 from mpmd_trace.diagnostics.messages import MpmdError
 from mpmd_trace.frontend.errors import problem
-from mpmd_trace.ir.ops import Module
+from mpmd_trace.ir.ops import FragmentOp, Module
+from mpmd_trace.passes.fragment_info import is_scheduling_unit
 from mpmd_trace.passes.mesh_order import device_meshes, schedulable_meshes
 from mpmd_trace.passes.microbatches.action_order import ActionOrder, MeshOrders, for_inference
 from mpmd_trace.passes.optimize.schedules import SCHEDULES, Comparator, Order, find_schedule
@@ -96,12 +97,14 @@ def refusal(config: Config, microbatches: int) -> str | None:
     Of the schedules of groups of meshes one has to have so many, since a loop may run on one of the groups.
     """
     wanted, meshes = config.pipeline_schedule, device_meshes(config.topology)  # those that the scheduler orders
+    if not config.assigns_names:
+        meshes = [mesh for mesh in meshes if mesh in config.assigned_meshes]
     if not isinstance(wanted, Mapping):
         return _refusal(wanted, len(meshes), microbatches)
     texts = []
     for key, one in wanted.items():
         group = (key,) if isinstance(key, str) else tuple(key)
-        text = _refusal(one, len(group), microbatches)
+        text = _refusal(one, len([mesh for mesh in group if mesh in meshes]), microbatches)
         if text is None:
             return None
         texts.append(f"on {', '.join(group)}: {text}")
@@ -171,7 +174,7 @@ def _choice(config: Config, engine: str) -> ScheduleChoice:
     if isinstance(wanted, Schedule):
         placed = wanted.placement.mesh_of
         stages: str = "no" if len(placed) == wanted.meshes else "v" if placed == placed[::-1] else "loop"
-        return _of_library(wanted.name, lambda p, m, v: wanted, stages)
+        return _explicit(wanted.name, lambda p, m, v: wanted, stages, wanted, meshes=wanted.meshes)
     if isinstance(wanted, Mapping):
         return _of_groups(wanted, config, engine)
     if callable(wanted):
@@ -274,12 +277,13 @@ def settle(
     costs = program_costs(imported, auto, hiding_of(config))
     topology = imported.main.topology
     assert topology is not None
-    meshes = schedulable_meshes(topology)
-    if costs is not None and len(costs.mesh_of) > costs.meshes:
+    meshes = [mesh for mesh in schedulable_meshes(topology) if mesh in (group or topology.meshes)]
+    busy = {op.mesh for op in imported.main.body if isinstance(op, FragmentOp) and is_scheduling_unit(op)}
+    if costs is not None and len(costs.mesh_of) > len(set(costs.mesh_of)):
         costs = dataclasses.replace(costs, edges=tuple(sorted(_edges(imported))))
-    if costs is not None and group:
-        costs = costs.on_meshes([i for i, mesh in enumerate(meshes) if mesh in group])
-        meshes = [mesh for mesh in meshes if mesh in group]
+    if costs is not None:
+        every = schedulable_meshes(topology)
+        costs = costs.on_meshes([every.index(mesh) for mesh in meshes if mesh in busy])
     if costs is None or (costs.forward_only and choice.name != _FORWARD and len(costs.mesh_of) <= costs.meshes):
         return ScheduleChoice("GPipe", SCHEDULES["GPipe"])
     if costs.forward_only:
@@ -291,6 +295,8 @@ def settle(
     whole = config.options.mpmd_split_bwd_fragments is False
     costs = dataclasses.replace(costs, overlaps=overlaps)
     limit = choice.auto.limit_of(meshes)
+    if not isinstance(limit, int | float | None):
+        limit = tuple(one for mesh, one in zip(meshes, limit, strict=True) if mesh in busy)
     if _has_encoders(costs) and not meshes_over([costs.meshes] * costs.meshes, limit):
         return ScheduleChoice("1F1B", SCHEDULES["1F1B"])
     best = best_schedule(costs, limit, whole_backwards=whole).schedule
@@ -324,11 +330,15 @@ def _of_library(name: str, make: Callable[[int, int, int | None], Schedule], sta
 
 
 def _explicit(
-    name: str, make: Callable[[int, int, int | None], Schedule], stages: str, example: Schedule | None
+    name: str,
+    make: Callable[[int, int, int | None], Schedule],
+    stages: str,
+    example: Schedule | None,
+    meshes: int | None = None,
 ) -> ScheduleChoice:
     splits = example is not None and example.splits_backward
     reverse = example is not None and example.reverse_backward
-    return ScheduleChoice(name, ActionOrder(name, make), splits, stages, reverse)
+    return ScheduleChoice(name, ActionOrder(name, make, meshes=meshes), splits, stages, reverse)
 
 
 def _example(make: Callable[[int, int, int | None], Schedule]) -> Schedule | None:

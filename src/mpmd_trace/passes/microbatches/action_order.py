@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import functools
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection, Sequence
 from typing import TYPE_CHECKING, Self, TypeAlias
 
 from mpmd_trace.passes.optimize.schedules import Constraints, Order, ScheduleError, Unit
@@ -42,6 +42,8 @@ class ActionOrder(Order):
     reference: ReferenceSchedule | None = None
     #: Whether the stages of its meshes have the numbers of the schedule; not in a part of a pipeline.
     is_whole: bool = True
+    #: How many meshes it is for, where that was said.
+    meshes: int | None = None
 
     @classmethod
     @functools.cache  # so that equal ones are equal
@@ -173,28 +175,40 @@ class MeshOrders(Order):
             parts.append((meshes, order))
         return cls("; ".join(f"{', '.join(meshes)}: {order}" for meshes, order in parts), tuple(parts))
 
-    def placed(self, unit: Unit, meshes: Sequence[str]) -> Unit:
-        """Return the unit with the number of its mesh in its group; `meshes` are all, in the order of the pipeline."""
-        group, _ = self._of(unit)
-        own = [mesh for mesh in meshes if mesh in group]
-        return dataclasses.replace(unit, mesh_index=own.index(unit.mesh), num_meshes=len(own)) if own else unit
-
-    def _of(self, unit: Unit) -> tuple[tuple[str, ...], Order | None]:
-        """Return the group of its mesh and the order there, if it is in one."""
-        return next(((meshes, order) for meshes, order in self.orders if unit.mesh in meshes), ((), None))
+    def of_mesh(self, mesh: str) -> tuple[tuple[str, ...], Order | None]:
+        """Return the group of a mesh and the order there, if it is in one."""
+        return next(((meshes, order) for meshes, order in self.orders if mesh in meshes), ((), None))
 
     def before(self, a: Unit, b: Unit) -> bool:
-        _, order = self._of(a)
+        _, order = self.of_mesh(a.mesh)
         return order is not None and order.before(a, b)
 
     def constraints(self, units: Sequence[Unit]) -> Constraints | None:
-        meshes, order = self._of(units[0])
+        meshes, order = self.of_mesh(units[0].mesh)
         if order is None:
             return Constraints()
         try:
             return order.constraints(units)
         except ScheduleError as error:
             raise type(error)(f"on {', '.join(meshes)}: {error}") from None
+
+
+def number_by_pipeline(units: Collection[Unit], meshes: Sequence[str], order: Order) -> None:
+    """Number the mesh of each unit among those of its pipeline: the meshes of its group that have units.
+
+    All meshes of a group count where its schedule is one for as many.  `meshes` are all of them, in their order.
+    """
+    busy = {unit.mesh for unit in units}
+    places: dict[str, tuple[int, int]] = {}
+    for mesh in meshes:
+        group, own = order.of_mesh(mesh) if isinstance(order, MeshOrders) else (meshes, order)
+        names = [name for name in meshes if name in group]
+        if not (isinstance(own, ActionOrder) and own.meshes == len(names)):
+            names = [name for name in names if name in busy]
+        if mesh in names:
+            places[mesh] = names.index(mesh), len(names)
+    for unit in units:
+        unit.mesh_index, unit.num_meshes = places.get(unit.mesh, (unit.mesh_index, unit.num_meshes))
 
 
 def for_inference(name: str) -> str:

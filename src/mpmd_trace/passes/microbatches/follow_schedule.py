@@ -23,7 +23,13 @@ from mpmd_trace.passes.control_dependencies import add_control_dependency, remov
 from mpmd_trace.passes.fragment_rules import ScheduleRule
 from mpmd_trace.passes.loop_numbers import LoopNumbers
 from mpmd_trace.passes.mesh_order import schedulable_meshes
-from mpmd_trace.passes.microbatches.action_order import ActionOrder, MeshOrders, RepeatedUnit, StagesError
+from mpmd_trace.passes.microbatches.action_order import (
+    ActionOrder,
+    MeshOrders,
+    RepeatedUnit,
+    StagesError,
+    number_by_pipeline,
+)
 from mpmd_trace.passes.microbatches.loop_order import order_of_loops
 from mpmd_trace.passes.microbatches.rule_orders import contradictions, obstacle, ordered_pairs
 from mpmd_trace.passes.optimize.pipeline_scheduler import PipelineScheduler, as_graph, by_mesh, scheduling_units
@@ -143,10 +149,10 @@ class FollowSchedule(PipelineScheduler):
     def run_on_function(self, function: FuncOp, module: Module, diagnostics: Diagnostics) -> bool:
         ops = function.body.ops[:-1]
         units = scheduling_units(function, ops)
-        if isinstance(self.schedule, MeshOrders):
-            assert function.topology is not None
-            names = schedulable_meshes(function.topology)
-            units = {op: self.schedule.placed(unit, names) for op, unit in units.items()}
+        assert function.topology is not None
+        meshes = schedulable_meshes(function.topology)
+        if isinstance(self.schedule, ActionOrder | MeshOrders):
+            number_by_pipeline(units.values(), meshes, self.schedule)
         uses = block_dependencies(ops)
         pairs = ordered_pairs(self.rules or (), ops)
         try:
@@ -158,8 +164,6 @@ class FollowSchedule(PipelineScheduler):
                 edges, joins, wanted = [], [], self._nearest(function, ops, units)
         except ScheduleError as error:
             remove_control_dependencies(function)
-            assert function.topology is not None
-            meshes = schedulable_meshes(function.topology)
             idle = [f"'{name}'" for name in meshes if name not in {unit.mesh for unit in units.values()}]
             text = str(error)
             if isinstance(error, StagesError) and idle and not isinstance(self.schedule, MeshOrders):
