@@ -186,7 +186,7 @@ class Eraser(Meaning[Value]):
                     name = unquote(name) if name.startswith('"') else name
                     function = self.functions.get(name)
                     if function is not None and name not in self.used:
-                        copy = cast(FuncOp, function.clone())
+                        copy = function.clone()
                         copy.props.pop("arg_attrs", None)
                         copy.props.pop("res_attrs", None)
                         copy.visibility = "private"

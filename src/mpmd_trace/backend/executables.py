@@ -9,7 +9,7 @@ from collections.abc import Callable, Hashable, Iterable, Mapping, MutableMappin
 from concurrent.futures import FIRST_COMPLETED, ThreadPoolExecutor, wait
 from functools import cache
 from types import MappingProxyType
-from typing import Any, cast
+from typing import Any
 
 import jax
 from jax.sharding import Mesh, NamedSharding, PartitionSpec, Sharding, SingleDeviceSharding
@@ -22,7 +22,7 @@ from mpmd_trace.ir.attributes import SYMBOL, IntegerAttr
 from mpmd_trace.ir.bodies import fingerprint
 from mpmd_trace.ir.core import Op, Region
 from mpmd_trace.ir.diagnostics import Diagnostics
-from mpmd_trace.ir.ops import FuncOp, Module
+from mpmd_trace.ir.ops import Module
 from mpmd_trace.ir.printer import print_op
 from mpmd_trace.jax_compat import runtime as compat
 from mpmd_trace.jax_compat.targets import positions
@@ -122,7 +122,7 @@ def program_text(module: Module, callee: str) -> str:
     wanted, done = [callee], {callee}
     while wanted:
         name = wanted.pop()
-        copy = cast(FuncOp, functions[name].clone())
+        copy = functions[name].clone()
         for key in ("arg_attrs", "res_attrs"):
             copy.props.pop(key, None)
         copy.attrs.clear()

@@ -8,27 +8,18 @@ from __future__ import annotations
 import math
 import re
 from collections.abc import Callable, Iterable, Mapping
-from typing import Any, Self
+from typing import Any, ClassVar
+from weakref import WeakValueDictionary
 
 from mpmd_trace.diagnostics.spelling import quote
-from mpmd_trace.ir.interning import Interned, Interner
+from mpmd_trace.ir.interning import Interned
 
 
 class Attribute(Interned):
     """Any MLIR attribute.  `text` is its canonical spelling."""
 
     __slots__ = ()
-
-    @classmethod
-    def interned(cls, text: str, **fields: Any) -> Self:
-        """Return the attribute with this text, made with these fields if need be."""
-        result = ATTRIBUTES.find(text)
-        if result is None:
-            made = cls(text)
-            for name, value in fields.items():
-                setattr(made, name, value)
-            result = ATTRIBUTES.keep(text, made)
-        return result  # type: ignore[return-value]  # one text is always one class
+    known: ClassVar = WeakValueDictionary()
 
     def __reduce__(self) -> tuple[Callable[..., Attribute], tuple[Any, ...]]:
         slots: tuple[str, ...] = type(self).__slots__
@@ -38,9 +29,6 @@ class Attribute(Interned):
 def _again(cls: type[Attribute], text: str, fields: dict[str, Any]) -> Attribute:
     """Return what was copied or pickled is the one object with this text again."""
     return cls.interned(text, **fields)
-
-
-ATTRIBUTES: Interner[Attribute] = Interner()
 
 
 class UnitAttr(Attribute):

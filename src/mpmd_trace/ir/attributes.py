@@ -10,58 +10,28 @@ import re
 from collections.abc import Sequence
 
 from mpmd_trace.diagnostics.spelling import TOKENS, split_top_level, unquote
-from mpmd_trace.ir.attribute_base import (
-    ATTRIBUTES,
-    UNIT,
-    ArrayAttr,
-    Attribute,
-    BoolAttr,
-    DenseArrayAttr,
-    DictAttr,
-    IntegerAttr,
-    MeshAttr,
-    MeshesWithOriginsAttr,
-    ReductionAttr,
-    StringAttr,
-    SymbolRefAttr,
-    TopologyAttr,
-    UserOriginAttr,
-    dict_text,
-)
-from mpmd_trace.ir.sharding_attributes import (
-    SYMBOL,
-    Axis,
-    TensorShardingAttr,
-    TensorShardingPerValueAttr,
-    parse_sharding_body,
-)
-from mpmd_trace.ir.types import TypeAttr, parse_type
-
-__all__ = [
-    "SYMBOL",
-    "UNIT",
-    "ArrayAttr",
-    "Attribute",
-    "Axis",
-    "BoolAttr",
-    "DenseArrayAttr",
-    "DictAttr",
-    "IntegerAttr",
-    "MeshAttr",
-    "MeshesWithOriginsAttr",
-    "ReductionAttr",
-    "StringAttr",
-    "SymbolRefAttr",
-    "TensorShardingAttr",
-    "TensorShardingPerValueAttr",
-    "TopologyAttr",
-    "TypeAttr",
-    "UserOriginAttr",
-    "dict_text",
-    "parse_attribute",
-    "parse_dict_body",
-    "parse_sharding_body",
-]
+from mpmd_trace.ir.attribute_base import UNIT as UNIT
+from mpmd_trace.ir.attribute_base import ArrayAttr as ArrayAttr
+from mpmd_trace.ir.attribute_base import Attribute as Attribute
+from mpmd_trace.ir.attribute_base import BoolAttr as BoolAttr
+from mpmd_trace.ir.attribute_base import DenseArrayAttr as DenseArrayAttr
+from mpmd_trace.ir.attribute_base import DictAttr as DictAttr
+from mpmd_trace.ir.attribute_base import IntegerAttr as IntegerAttr
+from mpmd_trace.ir.attribute_base import MeshAttr as MeshAttr
+from mpmd_trace.ir.attribute_base import MeshesWithOriginsAttr as MeshesWithOriginsAttr
+from mpmd_trace.ir.attribute_base import ReductionAttr as ReductionAttr
+from mpmd_trace.ir.attribute_base import StringAttr as StringAttr
+from mpmd_trace.ir.attribute_base import SymbolRefAttr as SymbolRefAttr
+from mpmd_trace.ir.attribute_base import TopologyAttr as TopologyAttr
+from mpmd_trace.ir.attribute_base import UserOriginAttr as UserOriginAttr
+from mpmd_trace.ir.attribute_base import dict_text as dict_text
+from mpmd_trace.ir.sharding_attributes import SYMBOL as SYMBOL
+from mpmd_trace.ir.sharding_attributes import Axis as Axis
+from mpmd_trace.ir.sharding_attributes import TensorShardingAttr as TensorShardingAttr
+from mpmd_trace.ir.sharding_attributes import TensorShardingPerValueAttr as TensorShardingPerValueAttr
+from mpmd_trace.ir.sharding_attributes import parse_sharding_body as parse_sharding_body
+from mpmd_trace.ir.types import TypeAttr as TypeAttr
+from mpmd_trace.ir.types import parse_type
 
 _INTEGER = re.compile(r"(-?\d+) : ((?:ui|si|i)\d+|index)$")
 
@@ -124,10 +94,8 @@ def parse_dict_body(text: str) -> dict[str, Attribute]:
 
 def parse_attribute(text: str) -> Attribute:
     """Return the attribute that `text` (as printed by MLIR) spells.  What no pass reads stays opaque."""
-    result = ATTRIBUTES.find(text)
-    if result is None:
-        result = ATTRIBUTES.keep(text, _parse(text))
-    return result
+    result: Attribute | None = Attribute.known.get(text)
+    return Attribute.keep(text, _parse(text)) if result is None else result
 
 
 def _parse(text: str) -> Attribute:
@@ -170,4 +138,4 @@ def _parse(text: str) -> Attribute:
     if text.startswith("#sdy.sharding_per_value<"):
         body = text[len("#sdy.sharding_per_value<") : -1].strip()
         return TensorShardingPerValueAttr.get(parse_sharding_body(p) for p in split_top_level(body[1:-1]))
-    return Attribute(text)
+    return Attribute.interned(text)

@@ -14,7 +14,7 @@ What does not depend on each other is elsewhere: lists of uses (`ir/use_lists.py
 from __future__ import annotations
 
 from collections.abc import Container, Iterable, Iterator, Mapping, Sequence
-from typing import Any, ClassVar
+from typing import Any, ClassVar, Self
 
 from mpmd_trace.diagnostics.location import UNKNOWN, Location
 from mpmd_trace.ir.attributes import Attribute
@@ -295,7 +295,7 @@ class Op(OperandList["Use", "Value"]):
         if post_order:
             yield self
 
-    def clone(self, mapping: dict[Value, Value] | None = None, *, operands: Sequence[Value] | None = None) -> Op:
+    def clone(self, mapping: dict[Value, Value] | None = None, *, operands: Iterable[Value] | None = None) -> Self:
         """Return a detached copy; `mapping` (old value -> new value) is read for operands and extended by results.
 
         Frozen bodies are shared, other regions copied.
@@ -327,7 +327,7 @@ class Op(OperandList["Use", "Value"]):
         for region in regions:
             if not region.frozen:
                 region.parent = copy
-        return copy
+        return copy  # type: ignore[return-value]  # a frozen op has the class of `self` as a base
 
     def __repr__(self) -> str:
         return f"<Op {self.name}>"

@@ -5,12 +5,12 @@ At 512 microbatches they save a twelfth of the CPU time of all passes.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from typing import TypeVar
 
 from mpmd_trace.diagnostics.location import Location
 from mpmd_trace.ir.attributes import Attribute
-from mpmd_trace.ir.core import Block, Op, OpResult, Region, Use, Value
+from mpmd_trace.ir.core import Block, Op, Region, Use, Value
 
 _SomeOp = TypeVar("_SomeOp", bound=Op)
 
@@ -34,25 +34,6 @@ def become(op: Op, cls: type[Op], props: dict[str, Attribute], attrs: dict[str, 
         first = result.first_use
         if first is not None and first.next is not None:
             result.reverse_uses()
-
-
-def copy_op(op: _SomeOp, operands: Iterable[Value]) -> _SomeOp:
-    """Return a detached copy of an op, whose regions are all frozen, with these operands."""
-    cls = op._mutable_class or op.__class__
-    copy = cls.__new__(cls)
-    copy.name, copy.loc = op.name, op.loc
-    copy.props, copy.attrs = op.props.copy(), op.attrs.copy()
-    copy.regions, copy.successors = op.regions.copy(), []
-    copy.block = copy._prev = copy._next = None
-    copy._order = -1
-    results: list[OpResult] = []  # loops: comprehensions take longer for so few
-    for result in op.results:
-        results.append(OpResult(result.type, len(results), copy))
-    uses: list[Use] = []
-    for value in operands:
-        uses.append(Use(copy, len(uses), value))
-    copy.results, copy.operand_uses, copy._capacity = results, uses, len(uses)
-    return copy  # type: ignore[return-value]  # a frozen op has the class of `op` as a base
 
 
 def replace_two(

@@ -9,7 +9,7 @@ from __future__ import annotations
 import re
 from collections.abc import Hashable
 from dataclasses import dataclass, field
-from typing import NamedTuple, cast
+from typing import NamedTuple
 
 from mpmd_trace.diagnostics.location import UNKNOWN, Location
 from mpmd_trace.diagnostics.spelling import matching_bracket, split_top_level
@@ -17,7 +17,7 @@ from mpmd_trace.ir.attributes import Attribute, parse_dict_body
 from mpmd_trace.ir.collector import paused_collector
 from mpmd_trace.ir.core import Block, Op, Region, Value, make_op
 from mpmd_trace.ir.freezing import freeze
-from mpmd_trace.ir.ops import FuncOp, Module
+from mpmd_trace.ir.ops import Module
 from mpmd_trace.ir.outlined import OUTLINED
 from mpmd_trace.ir.types import FunctionType, Type, parse_type
 
@@ -36,9 +36,7 @@ class _Tail(NamedTuple):
     successors: tuple[str, ...]
     props: dict[str, Attribute]
     attrs: dict[str, Attribute]
-    operand_types: tuple[Type, ...]
     result_types: tuple[Type, ...]
-    opens_region: bool
     apart: Attribute | None
 
 
@@ -128,7 +126,7 @@ class _Parser:
             raise ValueError(f"undefined values: {', '.join(sorted(self.pending))}")
         module = Module(self.top, "\n".join(trailer))
         outlined = [f for f in module.functions if OUTLINED in f.attrs]
-        module.outlined = tuple([cast(FuncOp, f.clone()) for f in outlined])
+        module.outlined = tuple([f.clone() for f in outlined])
         for function in outlined:
             function.erase()
         return module
@@ -187,7 +185,7 @@ class _Parser:
             props = parse_dict_body(rest[2:close])
             rest = rest[close + 2 :].lstrip()
         if rest == "({":
-            return _Tail(successors, props, attrs, (), (), True, None)
+            return _Tail(successors, props, attrs, (), None)
         if rest.startswith("{"):
             close = matching_bracket(rest, 0)
             attrs = parse_dict_body(rest[1:close])
@@ -198,7 +196,7 @@ class _Parser:
         if not isinstance(signature, FunctionType):
             raise ValueError(f"expected a function type: {rest[:120]}")
         apart = attrs.pop(self.name_apart, None) if self.name_apart is not None else None
-        return _Tail(successors, props, attrs, signature.inputs, signature.results, False, apart)
+        return _Tail(successors, props, attrs, signature.results, apart)
 
     def value(self, name: str) -> Value:
         result = self.values.get(name) or self.pending.get(name)

@@ -6,7 +6,7 @@ import re
 from collections.abc import Iterable
 
 from mpmd_trace.diagnostics.spelling import quote, split_top_level, unquote
-from mpmd_trace.ir.attribute_base import ATTRIBUTES, Attribute, SymbolRefAttr
+from mpmd_trace.ir.attribute_base import Attribute, SymbolRefAttr
 
 
 class Axis:
@@ -100,7 +100,7 @@ def parse_sharding_body(body: str) -> TensorShardingAttr:
     """Return the sharding spelled `<@mesh, [{"x"}, {}], ...>` (without the `#sdy.sharding` in front)."""
     body = body.strip()
     text = "#sdy.sharding" + body
-    result = ATTRIBUTES.find(text)
+    result = Attribute.known.get(text)
     if result is not None:
         assert isinstance(result, TensorShardingAttr)
         return result

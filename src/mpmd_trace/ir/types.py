@@ -1,7 +1,7 @@
 """Types of the IR: interned, immutable, printed exactly as MLIR prints them.
 
 Two types are equal iff they are the same object, which makes comparison and hashing free.  Build them with
-the functions below or with `parse_type`; never call the constructors.
+the functions below or with `parse_type`.
 """
 
 from __future__ import annotations
@@ -9,10 +9,12 @@ from __future__ import annotations
 import math
 import re
 from collections.abc import Callable
+from typing import ClassVar
+from weakref import WeakValueDictionary
 
 from mpmd_trace.diagnostics.spelling import matching_bracket, quote, split_top_level, unquote
 from mpmd_trace.ir.attribute_base import Attribute
-from mpmd_trace.ir.interning import Interned, Interner
+from mpmd_trace.ir.interning import Interned
 from mpmd_trace.ir.sharding_attributes import TensorShardingAttr, parse_sharding_body
 
 
@@ -20,6 +22,7 @@ class Type(Interned):
     """Any MLIR type.  `text` is its canonical spelling."""
 
     __slots__ = ()
+    known: ClassVar = WeakValueDictionary()
 
     def __reduce__(self) -> tuple[Callable[[str], Type], tuple[str]]:
         return parse_type, (self.text,)  # pickled, it is the one object with this text again
@@ -39,14 +42,11 @@ class TensorType(Type):
     """A builtin tensor.  `shape` is None when unranked; a dynamic dimension is -1."""
 
     __slots__ = ("_on_meshes", "element", "encoding", "shape")
-
-    def __init__(self, text: str, shape: tuple[int, ...] | None, element: str, encoding: str | None) -> None:
-        super().__init__(text)
-        self.shape = shape
-        self.element = element
-        self.encoding = encoding
-        #: What `mesh_tensor` gave for this tensor: it is asked very often, and its text is long.
-        self._on_meshes: dict[tuple[str, TensorShardingAttr | None, str | None], MeshTensorType] = {}
+    shape: tuple[int, ...] | None
+    element: str
+    encoding: str | None
+    #: What `mesh_tensor` gave for this tensor: it is asked very often, and its text is long.
+    _on_meshes: dict[tuple[str, TensorShardingAttr | None, str | None], MeshTensorType]
 
     @property
     def is_scalar(self) -> bool:
@@ -74,15 +74,10 @@ class MeshTensorType(Type):
     """
 
     __slots__ = ("memory_kind", "mesh", "sharding", "tensor")
-
-    def __init__(
-        self, text: str, mesh: str, tensor: TensorType, sharding: TensorShardingAttr | None, memory_kind: str | None
-    ) -> None:
-        super().__init__(text)
-        self.mesh = mesh
-        self.tensor = tensor
-        self.sharding = sharding
-        self.memory_kind = memory_kind
+    mesh: str
+    tensor: TensorType
+    sharding: TensorShardingAttr | None
+    memory_kind: str | None
 
     @property
     def on_host(self) -> bool:
@@ -103,11 +98,8 @@ class FunctionType(Type):
     """`(inputs) -> results`."""
 
     __slots__ = ("inputs", "results")
-
-    def __init__(self, text: str, inputs: tuple[Type, ...], results: tuple[Type, ...]) -> None:
-        super().__init__(text)
-        self.inputs = inputs
-        self.results = results
+    inputs: tuple[Type, ...]
+    results: tuple[Type, ...]
 
 
 class TypeAttr(Attribute):
@@ -121,17 +113,17 @@ class TypeAttr(Attribute):
         return TypeAttr.interned(type.text, type=type)
 
 
-_TYPES: Interner[Type] = Interner()
 _TENSOR = re.compile(r"tensor<((?:(?:\d+|\?)x)*|\*x)(.*)>$", re.DOTALL)
 
 
-def tensor(shape: tuple[int, ...], element: str, encoding: str | None = None) -> TensorType:
-    """Return the ranked tensor type with this shape (dynamic: -1) and element type, e.g. `tensor((4, 2), "f32")`."""
-    dims = "".join("?x" if size < 0 else f"{size}x" for size in shape)
+def tensor(shape: tuple[int, ...] | None, element: str, encoding: str | None = None) -> TensorType:
+    """Return the tensor type with this shape (None: unranked) and element type, e.g. `tensor((4, 2), "f32")`.
+
+    The size of a dynamic dimension is -1.
+    """
+    dims = "*x" if shape is None else "".join("?x" if size < 0 else f"{size}x" for size in shape)
     text = f"tensor<{dims}{element}{', ' + encoding if encoding else ''}>"
-    result = _TYPES.find(text) or _TYPES.keep(text, TensorType(text, shape, element, encoding))
-    assert isinstance(result, TensorType)
-    return result
+    return TensorType.interned(text, shape=shape, element=element, encoding=encoding, _on_meshes={})
 
 
 def mesh_tensor(
@@ -148,8 +140,7 @@ def mesh_tensor(
     if memory_kind is not None:
         text += f", memory_kind={quote(memory_kind)}"
     text += ">"
-    result = _TYPES.find(text) or _TYPES.keep(text, MeshTensorType(text, mesh, tensor, sharding, memory_kind))
-    assert isinstance(result, MeshTensorType)
+    result = MeshTensorType.interned(text, mesh=mesh, tensor=tensor, sharding=sharding, memory_kind=memory_kind)
     tensor._on_meshes[key] = result
     return result
 
@@ -161,10 +152,7 @@ def function_type(inputs: tuple[Type, ...], results: tuple[Type, ...]) -> Functi
         right = results[0].text
     else:
         right = "(" + ", ".join(t.text for t in results) + ")"
-    text = f"({left}) -> {right}"
-    result = _TYPES.find(text) or _TYPES.keep(text, FunctionType(text, inputs, results))
-    assert isinstance(result, FunctionType)
-    return result
+    return FunctionType.interned(f"({left}) -> {right}", inputs=inputs, results=results)
 
 
 def parse_type(text: str) -> Type:
@@ -172,11 +160,8 @@ def parse_type(text: str) -> Type:
 
     Raises `ValueError` when the text of a tensor, mesh tensor or function type is malformed.
     """
-    result = _TYPES.find(text)
-    if result is None:
-        text = text.strip()
-        result = _TYPES.find(text) or _TYPES.keep(text, _parse(text))
-    return result
+    result: Type | None = Type.known.get(text)
+    return Type.keep(text, _parse(text.strip())) if result is None else result
 
 
 def _parse(text: str) -> Type:
@@ -186,7 +171,7 @@ def _parse(text: str) -> Type:
         return _parse_mesh_tensor(text)
     if text.startswith("("):
         return _parse_function(text)
-    return Type(text)
+    return Type.interned(text)
 
 
 def _parse_tensor(text: str) -> TensorType:
@@ -198,7 +183,7 @@ def _parse_tensor(text: str) -> TensorType:
     if "<" in element or "," in element:  # few have an encoding, or an element type with parameters
         element, *more = split_top_level(element)
     shape = None if dims == "*x" else tuple(-1 if d == "?" else int(d) for d in dims.split("x")[:-1])
-    return TensorType(text, shape, element, ", ".join(more) or None)
+    return tensor(shape, element, ", ".join(more) or None)
 
 
 def _parse_mesh_tensor(text: str) -> MeshTensorType:

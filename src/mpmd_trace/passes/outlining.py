@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import dataclasses
 from collections.abc import Iterable, Mapping, Sequence
-from typing import NamedTuple, cast
+from typing import NamedTuple
 
 from mpmd_trace.ir.attributes import BoolAttr, SymbolRefAttr
 from mpmd_trace.ir.bodies import fingerprint, map_ops
@@ -74,7 +74,7 @@ class CallOutlinedFunctions(Pass):
         known = {f.sym_name: f for f in module.outlined}
         called = [name for f in module.functions for name in _callees(f.regions[0]) if name in known]
         for name in postorder(called, lambda name: _callees(known[name].regions[0])):
-            copy = cast(FuncOp, known[name].clone())
+            copy = known[name].clone()
             copy.attrs.pop(OUTLINED)
             module.body.append(copy)
         module.outlined = ()
@@ -140,7 +140,7 @@ def _choose(candidates: Mapping[str, FuncOp], callees: Mapping[str, Sequence[str
     kept = postorder([same[name] for name in chosen], lambda name: _callees(candidates[name].regions[0]))
     functions = []
     for name in kept:
-        copy = cast(FuncOp, candidates[name].clone())
+        copy = candidates[name].clone()
         copy.attrs[OUTLINED] = BoolAttr.get(True)
         functions.append(copy)
     return _Outlined({name: (same[name], int(known[name].work)) for name in chosen}, tuple(functions))

@@ -7,7 +7,6 @@ from mpmd_trace.ir.attributes import Attribute
 from mpmd_trace.ir.bodies import copied_ops
 from mpmd_trace.ir.core import Op, Value
 from mpmd_trace.ir.diagnostics import Diagnostics
-from mpmd_trace.ir.fast_ops import copy_op
 from mpmd_trace.ir.ops import CallOp, ForOp, FragmentCallOp, FragmentOp, FuncOp, Module
 from mpmd_trace.passes.base import Pass
 from mpmd_trace.passes.common.walks import function_ops
@@ -136,7 +135,7 @@ class _Copier:
         copies: list[Op] = []
         own = attrs if _INHERENT[FragmentOp].isdisjoint(attrs) else None
         for op, operands in self.steps[:-1]:
-            copy = copy_op(op, map(values.__getitem__, operands))
+            copy = op.clone(operands=map(values.__getitem__, operands))
             values += copy.results
             if own is not None and copy.__class__ is FragmentOp:
                 copy.attrs.update(own)

@@ -11,7 +11,6 @@ from mpmd_trace.ir.attributes import IntegerAttr, parse_attribute
 from mpmd_trace.ir.bodies import BodyBuilder
 from mpmd_trace.ir.core import BlockArg, Op, OpResult, Value
 from mpmd_trace.ir.diagnostics import Diagnostics
-from mpmd_trace.ir.fast_ops import copy_op
 from mpmd_trace.ir.ops import REPEATS, CallOp, FragmentOp, FuncOp, Module, make_fragment
 from mpmd_trace.ir.types import TensorType
 from mpmd_trace.passes.base import FunctionPass
@@ -151,10 +150,10 @@ class _Loop:
         for i in range(1, count):
             values: list[Value] = [*same, *calls[-1].results, *[more.results[i - 1] for more in indices.values()]]
             for op, numbers in steps:
-                copy = copy_op(op, [values[n] for n in numbers])
+                copy = op.clone(operands=[values[n] for n in numbers])
                 values += copy.results
                 ops.append(copy)
-            call = copy_op(third, [values[n] for n in own])
+            call = third.clone(operands=[values[n] for n in own])
             call.attrs["call_counter"] = IntegerAttr.get(counter + i, "ui32")
             ops.append(call)
             calls.append(call)

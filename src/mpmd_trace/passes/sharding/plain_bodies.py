@@ -18,7 +18,6 @@ from collections.abc import Hashable
 
 from mpmd_trace.ir.bodies import remembered
 from mpmd_trace.ir.core import Block, Op, Region, Value, op_like
-from mpmd_trace.ir.fast_ops import copy_op
 from mpmd_trace.ir.freezing import freeze
 from mpmd_trace.ir.outlined import OUTLINED
 from mpmd_trace.ir.postorder import postorder
@@ -200,7 +199,7 @@ class _Merger:
                     continue
                 is_constant = op.name == _CONSTANT
                 self.changed = self.changed or is_constant
-                new = copy_op(op, operands)
+                new = op.clone(operands=operands)
                 if is_constant:
                     new.name = "sdy.constant"
                 known[key] = mapping[op.results[0]] = new.results[0]
