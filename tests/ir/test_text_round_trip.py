@@ -75,7 +75,7 @@ def test_every_module_of_the_test_suite() -> None:
             continue  # invalid on purpose, or a template
         check_round_trip(text)
         checked += 1
-    assert checked > 100
+    assert checked > 50
 
 
 names = st.text(st.characters(min_codepoint=32, max_codepoint=0x2FF), max_size=6)
