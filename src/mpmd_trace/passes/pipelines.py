@@ -355,7 +355,7 @@ def pipeline(
 
     def merge_inferred(uniform: bool) -> list[Pass]:
         return [
-            AbsorbInferredFragments(options.mpmd_absorb_inferred_fragments_on_entry_point_function),
+            *_when(options.mpmd_absorb_inferred_fragments_on_entry_point_function, AbsorbInferredFragments(True)),
             MergeInferredApart(merge_any_consumer=True, uniform=uniform),
             MergeInferredApart(merge_sideways=True, uniform=uniform),
         ]
