@@ -35,7 +35,7 @@ def _spec(mesh: Mesh, x: Any) -> jax.ShapeDtypeStruct:
     return jax.ShapeDtypeStruct(x.shape, x.dtype, sharding=NamedSharding(mesh, PartitionSpec()))
 
 
-def _both(f: Callable[..., Any], donate: bool = False) -> tuple[runtime.Built, runtime.Rebound, Mesh]:
+def _both(f: Callable[..., Any], donate: bool = False) -> tuple[runtime.Compiled, runtime.Compiled, Mesh]:
     """The function for one device, and the same executable for another one, with the mesh of that."""
     meshes = [Mesh(np.array(jax.devices()[i : i + 1]), ("x",)) for i in (0, 1)]
     results = jax.tree.leaves(jax.eval_shape(f, X))
@@ -54,8 +54,8 @@ def _both(f: Callable[..., Any], donate: bool = False) -> tuple[runtime.Built, r
 def test_the_same_values(f: Callable[..., Any], donate: bool) -> None:
     built, bound, mesh = _both(f, donate and jax.tree.leaves(jax.eval_shape(f, X))[0].shape == X.shape)
     one, other = (jax.device_put(X, d) for d in (jax.devices()[0], NamedSharding(mesh, PartitionSpec())))
-    one = jax.device_put(one, built._compiled.input_shardings[0][0])
-    for wanted, got in zip(built.direct_call()([one]), bound.direct_call()([other]), strict=True):
+    one = jax.device_put(one, NamedSharding(Mesh(np.array(jax.devices()[:1]), ("x",)), PartitionSpec()))
+    for wanted, got in zip(built.call([one]), bound.call([other]), strict=True):
         assert got.devices() == {mesh.devices.flat[0]}
         np.testing.assert_array_equal(got, wanted)
 
@@ -73,5 +73,4 @@ def test_results_that_are_alike_are_made_by_one_handler(monkeypatch: pytest.Monk
     one, other = _spec(mesh, X), _spec(mesh, X)
     made: list[Any] = []
     monkeypatch.setattr(runtime.pxla, "global_aval_to_result_handler", lambda *given: made.append(given) or len(made))
-    bound = runtime.Rebound(None, [one, other, one], b"")
-    assert bound._handlers == [1, 2, 1]
+    assert runtime.result_handlers([one, other, one]) == [1, 2, 1]

@@ -52,7 +52,7 @@ class Executable:
         self.compiled_as = compiled_as or spec.callee
         self.compiled = compiled
         #: From a sequence of arrays with exactly the input shardings to the list of results.
-        self.call: Callable[[Sequence[jax.Array]], list[jax.Array]] = compiled.direct_call()
+        self.call: Callable[[Sequence[jax.Array]], list[jax.Array]] = compiled.call
 
     @property
     def cost(self) -> dict[str, float]:

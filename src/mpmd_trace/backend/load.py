@@ -387,8 +387,8 @@ def _restored(
 ) -> dict[int, Executable]:
     """Return the programs whose executables are `ready`, but for those that the platform does not take."""
     result = {}
-    first: dict[bytes, compat.Built | compat.Rebound] = {}
-    on_devices: dict[tuple[bytes, tuple[int, ...]], compat.Built | compat.Rebound | None] = {}
+    first: dict[bytes, compat.Compiled] = {}
+    on_devices: dict[tuple[bytes, tuple[int, ...]], compat.Compiled | None] = {}
     for spec in programs:
         executable = ready.get(spec.number)
         if executable is None:

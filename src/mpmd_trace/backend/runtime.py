@@ -247,7 +247,7 @@ class Runtime:
         return target, bool(source.device_set & target.device_set)
 
     def _batch(self, copies: Sequence[Copy]) -> Call:
-        return compat.batched_copy([target for target, _ in copies], fresh=[fresh for _, fresh in copies])
+        return compat.batched_copy([target for target, _ in copies], [fresh for _, fresh in copies])
 
     def _mover(self, pairs: Sequence[tuple[Slot, Slot]]) -> Call:
         movers = []
@@ -288,14 +288,14 @@ class Runtime:
             return lambda arrays: [jax.device_put(arrays[0], target, may_alias=False)]
         between, program = self.to_tiles(before, after)
         if not overlap:
-            copy = compat.batched_copy([target], fresh=False)
+            copy = compat.batched_copy([target], [False])
             return lambda arrays: copy(program(arrays))
         if (
             tuple(between.mesh.devices.flat) == tuple(target.mesh.devices.flat)
             and between.memory_kind == target.memory_kind
         ):
             return program
-        again = compat.batched_copy([target], fresh=True)
+        again = compat.batched_copy([target], [True])
         return lambda arrays: again(program(arrays))
 
     def to_tiles(self, before: Slot, after: Slot) -> tuple[NamedSharding, Call]:
@@ -310,7 +310,7 @@ class Runtime:
             between = between.with_memory_kind(source.memory_kind)
         wanted = jax.ShapeDtypeStruct(given.shape, given.dtype, sharding=between)
         lowered = compat.lower_function(text, [given], [wanted], name="reshard")
-        return between, compat.compile_lowered(lowered).direct_call()
+        return between, compat.compile_lowered(lowered).call
 
 
 #: After so many calls that took long to issue, threads do it.

@@ -60,6 +60,10 @@ def _ui32(value: int) -> ir.IntegerAttr:
     return ir.IntegerAttr.get(ir.IntegerType.get_unsigned(32), value)
 
 
+def _reduction(kind: str) -> ir.Attribute:
+    return ir.Attribute.parse(f"#mpmd.reduction<{kind}>")
+
+
 def _lower_body(ctx: Any, body: Any, arguments: Sequence[ir.Value]) -> list[ir.Value]:
     """Emit `body` at the insertion point; the ops use nothing from outside but `arguments`."""
     parts = tracing.opened(body)
@@ -149,26 +153,15 @@ def _lower_call(
     return list(op.results)
 
 
-def _lower_identity(
-    ctx: Any, operands: Sequence[ir.Value], op_name: str, attributes: dict[str, ir.Attribute]
-) -> Sequence[ir.Value]:
-    mpmd.register_dialect(ctx.module_context.context)
-    op = ir.Operation.create(op_name, results=[operands[0].type], operands=list(operands), attributes=attributes)
-    return list(op.results)
+def _lower_to(op_name: str, attributes: Callable[..., dict[str, ir.Attribute]]) -> Callable[..., Sequence[ir.Value]]:
+    """Return the lowering of a primitive to one op, whose attributes come from the parameters."""
 
+    def rule(ctx: Any, *operands: ir.Value, **params: Any) -> Sequence[ir.Value]:
+        mpmd.register_dialect(ctx.module_context.context)
+        op = ir.Operation.create(op_name, _result_types(ctx), list(operands), attributes(**params))
+        return list(op.results)
 
-def _lower_named_tensor(ctx: Any, x: ir.Value, *, name: str) -> Sequence[ir.Value]:
-    return _lower_identity(ctx, [x], "mpmd.named_tensor", {"name": ir.StringAttr.get(name)})
-
-
-def _lower_broadcast(ctx: Any, x: ir.Value) -> Sequence[ir.Value]:
-    return _lower_identity(ctx, [x], "mpmd.broadcast", {})
-
-
-def _lower_reduce(ctx: Any, *xs: ir.Value, reduction: str) -> Sequence[ir.Value]:
-    mpmd.register_dialect(ctx.module_context.context)
-    kind = ir.Attribute.parse(f"#mpmd.reduction<{reduction}>")
-    return _lower_identity(ctx, xs, "mpmd.reduce", {"reduction": kind})
+    return rule
 
 
 def _lower_slice(ctx: Any, x: ir.Value, *, index: int) -> Sequence[ir.Value]:
@@ -205,9 +198,9 @@ def _insert_mesh(module: ir.Module, text: str) -> bool:
 for _p, _rule in (
     (named_computation_p, _lower_named_computation),
     (call_p, _lower_call),
-    (named_tensor_p, _lower_named_tensor),
-    (broadcast_p, _lower_broadcast),
-    (reduce_p, _lower_reduce),
+    (named_tensor_p, _lower_to("mpmd.named_tensor", lambda name: {"name": ir.StringAttr.get(name)})),
+    (broadcast_p, _lower_to("mpmd.broadcast", dict)),
+    (reduce_p, _lower_to("mpmd.reduce", lambda reduction: {"reduction": _reduction(reduction)})),
     (sharding_p, _lower_sharding),
     (slice_p, _lower_slice),
 ):
@@ -250,11 +243,7 @@ def annotate_main(
     Each element of `meshes` is the text of an `sdy.mesh` op, put at the start of the module.
     """
     with module.context, ir.Location.unknown():
-        main = next(
-            op
-            for op in module.body.operations
-            if "sym_name" in op.attributes and ir.StringAttr(op.attributes["sym_name"]).value == "main"
-        )
+        main = ir.SymbolTable(module.operation)["main"]
         main.attributes["sym_visibility"] = ir.StringAttr.get("public")
         entry = main.regions[0].blocks[0]
         for argument, name in zip(entry.arguments, argument_names, strict=True):

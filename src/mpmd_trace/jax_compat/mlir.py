@@ -195,19 +195,22 @@ def to_generic(
 
 
 def to_generic_through(
-    text: str, pipeline: str, prepare: Callable[[Any], None] | None = None
+    given: Any, pipeline: str, prepare: Callable[[Any], None] | None = None
 ) -> tuple[str, list[Diagnostic], float]:
-    """Any MLIR text in generic form after a pipeline: parsed once, printed once.
+    """Any MLIR text, or a jaxlib module, in generic form after a pipeline: parsed or copied once, printed once.
 
-    `prepare` may change the module before the pipeline.
+    `prepare` may change the module before the pipeline.  The passes run in the context of a jaxlib module.
 
     Returns the text, what the parser and the pipeline reported, and the CPU seconds of the pipeline alone.
     Raises `MpmdError` when something fails.
     """
     diagnostics: list[Diagnostic] = []
-    check_nesting(text, "-")
-    with text_context() as context:
-        module = _parse(text, context, "-", diagnostics)
+    is_text = isinstance(given, str)
+    if is_text:
+        check_nesting(given, "-")
+    _registry()  # knows the passes
+    with text_context() if is_text else given.context as context:
+        module = _parse(given, context, "-", diagnostics) if is_text else _verified_copy(given, diagnostics)
         started = time.process_time()
         if prepare is not None:
             prepare(module.operation)
@@ -216,31 +219,17 @@ def to_generic_through(
         return _generic(module), diagnostics, seconds
 
 
-def copy_to_generic_through(
-    module: Any, pipeline: str, prepare: Callable[[Any], None] | None = None
-) -> tuple[str, list[Diagnostic], float]:
-    """As `to_generic_through`, for a jaxlib module, which is copied and not printed before.
-
-    The passes run in the module's own context.
-    """
+def _verified_copy(module: Any, diagnostics: list[Diagnostic]) -> Any:
     from jaxlib.mlir import ir  # late: the command line starts without jaxlib
 
-    _registry()  # knows the passes
-    context = module.context
-    with context:
-        _check_calls(module)
-        with _collecting(context) as diagnostics:
-            try:
-                module.operation.verify()  # passes take it for granted
-            except ir.MLIRError as error:
-                raise MpmdError(diagnostics or str(error)) from None
-        copy = module.operation.clone()
-        started = time.process_time()
-        if prepare is not None:
-            prepare(copy.operation)
-        diagnostics += _run(copy, pipeline, context, "-")
-        seconds = time.process_time() - started
-        return _generic(copy), diagnostics, seconds
+    _check_calls(module)
+    with _collecting(module.context) as collected:
+        try:
+            module.operation.verify()  # passes take it for granted
+        except ir.MLIRError as error:
+            raise MpmdError(collected or str(error)) from None
+    diagnostics += collected
+    return module.operation.clone()
 
 
 def _check_calls(module: Any) -> None:

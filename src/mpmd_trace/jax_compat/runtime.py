@@ -15,7 +15,7 @@ from typing import Any
 import jax
 import numpy as np
 from jax._src import array as jax_array
-from jax._src import compilation_cache, compiler, core, effects, op_shardings
+from jax._src import compilation_cache, compiler, core, effects, op_shardings, stages
 from jax._src import mesh as jax_mesh
 from jax._src.interpreters import mlir as jax_mlir
 from jax._src.interpreters import pxla
@@ -139,11 +139,7 @@ def lower_function(
 def _mark_donated(module: ir.Module, donate: Mapping[int, int | None]) -> None:
     """Donate as the compiler passes say; `donate_argnums` would pair arguments and results by itself."""
     with module.context, ir.Location.unknown():
-        main = next(
-            op
-            for op in module.body.operations
-            if op.operation.name == "func.func" and ir.StringAttr(op.attributes["sym_name"]).value == "main"
-        )
+        main = ir.SymbolTable(module.operation)["main"]
         dicts = []
         for i, old in enumerate(ir.ArrayAttr(main.attributes["arg_attrs"])):
             entries = {entry.name: entry.attr for entry in ir.DictAttr(old)}
@@ -158,64 +154,45 @@ def _mark_donated(module: ir.Module, donate: Mapping[int, int | None]) -> None:
         main.attributes["arg_attrs"] = ir.ArrayAttr.get(dicts)
 
 
-class Built:
-    """A program that XLA has compiled, or that JAX's persistent compilation cache had (`is_cached`)."""
+class Compiled(stages.Executable):  # type: ignore[misc]  # JAX has no types for it, but its text, costs and memory
+    """A program that XLA has compiled, now or before.
 
-    def __init__(self, lowered: Any, options: dict[str, Any] | None, compiled: Any, is_cached: bool) -> None:
-        self._lowered = lowered if is_cached else None
-        self._options = options
-        self._compiled = compiled
-        self._is_cached = is_cached
+    Args:
+        executable: of XLA; loaded, unless its devices are only described.
+        call: runs it on a sequence of arrays, which must be what it wants: nothing is checked.
+        serialize: gives it as bytes, None for one that calls back Python functions; or raises where a platform cannot.
+        calls_back: whether it calls back Python functions, or has other effects, for which JAX has tokens in each
+            thread.
+    """
 
-    def cost_analysis(self) -> Any:
-        return self._compiled.cost_analysis()
+    def __init__(
+        self,
+        executable: Any,
+        call: Callable[[Sequence[jax.Array]], list[jax.Array]],
+        serialize: Callable[[], bytes | None],
+        *,
+        calls_back: bool = False,
+    ) -> None:
+        self.executable = executable
+        self.call = call
+        self.calls_back = calls_back
+        self._serialize = serialize
 
-    def memory_analysis(self) -> Any:
-        return self._compiled.memory_analysis()
-
-    def as_text(self) -> Any:
-        return self._compiled.as_text()
-
-    def runtime_executable(self) -> Any:
-        return self._compiled.runtime_executable()
-
-    @property
-    def is_for_described(self) -> bool:
-        """Whether the devices are described and not attached, so that it cannot be loaded, and then called."""
-        return not hasattr(self._compiled.runtime_executable(), "local_devices")
-
-    @functools.cached_property
-    def calls_back(self) -> bool:
-        """Whether it calls back Python functions, or has other effects, for which JAX has tokens in each thread."""
-        if self.is_for_described:
-            return False
-        unsafe = self._compiled._executable.unsafe_call
-        return bool(unsafe.ordered_effects or unsafe.has_unordered_effects or unsafe.has_host_callbacks)
+    def xla_extension_executable(self) -> Any:
+        return self.executable
 
     @functools.cached_property
     def serialized(self) -> bytes | None:
-        """The executable as bytes; None for one that calls back Python functions, and where a platform cannot."""
-        if self.is_for_described or self.calls_back:
-            return None
+        """The executable as bytes, None where there are none."""
         try:
-            # What comes from the cache cannot be serialized again: XLA's CPU client loses its functions.
-            return _cached_bytes(self._lowered, self._options) if self._is_cached else self._serialize()
+            return self._serialize()
         except jax.errors.JaxRuntimeError:
             return None
 
-    def _serialize(self) -> bytes:
-        result: bytes = self._compiled._executable.xla_executable.serialize()
-        return result
 
-    def direct_call(self) -> Callable[[Sequence[jax.Array]], list[jax.Array]]:
-        """Return the program as a function of a sequence of arrays, which must be what it wants: nothing is checked."""
-        if self.is_for_described:
-            return _not_attached
-        executable = self._compiled._executable
-        unsafe = executable.unsafe_call
-        if self.calls_back:
-            return lambda args: list(unsafe(*args))  # `jax.effects_barrier` knows of it
-        return _call(executable.xla_executable, unsafe.out_handler.handlers)
+def is_for_described(executable: Any) -> bool:
+    """Return whether the devices are described and not attached, so that it cannot be loaded, and then called."""
+    return not hasattr(executable, "local_devices")
 
 
 def _not_attached(_: Sequence[jax.Array]) -> list[jax.Array]:
@@ -239,12 +216,22 @@ def _count_hits(event: str, **_: Any) -> None:
 jax.monitoring.register_event_listener(_count_hits)
 
 
-def compile_lowered(lowered: Any, options: dict[str, Any] | None = None) -> Built:
+def compile_lowered(lowered: Any, options: dict[str, Any] | None = None) -> Compiled:
     """Return the compiled program; may run in any thread."""
     before = _HITS.count
     with jax.enable_x64(True), _no_mesh_around():
         compiled = lowered.compile(options)
-    return Built(lowered, options, compiled, _HITS.count > before)
+    executable = compiled.runtime_executable()
+    if is_for_described(executable):
+        return Compiled(executable, _not_attached, lambda: None)
+    run = compiled._executable.unsafe_call
+    if run.ordered_effects or run.has_unordered_effects or run.has_host_callbacks:
+        # `jax.effects_barrier` knows of this call.
+        return Compiled(executable, lambda args: list(run(*args)), lambda: None, calls_back=True)
+    serialize = executable.serialize
+    if _HITS.count > before:  # cannot be serialized again: XLA's CPU client loses its functions
+        serialize = functools.partial(_cached_bytes, lowered, options)
+    return Compiled(executable, _call(executable, run.out_handler.handlers), serialize)
 
 
 def _cached_bytes(lowered: Any, options: dict[str, Any] | None) -> bytes | None:
@@ -294,42 +281,9 @@ def _call(executable: Any, handlers: Any) -> Callable[[Sequence[jax.Array]], lis
     return call
 
 
-class Rebound:
-    """An executable that was read back for devices of our choice; see `rebound` and `deserialized`."""
-
-    #: Nothing else can be read back.
-    calls_back = False
-
-    def __init__(self, executable: Any, results: Sequence[jax.ShapeDtypeStruct], serialized: bytes) -> None:
-        self._executable = executable
-        self.serialized = serialized
-        made: dict[int, Any] = {}  # many results are alike, and then one object
-        for result in results:
-            if id(result) not in made:
-                aval = core.ShapedArray(result.shape, result.dtype)
-                made[id(result)] = pxla.global_aval_to_result_handler(aval, result.sharding, True)
-        self._handlers = [made[id(result)] for result in results]
-
-    def cost_analysis(self) -> Any:
-        return self._executable.cost_analysis()
-
-    def memory_analysis(self) -> Any:
-        return self._executable.get_compiled_memory_stats()
-
-    def as_text(self) -> str:
-        return "\n\n".join(module.to_string() for module in self._executable.hlo_modules())
-
-    def runtime_executable(self) -> Any:
-        return self._executable
-
-    def direct_call(self) -> Callable[[Sequence[jax.Array]], list[jax.Array]]:
-        """As `direct_call` of the compiled program."""
-        return _call(self._executable, self._handlers)
-
-
 def rebound(
-    compiled: Built | Rebound, devices: Sequence[jax.Device], results: Sequence[jax.ShapeDtypeStruct]
-) -> Built | Rebound | None:
+    compiled: Compiled, devices: Sequence[jax.Device], results: Sequence[jax.ShapeDtypeStruct]
+) -> Compiled | None:
     """Return the compiled program on other `devices`, as many and of the same kind, or None where that cannot be done.
 
     For devices that are only described, which nothing is loaded on, that is the compiled program itself.
@@ -337,17 +291,27 @@ def rebound(
     The executable is serialized and read back with another device assignment: XLA does not compile again.
     `results`: shape, dtype and sharding, over the other devices, of each result.
     """
-    if isinstance(compiled, Built) and compiled.is_for_described:
+    if is_for_described(compiled.executable):
         return compiled
     return None if compiled.serialized is None else deserialized(compiled.serialized, devices, results)
 
 
 def deserialized(
     executable: bytes, devices: Sequence[jax.Device], results: Sequence[jax.ShapeDtypeStruct]
-) -> Rebound | None:
+) -> Compiled | None:
     """Return a serialized executable for these devices; None where a platform's executables belong to their devices."""
     loaded = _loaded(executable, devices)
-    return None if loaded is None else Rebound(loaded, results, executable)
+    return None if loaded is None else Compiled(loaded, _call(loaded, result_handlers(results)), lambda: executable)
+
+
+def result_handlers(results: Sequence[jax.ShapeDtypeStruct]) -> list[Any]:
+    """Return what makes arrays of the buffers of results: one object for those that are alike, as many are."""
+    made: dict[int, Any] = {}
+    for result in results:
+        if id(result) not in made:
+            aval = core.ShapedArray(result.shape, result.dtype)
+            made[id(result)] = pxla.global_aval_to_result_handler(aval, result.sharding, True)
+    return [made[id(result)] for result in results]
 
 
 def _loaded(executable: bytes, devices: Sequence[jax.Device]) -> Any:
@@ -374,21 +338,19 @@ def same_tiles(shape: tuple[int, ...], source: jax.sharding.Sharding, target: ja
 
 
 def batched_copy(
-    shardings: Sequence[jax.sharding.NamedSharding], *, fresh: bool | Sequence[bool]
+    shardings: Sequence[jax.sharding.NamedSharding], fresh: Sequence[bool]
 ) -> Callable[[Sequence[jax.Array]], list[jax.Array]]:
     """Return a function that copies arrays to these shardings, which must have the same tiles as theirs.
 
-    The arrays and the targets may be on different devices.  `fresh`, for all or for each: the copies never
-    share a buffer with their source, even on the same device.  Of devices of several processes this one copies its
+    The arrays and the targets may be on different devices.  `fresh`, for each: the copy never
+    shares a buffer with its source, even on the same device.  Of devices of several processes this one copies its
     own, which must be those of the same number in source and target.
     """
     if not all(s.is_fully_addressable for s in shardings):
-        apart = [fresh] * len(shardings) if isinstance(fresh, bool) else fresh
-        return lambda arrays: [_copied(x, s, a) for x, s, a in zip(arrays, shardings, apart, strict=True)]
+        return lambda arrays: [_copied(*one) for one in zip(arrays, shardings, fresh, strict=True)]
     devices = [s._internal_device_list.addressable_device_list for s in shardings]
-    each = [fresh] * len(shardings) if isinstance(fresh, bool) else fresh
     semantics = _jax.ArrayCopySemantics
-    kinds = [semantics.ALWAYS_COPY if apart else semantics.REUSE_INPUT for apart in each]
+    kinds = [semantics.ALWAYS_COPY if apart else semantics.REUSE_INPUT for apart in fresh]
     targets = list(shardings)
     copy = _jax.batched_copy_array_to_devices_with_sharding
 

@@ -66,7 +66,7 @@ def _seconds(source: Any, target: Any, size: int) -> float:
     to = NamedSharding(target, PartitionSpec(tuple(target.axis_names)))
     array = jax.device_put(jnp.zeros(max(size // 4, 1) * source.devices.size, jnp.float32), at)
     if source.devices.size == target.devices.size:
-        copy = batched_copy([to], fresh=False)
+        copy = batched_copy([to], [False])
     else:
 
         def copy(arrays: Sequence[Any]) -> list[Any]:

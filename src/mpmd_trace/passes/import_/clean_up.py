@@ -13,7 +13,7 @@ from mpmd_trace.ir.ops import FuncOp, Module
 from mpmd_trace.ir.parser import parse_generic
 from mpmd_trace.ir.postorder import postorder
 from mpmd_trace.jax_compat.calls import Calls
-from mpmd_trace.jax_compat.mlir import copy_to_generic_through, to_generic_through
+from mpmd_trace.jax_compat.mlir import to_generic_through
 from mpmd_trace.passes.base import Pass
 from mpmd_trace.passes.dedup_bodies import share_equal_bodies
 from mpmd_trace.passes.greedy import walk_mutable
@@ -108,9 +108,8 @@ def read_clean(given: Any, *, for_xla: bool = False) -> tuple[Module, list[Diagn
             outlined.extend(outline_calls(calls))
             _expand(calls)
 
-    through = to_generic_through if isinstance(given, str) else copy_to_generic_through
     try:
-        generic, diagnostics, seconds = through(
+        generic, diagnostics, seconds = to_generic_through(
             given, f"builtin.module({_without_calls(for_xla)})", inline if for_xla else None
         )
     except MpmdError:
