@@ -138,10 +138,11 @@ def run(
     """Compile and run a program, compare it with plain jax.jit, and write a report."""
     from mpmd_trace_cli.launch import Job, is_launched, launch  # late: needs jaxlib
 
-    if processes != 1 and not is_launched():
+    if not is_launched():
         check_folder(out)
         if trace is not None:
             check_output(trace)
+    if processes != 1 and not is_launched():
         raise typer.Exit(launch(Job(["-m", "mpmd_trace_cli.entry", *sys.argv[1:]], processes, first_is_plain=True)))
     from mpmd_trace_cli.run import run_program  # late: needs jax
 

@@ -15,7 +15,7 @@ import jax
 import numpy as np
 from jax.sharding import Mesh
 
-from mpmd_trace.api.processes import fetch, initialize
+from mpmd_trace.api.processes import check_joined, fetch, initialize
 from mpmd_trace.backend.distribution.job import current
 from mpmd_trace.diagnostics.messages import MpmdError, listed
 from mpmd_trace.frontend.errors import at_users_place, place_of, problem
@@ -23,7 +23,7 @@ from mpmd_trace.ir.ops import Module
 from mpmd_trace.ir.text import parse
 from mpmd_trace.jax_compat.targets import most_in_use
 from mpmd_trace.report.curves import curves_svg
-from mpmd_trace.report.files import check_folder, write_folder
+from mpmd_trace.report.files import write_folder
 from mpmd_trace.report.placement_reasons import reasons
 from mpmd_trace.report.snapshots import Snapshots
 from mpmd_trace.report.step_trace import step_trace
@@ -32,7 +32,8 @@ from mpmd_trace.schedules import draw, to_html, to_svg
 from mpmd_trace.scheduling.utilization import mfu, model_flops
 from mpmd_trace_cli import placement_report
 from mpmd_trace_cli.console import as_json, compiling, data, progress, rounding_hint, say
-from mpmd_trace_cli.files import check_output, write_text
+from mpmd_trace_cli.files import write_text
+from mpmd_trace_cli.launch import is_launched
 from mpmd_trace_cli.program import check_arguments, copied, failed_while_running, load_program, user_error
 from mpmd_trace_cli.status import CallError
 from mpmd_trace_devtools.numbers import difference, on_one_device
@@ -72,14 +73,15 @@ def run_program(
     """
     if peak is not None and not 0 < peak < math.inf:
         raise CallError(f"--peak-flops is the rate of one device, a number above 0, not {peak:g}")
-    processes = initialize()
-    job = current()
-    first = job is None or job.process == 0
-    if first:
-        check_folder(out)
-        if trace is not None:
-            check_output(trace)
+    if not is_launched():  # the file of `--processes N` joins by itself, as the script of `launch`
+        initialize()
     program = load_program(file, settings)
+    try:
+        check_joined()
+    except MpmdError as error:
+        raise at_users_place(error, program.where) from None
+    job = current()
+    first, processes = (True, 1) if job is None else (job.process == 0, job.count)
     if processes > 1:
         _check_all_have_devices(program, processes)
 

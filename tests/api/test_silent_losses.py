@@ -243,7 +243,7 @@ def test_arrays_of_a_batch_are_named_in_one_warning() -> None:
 def test_a_launched_script_without_initialize(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("MPMD_TRACE_LAUNCHED", "1")
     monkeypatch.setenv("JAX_NUM_PROCESSES", "4")
-    with pytest.raises(MpmdError, match=r"has started 4 processes .* Call mpmd_trace.initialize\(\) at the start"):
+    with pytest.raises(MpmdError, match=r"4 processes of this script were started, .*initialize\(\) at the start"):
         mpmd_trace.jit(predict, config())(parameters(), jnp.ones((4, 8)))
     monkeypatch.setenv("JAX_NUM_PROCESSES", "1")
     mpmd_trace.jit(predict, config())(parameters(), jnp.ones((4, 8)))

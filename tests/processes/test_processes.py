@@ -70,13 +70,23 @@ def test_nothing_else_is_printed(together: subprocess.CompletedProcess[str]) -> 
 
 
 def test_run_compares_processes_with_one(tmp_path: Path) -> None:
-    program = HERE.parent / "programs" / "tiny.py"
+    program = tmp_path / "joined.py"
+    program.write_text("import mpmd_trace\n\nmpmd_trace.initialize()\n\nfrom programs.tiny import program\n")
     done = command("run", program, "--processes", 2, "--out", tmp_path / "out", "--json", **TWO)
     assert done.returncode == 0, done.stderr
     report = json.loads(done.stdout)
     assert report["gradient_error"] < 1e-6
     assert report["losses"] == pytest.approx(report["losses_plain"], rel=1e-6)
     assert (tmp_path / "out" / "timeline.svg").exists()
+
+
+def test_run_refuses_processes_that_have_not_joined(tmp_path: Path) -> None:
+    program = HERE.parent / "programs" / "tiny.py"
+    out = tmp_path / "out"
+    done = command("run", program, "--processes", 2, "--out", out, **{**TWO, "JAX_NUM_CPU_DEVICES": 4})
+    assert done.returncode == 1 and not out.exists()
+    lines = [line for line in done.stderr.splitlines() if "2 processes of this script were started" in line]
+    assert all("tiny.py" in line and "Call mpmd_trace.initialize() at the start" in line for line in lines) and lines
 
 
 def test_the_program_of_the_docs(tmp_path: Path) -> None:

@@ -154,8 +154,8 @@ def check_joined() -> None:
     count = os.environ.get("JAX_NUM_PROCESSES", "1")
     if SERVED in os.environ and count != "1" and jobs.current() is None and not jobs.has_ended():
         raise mistake(
-            f"mpmd-trace launch has started {count} processes of this script, and this one has not joined the others, "
-            "so that each would train alone. Call mpmd_trace.initialize() at the start of the script. (A process "
+            f"{count} processes of this script were started, and this one has not joined the others, so "
+            "that each would train alone. Call mpmd_trace.initialize() at the start of the script. (A process "
             f"that is to run alone needs an environment without {SERVED}.)"
         )
 
