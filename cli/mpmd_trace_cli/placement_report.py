@@ -7,7 +7,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from mpmd_trace.api.partitioned import PartitionedProgram
-from mpmd_trace.backend.collectives import Collectives
+from mpmd_trace.backend.collectives import Collectives, CollectivesReport
 from mpmd_trace.backend.placement_report import CAUSES, PlacementReport
 from mpmd_trace.config import Config
 from mpmd_trace.diagnostics.messages import shortened
@@ -89,13 +89,8 @@ def collectives_data(collectives: Mapping[str, Collectives]) -> dict[str, Any]:
 
 def collectives_text(collectives: Mapping[str, Collectives]) -> str:
     """Return an empty line and a table of the collectives of a device in a step; nothing where there are none."""
-    rows = [
-        [mesh, kind, f"{one.runs:,}", f"{one.arrays:,}", f"{one.bytes:,}", f"{one.hidden_share:.0%}"]
-        for mesh, all_of in collectives.items()
-        for kind, one in all_of.of.items()
-    ]
-    head = ["mesh", "collective", "runs", "arrays", "bytes", "hidden"]
-    return f"\n{Table('collectives of a device in a step', head, rows, words=2)}\n" if rows else ""
+    has_any = any(all_of.of for all_of in collectives.values())
+    return f"\n{CollectivesReport(collectives)}\n" if has_any else ""
 
 
 def hiding_data(config: Config, collectives: Mapping[str, Collectives]) -> dict[str, Any]:

@@ -14,6 +14,7 @@ from pipelines import Weights, accumulate, batch, config, loss, topology, weight
 
 import mpmd_trace
 from mpmd_trace import MpmdError, schedules
+from mpmd_trace.backend.collectives import Collective, Collectives, CollectivesReport
 from mpmd_trace.diagnostics.messages import Diagnostic
 from mpmd_trace.diagnostics.tables import Table, in_units
 
@@ -60,6 +61,17 @@ def test_memory_prints_as_a_table_and_is_a_mapping(lowered: Any) -> None:
     for line, (mesh, one) in zip(str(memory).splitlines()[3:], memory.items(), strict=True):
         assert line.split()[0] == mesh and in_units(one.peak) in line
     assert cells(memory._repr_html_())[1][:2] == ["m0", in_units(memory["m0"].peak)]
+
+
+def test_collectives_print_as_a_table_and_are_a_mapping(lowered: Any) -> None:
+    found = lowered.compile().collectives()
+    assert isinstance(found, dict) and set(found) == set(topology())
+    kinds = {mesh: Collectives({"all-gather": Collective(2, 3, 4096, 1024)}) for mesh in found}
+    title, head, _, *rows = str(CollectivesReport(kinds)).splitlines()
+    assert (title, head.split()[:2]) == ("collectives of a device in a step", ["mesh", "collective"])
+    assert [row.split() for row in rows] == [[mesh, "all-gather", "2", "3", "4,096", "25%"] for mesh in found]
+    assert cells(CollectivesReport(kinds)._repr_html_())[1] == rows[0].split()
+    assert str(CollectivesReport(dict.fromkeys(found, Collectives()))).splitlines()[3:] == ["none"]
 
 
 def test_placement_prints_as_tables(lowered: Any) -> None:

@@ -17,7 +17,7 @@ from mpmd_trace.api.memory_report import MemoryReport
 from mpmd_trace.api.partitioned import Dialect, PartitionedProgram
 from mpmd_trace.api.stage_info import InOut, StageInfo
 from mpmd_trace.api.step_stats import StepClock, StepStats, plan_bubble, step_stats
-from mpmd_trace.backend.collectives import Collectives
+from mpmd_trace.backend.collectives import CollectivesReport
 from mpmd_trace.backend.load import LoadedProgram
 from mpmd_trace.backend.placement_report import PlacementReport
 from mpmd_trace.backend.stored import written
@@ -237,8 +237,11 @@ class Compiled(StageInfo):
         """
         return MemoryReport(self.program.memory_analysis())
 
-    def collectives(self) -> dict[str, Collectives]:
-        """Return for each mesh the collectives that one device runs in a step, from XLA's optimized programs."""
+    def collectives(self) -> CollectivesReport:
+        """Return for each mesh the collectives that one device runs in a step, from XLA's optimized programs.
+
+        `print` shows a table.
+        """
         return self.program.collectives()
 
     def executables(self) -> list[ExecutableInfo]:

@@ -13,7 +13,7 @@ import jax
 from jax.sharding import Mesh, NamedSharding
 
 from mpmd_trace.backend.arguments import ArgumentChecker
-from mpmd_trace.backend.collectives import Collectives, collectives_of
+from mpmd_trace.backend.collectives import Collectives, CollectivesReport, collectives_of
 from mpmd_trace.backend.executables import CompilerOptions, Executable, Known, Progress, compile_programs
 from mpmd_trace.backend.placement import Placement, check_topology, device_owners
 from mpmd_trace.backend.placement_report import PlacementReport, placement_report
@@ -259,9 +259,9 @@ class LoadedProgram:
         """
         return costs_of(self.plan, self.runtime.executables)
 
-    def collectives(self) -> dict[str, Collectives]:
+    def collectives(self) -> CollectivesReport:
         """For each mesh of this process the collectives that a device runs in a step, as XLA has them."""
-        result = {mesh: Collectives() for mesh in self.plan.meshes if mesh in self.placement.own}
+        result = CollectivesReport({mesh: Collectives() for mesh in self.plan.meshes if mesh in self.placement.own})
         of = {e.spec.number: collectives_of(e.compiled) for e in self.runtime.own_executables}
         for run in self.plan.runs:
             if run.mesh in result:
