@@ -11,6 +11,7 @@ from typing import Any
 
 from mpmd_trace.api.partitioned import PartitionedProgram
 from mpmd_trace.api.request import device_memory
+from mpmd_trace.backend.collectives import CollectivesReport
 from mpmd_trace.diagnostics.messages import MpmdError
 from mpmd_trace.ir.ops import Module
 from mpmd_trace.ir.text import parse
@@ -92,7 +93,7 @@ def explain_placement(file: str, target: str | None = None, *, as_json: bool) ->
     program = load_program(file, target=target)
     first = program.jitted().lower(*program.args)
     lowered: PartitionedProgram = first
-    report, collectives, fits = first.placement_report(), {}, ""
+    report, collectives, fits = first.placement_report(), CollectivesReport(), ""
     if not program.config.is_abstract:
         compiled = first.compile()
         lowered, report, collectives = compiled.lowered, compiled.placement_report(), compiled.collectives()

@@ -87,10 +87,10 @@ def collectives_data(collectives: Mapping[str, Collectives]) -> dict[str, Any]:
     }
 
 
-def collectives_text(collectives: Mapping[str, Collectives]) -> str:
+def collectives_text(collectives: CollectivesReport) -> str:
     """Return an empty line and a table of the collectives of a device in a step; nothing where there are none."""
     has_any = any(all_of.of for all_of in collectives.values())
-    return f"\n{CollectivesReport(collectives)}\n" if has_any else ""
+    return f"\n{collectives}\n" if has_any else ""
 
 
 def hiding_data(config: Config, collectives: Mapping[str, Collectives]) -> dict[str, Any]:

@@ -14,6 +14,7 @@ from mpmd_trace.api.lowered import Lowered
 from mpmd_trace.api.options import options_of_overlap
 from mpmd_trace.api.program import Program
 from mpmd_trace.api.request import device_memory
+from mpmd_trace.backend.collectives import CollectivesReport
 from mpmd_trace.diagnostics.messages import MpmdError
 from mpmd_trace.frontend.trace import Traced
 from mpmd_trace.ir.ops import Module
@@ -161,7 +162,7 @@ def plan_program(
     held = compiled.placement_report()
     why = reasons(held, lowered)
     # Estimates know no collectives: XLA makes them.
-    collectives = {} if isinstance(compiled, Estimated) else compiled.collectives()
+    collectives = CollectivesReport() if isinstance(compiled, Estimated) else compiled.collectives()
     if as_json:
         more = {
             "placement": placement_report.as_data(held, why),

@@ -91,6 +91,7 @@ LINEAR = {
     "a balance that is switched off": lambda w, x, _: jnp.mean(x @ w) + 0.0 * jnp.sum(expert_shares(w, x)),
     "a guard": lambda w, x, _: jnp.where(jnp.isfinite(jnp.mean(x @ w)), jnp.mean(x @ w), 0.0),
     "a branch": lambda w, x, _: lax.cond(w[0, 0] > 0, lambda: jnp.mean(x @ w), lambda: jnp.mean(x**2 @ w)),
+    "medians of rows": lambda w, x, _: jnp.mean(jnp.median(x @ w, -1) * lax.top_k(x, 2)[0][:, 1]),
     "sorted within rows": lambda w, x, _: jnp.mean((jnp.sort(x @ w, -1) - jnp.roll(x, 1, -1)) ** 2),
     "rows in another order": lambda w, x, _: jnp.mean(
         (jnp.roll(x, 1, 0) @ w) ** 2 * jnp.roll(x, 1, 0) + jnp.flip(jnp.flip(x, 0), 0) * x + jnp.roll(x, -1, 0)
@@ -125,6 +126,13 @@ NONLINEAR = {
     ),
     "sorted rows": (lambda w, x, _: jnp.mean((jnp.sort(x @ w, 0) - jnp.sort(x, 0)) ** 2), "contrastive_value_and_grad"),
     "largest losses": (lambda w, x, y: jnp.mean(jnp.sort(cross_entropies(w, x, y))[-2:]), "contrastive_value_and_grad"),
+    "median of losses": (lambda w, x, y: jnp.median(cross_entropies(w, x, y)), "contrastive_value_and_grad"),
+    "quantile of losses": (lambda w, x, y: jnp.mean(jnp.quantile(x @ w, 0.9, axis=0)), "contrastive_value_and_grad"),
+    "top losses": (lambda w, x, y: jnp.mean(lax.top_k(cross_entropies(w, x, y), 2)[0]), "contrastive_value_and_grad"),
+    "about the top losses": (
+        lambda w, x, y: jnp.mean(lax.approx_max_k(cross_entropies(w, x, y), 2)[0]),
+        "contrastive_value_and_grad",
+    ),
     "one scale": (quantized(None), "nonlinear"),
     "batch norm": (lambda w, x, _: jnp.mean(jnp.tanh((x @ w - jnp.mean(x @ w, 0)) / jnp.std(x @ w, 0))), "nonlinear"),
     "root of a mean": (lambda w, x, _: jnp.sqrt(jnp.mean((x @ w) ** 2)), "nonlinear"),

@@ -94,6 +94,8 @@ _NONLINEAR = (ELEMENTWISE | REDUCTIONS.keys() | _PRODUCTS) - _LINEAR
 _STEPS = frozenset(
     {"argmax", "argmin", "ceil", "eq", "floor", "ge", "gt", "is_finite", "le", "lt", "ne", "round", "sign"}
 )
+#: Ops that choose the largest or smallest entries along an axis, and the parameter that says which axis.
+_LARGEST = {"top_k": "axis", "approx_top_k": "reduction_dimension"}
 _IDENTITIES = PAIRWISE | MARKERS | {marker_primitives.transposes_p.name, "sharding_constraint", "reshard"}
 
 
@@ -178,6 +180,8 @@ class _Walk:
             branches = [self.results(branch, operands[1:]) for branch in eqn.params["branches"]]
             return [_sum(values) for values in zip(*branches, strict=True)]
         if name == "mul" and any(tracing.is_literal(v) and not np.any(v.val) for v in eqn.invars):
+            return [_CONSTANT]
+        if name == "ne" and eqn.invars[0] is eqn.invars[1]:  # whether it is NaN, as `jnp.median` asks
             return [_CONSTANT]
         known = next((value for value in operands if value.kind is _Kind.NONLINEAR), None)
         if name == "div" and operands[0].kind is _Kind.SUM and operands[1] is known:  # as by at least 1
@@ -272,6 +276,11 @@ def _reordered(eqn: Equation, operands: Sequence[_Value], rows: int) -> list[_Va
             return None
         order = _Order(tuple(map(id, eqn.invars)))
         return [value._replace(order=order) if own else _UNKNOWN for value, own in zip(operands, is_row, strict=True)]
+    if name in _LARGEST:
+        largest = params[_LARGEST[name]] % len(eqn.invars[0].aval.shape)
+        if first.kind is not _Kind.ROWS or axis != largest or params["k"] == eqn.invars[0].aval.shape[largest]:
+            return None
+        return [_Value(_Kind.NONLINEAR, place=tracing.location(eqn), how=_COMPARED), _UNKNOWN]
     if name in ("slice", "gather", "dynamic_slice") and first.order.base and all(v is _CONSTANT for v in operands[1:]):
         return [_Value(_Kind.NONLINEAR, place=tracing.location(eqn), how=_COMPARED)]
     if first.kind is not _Kind.ROWS or axis is None or eqn.invars[0].aval.shape[axis] != rows:
