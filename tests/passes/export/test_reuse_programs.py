@@ -52,6 +52,7 @@ def after(whole: str, returned: str, mesh: str = '["x"=2]') -> list[FragmentOp]:
     results = f"{types('%w', 'a')}, {types(returned, 'b')}"
     arguments = ", ".join(f"%{m}{i}: {types(name, m)}" for m in "ab" for i, name in enumerate(("%u", "%r")))
     module = parse(
+        'sdy.mesh @mesh = <["x"=2]>\n'
         f"func.func public @main({arguments}) -> ({results})\n"
         f'attributes {{topology = #mpmd.topology<<"a" : <["x"=2]>>, <"b" : <{mesh}>>>}} {{\n'
         f"{fragment('a', PART, '%w')}\n{fragment('b', whole, returned)}\n"
@@ -81,6 +82,15 @@ def test_the_rest_reads_what_the_part_makes() -> None:
     assert second.body is first.body and rest.operands == [second.results[0]]
 
 
+def test_shardings_are_kept_in_both() -> None:
+    """Programs of several devices state shardings, which stay where they are, between the same ops."""
+    constrained = "%{0} = sdy.sharding_constraint %{1} <@mesh, [{{}}]> : !t"
+    whole = f"{PART}\n%x = stablehlo.sine %w : !t\n{constrained.format('y', 'x')}"
+    first, second, rest = after(whole, "%y, %w")
+    assert second.body is first.body
+    assert [op.name for op in rest.body.block][:-1] == ["stablehlo.sine", "sdy.sharding_constraint"]
+
+
 def test_other_orders_of_scalars() -> None:
     """What is filled with a scalar comes where it is first used, which may be in the rest."""
     filled = f"%r = stablehlo.sqrt %k : !s\n%b = {FILL}\n%x = stablehlo.add %u, %b : !t\n"
@@ -94,6 +104,12 @@ def test_other_orders_of_scalars() -> None:
         pytest.param(f"%x = stablehlo.sine %u : !t\n{PART}", "%x, %w", '["x"=4]', id="axes"),
         pytest.param(f"%x = stablehlo.sine %u : !t\n{PART.replace('divide', 'power')}", "%x, %w", '["x"=2]', id="ops"),
         pytest.param(f"{PART}\n%x = stablehlo.sine %v : !t", "%x, %w", '["x"=2]', id="not returned"),
+        pytest.param(
+            f"{PART}\n%x = stablehlo.sine %w : !t\n%y = sdy.sharding_constraint %x <@mesh, [{{}}]> : !t",
+            "%x, %w",
+            '["x"=2]',
+            id="sharding of what has no other use",
+        ),
         pytest.param(
             "%u1 = stablehlo.sine %u : !t\n" + PART.replace("%u", "%u1") + "\n%x = stablehlo.add %w, %u1 : !t",
             "%x, %w",

@@ -7,8 +7,9 @@ from collections.abc import Iterable, Sequence
 
 from mpmd_trace.ir.bodies import BodyBuilder, effective_operands, remembers
 from mpmd_trace.ir.core import BlockArg, Op, OpResult, Region, Value
-from mpmd_trace.ir.semantics import is_pure
+from mpmd_trace.ir.semantics import is_removable
 from mpmd_trace.passes.dedup_bodies import look_alike, same_regions
+from mpmd_trace.passes.sharding.edges import CONSTRAINT
 
 #: So often an op of the whole is compared, on average.
 _LOOKS = 4
@@ -59,8 +60,12 @@ def _moving(body: Region) -> set[Value]:
 
 @remembers
 def _can_be_divided(whole: Region) -> bool:
-    """Return whether the ops of a body may run in another order."""
-    return all(is_pure(op) and (op.results or op.is_terminator) for op in whole.block)
+    """Return whether the ops of a body may run in another order, in two programs."""
+    return all(
+        (is_removable(op) and (op.results or op.is_terminator))
+        or (op.name == CONSTRAINT and op.result.first_use is not None)
+        for op in whole.block
+    )
 
 
 @remembers
