@@ -28,11 +28,13 @@ def forward_body(constant: float | None) -> str:
     )
 
 
-def backward_body(accumulates: bool) -> str:
+def backward_body(others: list[str]) -> str:
+    """Return a body that adds its gradient to the `others`."""
     text = f"%v = stablehlo.dot_general %r, %g, contracting_dims = [0] x [0] : ({X}, {X}) -> {W}\n"
-    if accumulates:
-        text += f"%a = stablehlo.add %o, %v : {W}\n"
-    result = "%a" if accumulates else "%v"
+    result, *rest = [*others, "%v"]
+    for i, value in enumerate(rest):
+        text += f"%a{i} = stablehlo.add {result}, {value} : {W}\n"
+        result = f"%a{i}"
     return (
         text
         + f"%h = stablehlo.dot_general %g, %w, contracting_dims = [1] x [1] : ({X}, {W}) -> {X}\n"
@@ -52,6 +54,7 @@ class Step:
     split: bool = False  # one fragment cuts the batch into microbatches, with `rows` each sharded as the batch is
     alike: bool = False  # the weights of all stages have one sharding
     rows: bool = False  # the batch is sharded by rows, and nothing else is
+    summed: bool = False  # the last microbatch adds up the gradients of all
 
     def text(self) -> str:
         rng = random.Random(self.seed)
@@ -77,7 +80,9 @@ class Step:
                     x = f"%t{m}_{s}"
             for s in reversed(range(self.stages)):
                 operands = [(f"%w{s}", "%w", W), (f"%f{m}_{s}#1", "%r", X), (x, "%g", X)]
-                if s in accumulated:
+                if self.summed and m == self.microbatches - 1:
+                    operands += [(f"%b{i}_{s}#1", f"%o{i}", W) for i in range(m)]
+                elif s in accumulated and not self.summed:
                     operands.append((accumulated[s], "%o", W))
                 lines.append(self._fragment(f"b{m}_{s}", s, m, operands, 1))
                 accumulated[s] = f"%b{m}_{s}#1"
@@ -114,7 +119,7 @@ class Step:
     ) -> str:
         attrs = f"{{call_counter = {microbatch} : ui32}} " if self.counters else ""
         constant = float(microbatch) if self.constants and stage == 0 else None
-        body = backward_body(len(operands) == 4) if count else forward_body(constant)
+        body = backward_body([a for _, a, _ in operands[3:]]) if count else forward_body(constant)
         results = [mesh_type(stage, t) for t in ((X, W) if count else (X, X))]
         return (
             f'%{name}:2 = mpmd.fragment<mesh="m{stage}", origin=["s{stage}"{"(1)" if count else ""}]> '

@@ -50,16 +50,29 @@ def test_a_reduced_program_gives_the_same_shardings(
     assert str(run_passes(whole, steps)) == str(run_passes(reduced, steps))
 
 
-def _fragments_of_runs(module: Module, monkeypatch: pytest.MonkeyPatch) -> tuple[str, list[int]]:
-    """What the reduced program gives, and how many fragments each program had that Shardy was given."""
+@pytest.mark.parametrize(("stages", "seed", "rows"), [(1, 2, False), (3, 5, False), (2, 7, True)])
+def test_long_sums_are_shortened(stages: int, seed: int, rows: bool, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Shardy is given as many additions for 20 microbatches as for 12, and all have its shardings afterwards."""
+    found = []
+    for microbatches in (12, 20):
+        module = parse(Step(stages, microbatches, seed, rows=rows, summed=True).text())
+        reduced, seen = _fragments_of_runs(module, monkeypatch, '"stablehlo.add"')
+        assert reduced == str(propagated(module, 10**9))
+        assert reduced.count("stablehlo.add") == stages * (microbatches - 1)
+        found.append(seen)
+    assert found == [[3 * stages]] * 2
+
+
+def _fragments_of_runs(
+    module: Module, monkeypatch: pytest.MonkeyPatch, counted: str = '"mpmd.fragment"'
+) -> tuple[str, list[int]]:
+    """What the reduced program gives, and how many fragments (or what is `counted`) each text had that Shardy got."""
     seen: list[int] = []
     run = mlir_pass.run_pipeline
 
     def spy(text: str, *args: Any, **options: Any) -> Any:
-        if (
-            count := text.count('"mpmd.fragment"')
-        ) > 1:  # the first one alone tells whether stages may be taken for one
-            seen.append(count)
+        if text.count('"mpmd.fragment"') > 1:  # the first one alone tells whether stages may be taken for one
+            seen.append(text.count(counted))
         return run(text, *args, **options)
 
     with monkeypatch.context() as patch:
