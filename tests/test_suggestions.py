@@ -242,6 +242,7 @@ ELSEWHERE = [
 NO_SUGGESTION = [
     "merge={} is not the first and the last",
     "transpose={} does not list",
+    "config.with_options(name=value)",
     "This is a bug in mpmd_trace",
     "module {",
     "canonicalize{",

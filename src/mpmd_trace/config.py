@@ -3,9 +3,12 @@
 from __future__ import annotations
 
 import dataclasses
+import functools
 import itertools
+import sys
+import warnings
 from collections.abc import Mapping, Sequence
-from typing import TYPE_CHECKING, Any, Self
+from typing import TYPE_CHECKING, Any, Self, TypeVar
 
 import jax
 from jax.sharding import AbstractMesh, Mesh
@@ -14,13 +17,17 @@ from mpmd_trace.diagnostics.tables import Table, as_html
 from mpmd_trace.frontend.arguments import Leaf, one_line
 from mpmd_trace.frontend.errors import FrontendError, raise_problems
 from mpmd_trace.ir.assignment import Assignment
-from mpmd_trace.passes.compile_options import CompileOptions
+from mpmd_trace.passes.compile_options import PARTITIONING_OPTIONS, CompileOptions
 from mpmd_trace.passes.mesh_order import device_meshes
 
 if TYPE_CHECKING:
     from mpmd_trace.frontend.trace import Traced
 
 __all__ = ["Config", "MeshOfInput"]
+
+T = TypeVar("T")
+#: Options that had a field of `Config` each.
+_OLD_KEYWORDS = ("partitioning_options", *CompileOptions.__dataclass_fields__)
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -38,6 +45,40 @@ class MeshOfInput:
         return f"{type(self).__name__}({self.argument!r})"
 
 
+def _with_old_keywords(cls: type[T]) -> type[T]:
+    """Let options be keywords of their own, also for `dataclasses.replace`, as before; for one release."""
+    made = cls.__init__
+
+    @functools.wraps(made)
+    def init(self: T, *args: Any, **kwargs: Any) -> None:
+        old = {name: kwargs.pop(name) for name in [*kwargs] if name in _OLD_KEYWORDS}
+        if old:
+            instead = "config.with_options(name=value), or Config(options=CompileOptions(name=value))"
+            warnings.warn(f"write {instead} for {', '.join(old)}", DeprecationWarning, stacklevel=_callers_level())
+            options: CompileOptions = kwargs.get("options", CompileOptions())
+            if "partitioning_options" in old:
+                given = dict(old.pop("partitioning_options"))
+                others = {f.name: getattr(options, f.name) for f in dataclasses.fields(options)}
+                kept = {name: value for name, value in others.items() if name not in PARTITIONING_OPTIONS}
+                kwargs["options"] = CompileOptions.of(kept | given | old)
+                kwargs["options_given"] = tuple(given)
+            else:
+                kwargs["options"] = dataclasses.replace(options, **old)
+        made(self, *args, **kwargs)
+
+    cls.__init__ = init  # type: ignore[assignment]
+    return cls
+
+
+def _callers_level() -> int:
+    """Return the `stacklevel` of what calls the caller's caller, `dataclasses.replace` aside."""
+    level, frame = 2, sys._getframe(2)
+    while frame.f_code.co_filename == dataclasses.__file__ and frame.f_back is not None:
+        level, frame = level + 1, frame.f_back
+    return level
+
+
+@_with_old_keywords
 @dataclasses.dataclass(frozen=True, eq=False, repr=False)
 class Config:
     """A checked configuration; made by `mpmd_trace.make_config`, which says what each part of it does."""
@@ -51,6 +92,8 @@ class Config:
     output_mesh_assignment: Any = ()
     #: All options of the compiler.
     options: CompileOptions = dataclasses.field(default_factory=CompileOptions)
+    #: The names of the options that were given as `partitioning_options`.
+    options_given: tuple[str, ...] = ()
     #: A schedule, the name of one, or a comparator of two fragments.
     pipeline_schedule: Any = None
     #: Rules, and functions that make rules of the fragments of a program.
@@ -74,6 +117,17 @@ class Config:
         schedule = self._schedule
         options = "".join(f", {name}={value!r}" for name, value in self.options.changed().items())
         return f"Config({{{meshes}}}, {names}, pipeline_schedule={schedule!r}{options})"
+
+    def __getattr__(self, name: str) -> Any:
+        """Return an option that was a field of its own before; for one release."""
+        if name == "partitioning_options":
+            warnings.warn(f"config.{name} is config.options", DeprecationWarning, stacklevel=2)
+            names = dict.fromkeys([*self.options_given, *self.options.changed()])
+            return {name: getattr(self.options, name) for name in names if name in PARTITIONING_OPTIONS}
+        if name in CompileOptions.__dataclass_fields__:
+            warnings.warn(f"config.{name} is config.options.{name}", DeprecationWarning, stacklevel=2)
+            return getattr(self.options, name)
+        raise AttributeError(f"{type(self).__name__!r} object has no attribute {name!r}", name=name, obj=self)
 
     def with_options(self, **changes: Any) -> Self:
         """Return the configuration with other options of the compiler."""

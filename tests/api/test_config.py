@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 from typing import Any
 
 import jax
@@ -10,8 +11,10 @@ import pytest
 from jax.sharding import AbstractMesh, Mesh
 
 from mpmd_trace import MpmdError, make_config
+from mpmd_trace.config import Config
 from mpmd_trace.frontend import FrontendError
 from mpmd_trace.ir.assignment import Assignment
+from mpmd_trace.passes.compile_options import CompileOptions
 from mpmd_trace.schedules import get_schedule
 
 MESH = AbstractMesh((2,), ("data",))
@@ -170,6 +173,43 @@ def test_options_that_do_not_go_together_cannot_be_made() -> None:
     with pytest.raises(MpmdError, match="remat='auto' and the option mpmd_fragment_remat both recompute"):
         config.with_options(mpmd_fragment_remat=True)
     assert config.with_options(remat=None, mpmd_fragment_remat=True).options.mpmd_fragment_remat
+
+
+def test_names_of_options_from_before() -> None:
+    config = make_config(TOPOLOGY, {}, placement="reference", partitioning_options={"mpmd_infer_transfers": True})
+    with pytest.warns(DeprecationWarning, match=r"config\.placement is config\.options\.placement"):
+        assert config.placement == "reference"
+    with pytest.warns(DeprecationWarning, match=r"config\.options"):
+        assert config.partitioning_options == {"mpmd_infer_transfers": True}
+    with pytest.raises(AttributeError, match="no attribute 'nothing'"):
+        _ = config.nothing
+
+
+def test_partitioning_options_are_those_that_were_given() -> None:
+    given = {"mpmd_fragment_remat": False, "mpmd_pipeline_schedule": "1F1B", "enable_heterogeneous_meshes": True}
+    config = make_config(TOPOLOGY, {}, device_memory=10**9, partitioning_options=given | {"placement": "reference"})
+    with pytest.warns(DeprecationWarning, match=r"config\.options"):
+        assert config.partitioning_options == given
+    with pytest.warns(DeprecationWarning, match=r"config\.options"):
+        changed = config.with_options(mpmd_fragment_remat=True).partitioning_options
+    assert changed == given | {"mpmd_fragment_remat": True}
+
+
+def test_options_are_keywords_of_configurations_as_before() -> None:
+    config = make_config(TOPOLOGY, {}, gather="step", partitioning_options={"mpmd_fragment_remat": True})
+    with pytest.warns(DeprecationWarning, match="with_options") as warned:
+        other = dataclasses.replace(config, placement="reference")
+    assert [one.filename for one in warned] == [__file__]
+    assert other.options == dataclasses.replace(config.options, placement="reference")
+    with pytest.warns(DeprecationWarning, match="with_options"):
+        other = dataclasses.replace(config, partitioning_options={"mpmd_infer_transfers": True})
+    assert other.options == CompileOptions(gather="step", mpmd_infer_transfers=True)
+    with pytest.warns(DeprecationWarning), pytest.raises(MpmdError, match="no partitioning option 'mpmd_nothing'"):
+        dataclasses.replace(config, partitioning_options={"mpmd_nothing": True})
+    with pytest.warns(DeprecationWarning, match="CompileOptions") as warned:
+        made = Config(topology=TOPOLOGY, placement="reference", partitioning_options={"mpmd_fragment_remat": True})
+    assert [one.filename for one in warned] == [__file__]
+    assert made.options == CompileOptions(placement="reference", mpmd_fragment_remat=True)
 
 
 @pytest.mark.parametrize("name", ["hoist_invariants", "mpmd_fragment_remat"])

@@ -8,9 +8,19 @@ from typing import Any
 import pytest
 
 import mpmd_trace
+from mpmd_trace import config
+from mpmd_trace.passes import compile_options
+from mpmd_trace.scheduling import utilization
 from mpmd_trace_devtools import interpreter
 
-MOVED = [("report.interpreter", "interpret", interpreter.interpret)]
+MOVED = [
+    ("frontend.config", "Config", config.Config),
+    ("frontend.config", "MeshOfInput", config.MeshOfInput),
+    ("report.interpreter", "interpret", interpreter.interpret),
+    ("report.utilization", "peak_flops", utilization.peak_flops),
+    ("passes.request", "PartitioningOptions", compile_options.CompileOptions),
+    ("passes.request", "OUR_OPTIONS", compile_options.OUR_OPTIONS),
+]
 AT_THE_TOP = mpmd_trace._MOVED
 
 

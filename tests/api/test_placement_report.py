@@ -285,6 +285,12 @@ def test_compiling_warns_at_the_line_of_the_config(width: int) -> None:
     assert caught[0].filename == __file__
 
 
+def test_the_name_of_before_warns() -> None:
+    lowered = mt.jit(loss, config()).lower([array(16, 16)] * 4, array(4, 16))
+    with pytest.warns(DeprecationWarning, match=r"residence\(\) is called placement_report\(\)"):
+        assert lowered.residence() == lowered.placement_report()
+
+
 def test_parameters_that_unnamed_code_reads() -> None:
     """However its backwards are split: `head` may be read by a program of its own, or by a backward alone."""
     optax = pytest.importorskip("optax")

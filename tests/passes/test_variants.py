@@ -10,11 +10,12 @@ import pytest
 from jax.sharding import AbstractMesh
 
 import mpmd_trace as mt
+from mpmd_trace.diagnostics.messages import MpmdError
 from mpmd_trace.ir.ops import Module
 from mpmd_trace.passes.base import Pass
 from mpmd_trace.passes.manager import PassRun, run_passes
 from mpmd_trace.passes.options import parse_pipeline
-from mpmd_trace.passes.pass_table import VARIANTS
+from mpmd_trace.passes.pass_table import OLD_OPTIONS, VARIANTS
 from mpmd_trace.passes.registry import build, pass_class
 
 
@@ -62,6 +63,24 @@ def test_what_a_step_ran_can_be_run_again_from_its_text(placement: str, schedule
     wrong = [spec for spec, again, first in runs if again != first]
     # Sets of meshes are in the order of uses, which a module that was cloned or read has another one of.
     assert set(wrong) <= {"mpmd-infer-mesh-populate-use-set"}
+
+
+@pytest.mark.parametrize(("name", "option"), OLD_OPTIONS)
+def test_options_of_before_are_passes_now(name: str, option: str) -> None:
+    instead = OLD_OPTIONS[name, option]
+    with pytest.warns(DeprecationWarning, match=f"{{{option}}} is the pass {instead}"):
+        (made,) = build(f"{name}{{{option}=true}}")
+    assert made.spec == instead
+    with pytest.warns(DeprecationWarning, match=instead):
+        assert build(f"{name}{{{option}=false}}")[0].spec == name
+    with pytest.warns(DeprecationWarning, match=instead), pytest.raises(MpmdError, match="no option 'nothing'"):
+        build(f"{name}{{{option} nothing=1}}")
+
+
+def test_other_options_stay_with_those_of_before() -> None:
+    with pytest.warns(DeprecationWarning, match="keep-memories"):
+        (made,) = build("mpmd-infer-mesh-finalize{infer-transfers=true keep-memories=true}")
+    assert made.spec == "mpmd-finalize-keeping-memories{infer-transfers=true}"
 
 
 def test_rules_of_a_schedule_are_text() -> None:

@@ -6,6 +6,7 @@ import collections
 import dataclasses
 import functools
 import os
+import warnings
 from typing import Any
 
 import jax
@@ -255,6 +256,11 @@ class Compiled(StageInfo):
     def placement_report(self) -> PlacementReport:
         """Return what each mesh holds (its peak with temporary memory), and what is sent between meshes, by cause."""
         return self.program.placement_report()
+
+    def residence(self) -> PlacementReport:
+        """Return `placement_report()`; the name of before, for one release."""
+        warnings.warn("residence() is called placement_report()", DeprecationWarning, stacklevel=2)
+        return self.placement_report()
 
     def as_text(self, dialect: Dialect = "mpmd", *, debug_info: bool = False) -> str:
         """Return the program as text: "jaxpr", "stablehlo", "mpmd" as `Lowered.as_text`, "plan" as it runs."""

@@ -183,6 +183,7 @@ def make_config(
         input_mesh_assignment=inputs,
         output_mesh_assignment=outputs,
         options=options,
+        options_given=tuple(given),
         pipeline_schedule=pipeline_schedule,
         fragment_merge_rules=merge_rules,
         fragment_schedule_rules=schedule_rules,

@@ -320,6 +320,11 @@ class PartitionedProgram(ConfiguredProgram):
         """Return what each mesh holds and what moves between meshes, as far as that is known before XLA compiles."""
         return placement_report(make_plan(self.partitioned.module))
 
+    def residence(self) -> PlacementReport:
+        """Return `placement_report()`; the name of before, for one release."""
+        warnings.warn("residence() is called placement_report()", DeprecationWarning, stacklevel=2)
+        return self.placement_report()
+
     def compiler_ir(self, dialect: Literal["stablehlo", "mpmd"] = "mpmd") -> Module:
         """Return the program as a module: "stablehlo" with named ops as traced, "mpmd" as exported; not to be changed.
 

@@ -161,6 +161,8 @@ class CompileOptions:
 
 #: The options that `mpmd_trace.compiler.partition` has, too.
 _OF_PARTITION = tuple(f.name for f in dataclasses.fields(CompileOptions) if f.name.startswith("mpmd_"))
+#: Those that are no arguments of `make_config`.
+PARTITIONING_OPTIONS = (*_OF_PARTITION, "enable_heterogeneous_meshes")
 #: Options that change the program and that the reference's driver does not know.
 OUR_OPTIONS = ("mpmd_merge_forward_with_backward", "mpmd_merge_backward_with_forward")
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-__all__ = ["PASSES", "PIPELINES", "VARIANTS"]
+__all__ = ["OLD_OPTIONS", "PASSES", "PIPELINES", "VARIANTS"]
 
 #: Names without `mpmd-`, by folder.  The pass `mpmd-call-inline` of `common` is `common.call_inline:CallInline`.
 _FOLDERS = {
@@ -88,6 +88,17 @@ PASSES = {
 #: The same for those that differ from passes of the reference in one thing.
 VARIANTS = {
     f"mpmd-{name}": f"{module}:{_class_of(name)}" for module, names in _VARIANTS.items() for name in names.split()
+}
+#: Options of the last release -> the pass that does now what they asked for.
+OLD_OPTIONS = {
+    ("mpmd-copy-constants", "apart"): "mpmd-copy-scalars",
+    ("mpmd-introduce-transfers", "direct-only"): "mpmd-introduce-direct-transfers",
+    ("mpmd-infer-mesh-finalize", "keep-memories"): "mpmd-finalize-keeping-memories",
+    ("mpmd-erase-unused-callee-block-arguments", "unused-calls"): "mpmd-erase-unused-arguments-of-all-calls",
+    (
+        "mpmd-extract-reshards-from-inter-mesh-transfers",
+        "copies-between-hosts",
+    ): "mpmd-extract-reshards-keeping-host-copies",
 }
 #: Name of a pipeline -> `module:Class`.
 PIPELINES = {

@@ -5,6 +5,7 @@ from __future__ import annotations
 import importlib
 import inspect
 import re
+import warnings
 from collections.abc import Sequence
 from typing import TypeVar
 
@@ -12,7 +13,7 @@ from mpmd_trace.diagnostics.messages import MpmdError
 from mpmd_trace.passes import pass_table
 from mpmd_trace.passes.base import Pass, Pipeline
 from mpmd_trace.passes.mlir_pass import MlirPass, is_upstream
-from mpmd_trace.passes.options import make_pass, nearest, parse_pipeline
+from mpmd_trace.passes.options import convert, make_pass, nearest, parse_pipeline
 
 P = TypeVar("P", bound=Pass)
 
@@ -77,11 +78,24 @@ def get_pass(name: str, options: dict[str, str | None] | None = None) -> list[Pa
         return made.passes()
     cls = pass_class(name)
     if cls is not None:
-        return [make_pass(cls, options or {})]
+        return [_with_old_options(cls, options or {})]
     if is_upstream(name):
         return [MlirPass.checked(name, options or {})]
     known = [*PASSES, *PIPELINES, "canonicalize", "cse", "symbol-dce", "inline"]
     raise MpmdError(f"there is no pass or pipeline '{name}'{nearest(name, known)}")
+
+
+def _with_old_options(cls: type[Pass], options: dict[str, str | None]) -> Pass:
+    """Return the pass, or the one that does now what one of its options asked for in the last release."""
+    for option, text in options.items():
+        instead = pass_table.OLD_OPTIONS.get((cls.name, option))
+        if instead is not None:
+            others = {name: value for name, value in options.items() if name != option}
+            warnings.warn(f"{cls.name}{{{option}}} is the pass {instead}", DeprecationWarning, stacklevel=2)
+            if convert(text, bool, False, f"option {cls.name} {option}"):
+                return make_pass(_load(PASSES[instead]), others)
+            return make_pass(cls, others)
+    return make_pass(cls, options)
 
 
 def build(pipeline: str | Sequence[str | Pass]) -> list[Pass]:

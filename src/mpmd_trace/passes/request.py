@@ -7,6 +7,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, Literal, Self, TypeAlias
 
 from mpmd_trace.diagnostics.messages import Diagnostic, MpmdError
+from mpmd_trace.diagnostics.moved import moved
 from mpmd_trace.ir.assignment import Assignment
 from mpmd_trace.ir.attributes import MeshAttr, TopologyAttr
 from mpmd_trace.ir.ops import FragmentOp, Module
@@ -18,6 +19,12 @@ from mpmd_trace.passes.memory.shard_optimizer_state import Replaced
 from mpmd_trace.passes.optimize.schedules import SCHEDULES, Comparator, Order, Predicate
 from mpmd_trace.passes.options import nearest
 from mpmd_trace.passes.programs.overlap_microbatches import Work
+
+__getattr__ = moved(
+    __name__,
+    "mpmd_trace.passes.compile_options",
+    {"PartitioningOptions": "CompileOptions", "OUR_OPTIONS": "OUR_OPTIONS"},
+)
 
 Phases = Literal["import", "optimize", "all"]
 if TYPE_CHECKING:
