@@ -16,6 +16,7 @@ from jax.sharding import AbstractMesh, Mesh
 from jaxlib.mlir import ir
 
 import mpmd_trace as mt
+from frontend.traced_programs import evaluate
 from mpmd_trace.frontend.folding import _NUMPY, Known, fold
 from mpmd_trace.frontend.trace import trace
 
@@ -128,7 +129,7 @@ def test_a_function_that_closes_over_what_a_loop_changes_is_traced_for_each_name
         return x
 
     traced = trace(model, jnp.ones(2))
-    assert traced.evaluate(jnp.ones(2))[0].tolist() == [6.0, 6.0]
+    assert evaluate(traced, jnp.ones(2)).tolist() == [6.0, 6.0]
 
 
 def test_layers_of_one_body_are_lowered_once_and_keep_their_names() -> None:
@@ -160,7 +161,7 @@ def test_known_indices_are_computed_without_compiling_anything() -> None:
     finally:
         jax.monitoring.unregister_event_duration_listener(listen)
     assert compiled == []
-    assert traced.evaluate(x)[0].tolist() == jax.jit(model)(x).tolist()
+    assert evaluate(traced, x).tolist() == jax.jit(model)(x).tolist()
 
 
 @pytest.mark.parametrize("dtype", ["int32", "uint8", "bool"])

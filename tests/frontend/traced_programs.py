@@ -3,15 +3,19 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import jax
 import jax.numpy as jnp
 import numpy as np
+from jax import lax
 
 from mpmd_trace.frontend import Traced, trace
+from mpmd_trace.frontend.interpreter import interpret
 from mpmd_trace.frontend.naming import named_computation
+from mpmd_trace.jax_compat import lowering, tracing
+from mpmd_trace.jax_compat.tracing import Closed, Equation
 
 WIDTH = 4
 
@@ -51,7 +55,24 @@ def batch(microbatches: int = 3) -> jax.Array:
 
 def evaluate(traced: Traced, *args: Any) -> Any:
     """The result of the traced program."""
-    return jax.tree.unflatten(traced.out_tree, traced.evaluate(*jax.tree.leaves(args)))
+    program = traced.rewrite(False).program.jaxpr if traced.rewritten.is_short else traced.rewritten.program.jaxpr
+    leaves = jax.jit(lambda *values: _run_plainly(program, values))(*traced.constants, *jax.tree.leaves(args))
+    return jax.tree.unflatten(traced.out_tree, leaves)
+
+
+def _run_plainly(program: Closed, args: Sequence[Any]) -> list[Any]:
+    """Return the results of a rewritten program, as if it had no `mpmd` ops."""
+
+    def rule(eqn: Equation, values: list[Any]) -> list[Any]:
+        if eqn.primitive in (lowering.named_computation_p, lowering.call_p):
+            return _run_plainly(eqn.params["body"], values)
+        if eqn.primitive in (lowering.named_tensor_p, lowering.broadcast_p, lowering.reduce_p, lowering.sharding_p):
+            return values[:1]
+        if eqn.primitive is lowering.slice_p:
+            return [lax.index_in_dim(values[0], eqn.params["index"], keepdims=False)]
+        return tracing.rebind(eqn, values)
+
+    return interpret(program, args, rule)
 
 
 def check_same(fn: Callable[..., Any], plain: Callable[..., Any], *args: Any) -> Traced:

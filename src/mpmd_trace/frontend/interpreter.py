@@ -17,9 +17,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from typing import Any, TypeAlias
 
-from jax import lax
-
-from mpmd_trace.jax_compat import lowering, tracing
+from mpmd_trace.jax_compat import tracing
 from mpmd_trace.jax_compat.tracing import Closed, Equation, opened
 
 #: The primitives of `jax.checkpoint`, by name.
@@ -73,21 +71,6 @@ def applied(eqn: Equation) -> Closed | None:
     """Return the jaxpr that `eqn` only applies to its operands, if it does."""
     param = _APPLYING.get(eqn.primitive.name)
     return None if param is None else eqn.params[param]
-
-
-def run_plainly(program: Closed, args: Sequence[Any]) -> list[Any]:
-    """Return the results of a rewritten program, as if it had no `mpmd` ops."""
-
-    def rule(eqn: Equation, values: list[Any]) -> list[Any]:
-        if eqn.primitive in (lowering.named_computation_p, lowering.call_p):
-            return run_plainly(eqn.params["body"], values)
-        if eqn.primitive in (lowering.named_tensor_p, lowering.broadcast_p, lowering.reduce_p, lowering.sharding_p):
-            return values[:1]
-        if eqn.primitive is lowering.slice_p:
-            return [lax.index_in_dim(values[0], eqn.params["index"], keepdims=False)]
-        return tracing.rebind(eqn, values)
-
-    return interpret(program, args, rule)
 
 
 def live_equations(closed: Closed, wanted: Sequence[bool] | None = None, given: set[Any] | None = None) -> list[bool]:

@@ -19,7 +19,6 @@ from mpmd_trace.frontend.arguments import Leaf
 from mpmd_trace.frontend.effects import effect_problems
 from mpmd_trace.frontend.errors import place_of, raise_problems, warn, without_warnings
 from mpmd_trace.frontend.gradients import microbatches_refused_by
-from mpmd_trace.frontend.interpreter import run_plainly
 from mpmd_trace.frontend.jaxpr_queries import only_returned
 from mpmd_trace.frontend.large_constants import large_constants
 from mpmd_trace.frontend.layers import assigned_parts
@@ -153,11 +152,6 @@ class Traced:
         """Names of the results."""
         return tuple(leaf.name for leaf in self.outputs)
 
-    @functools.cached_property
-    def _plain(self) -> Callable[..., Any]:
-        plain: Callable[..., Any] = jax.jit(lambda *a: run_plainly(self._whole.program.jaxpr, a))
-        return plain
-
     @property
     def host_callbacks(self) -> tuple[Any, ...]:
         """The Python functions that the module calls back (`jax.pure_callback`), by their number in it."""
@@ -201,10 +195,6 @@ class Traced:
         that is sent to other meshes, named, and returned.
         """
         return tuple(i for i, s in enumerate(self.in_shardings) if s is not None and s.memory == HOST)
-
-    def evaluate(self, *leaves: Any) -> list[Any]:
-        """Return the leaves of the result for `leaves` of the arguments, computed without meshes."""
-        return list(self._plain(*self.constants, *leaves))
 
     @property
     def module(self) -> Any:
