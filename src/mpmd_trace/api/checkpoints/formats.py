@@ -29,8 +29,6 @@ from mpmd_trace.diagnostics.messages import MpmdError
 _METADATA = "_METADATA"
 _NUMPY = b"\x93NUMPY"
 _STEP = re.compile(r"(.*_)?(\d+)")
-#: What is before the path of JAX in the names that `save` gives.
-_PREFIX = re.compile(r"(?:number |rows \S+ of axis \d+ of |empty \S+ )?")
 #: A key in a path of JAX: text, the number of a child, another key of a dictionary, an attribute.
 _KEY = re.compile(
     r"""\[('(?:[^'\\]|\\.)*'|"(?:[^"\\]|\\.)*")\]|\[<flat\ index\ (\d+)>\]|\[([^][]*)\]|\.(\w+)""", re.DOTALL
@@ -216,22 +214,6 @@ def _tree(folder: str) -> Any:
 
 def _is_type(x: Any) -> bool:
     return hasattr(x, "dtype")
-
-
-def is_ours(path: str, like: Any) -> bool:
-    """Return whether `save` wrote this folder.  It has checksums, or, of old versions, arrays by their paths in `like`.
-
-    Orbax writes no checksums.
-    """
-    if has_checksums(path):
-        return True
-    if not os.path.isfile(os.path.join(path, _METADATA)):
-        return False
-    tree = _tree(path)
-    if not isinstance(tree, dict) or not all(map(_is_type, tree.values())):
-        return False
-    paths = {jax.tree_util.keystr(p) for p, _ in jax.tree_util.tree_leaves_with_path(like)}
-    return any(_PREFIX.sub("", name, count=1) in paths for name in tree)
 
 
 def in_dots(name: str, known: Mapping[str, str]) -> str:

@@ -14,15 +14,7 @@ from jax.sharding import SingleDeviceSharding
 
 from mpmd_trace.api.checkpoints.entries import NUMBER, Parts
 from mpmd_trace.api.checkpoints.folders import check, complete, has_checksums
-from mpmd_trace.api.checkpoints.formats import (
-    OrbaxTree,
-    equinox_leaves,
-    flax_state,
-    folders,
-    in_dots,
-    is_equinox,
-    is_ours,
-)
+from mpmd_trace.api.checkpoints.formats import OrbaxTree, equinox_leaves, flax_state, folders, in_dots, is_equinox
 from mpmd_trace.api.checkpoints.safetensors_files import SafetensorsFiles, is_safetensors
 from mpmd_trace.api.checkpoints.stored_as import Names, Rule, by_name, converted, dotted, missing, resolved
 from mpmd_trace.api.compiled import Compiled
@@ -78,7 +70,7 @@ def restore(
     tree = abstract(like, argnums) if is_program else like
     flat, structure = jax.tree_util.tree_flatten_with_path(tree)
     # What `save` wrote is called by its path, and all of it is wanted.
-    is_own = not (names or cast or is_safetensors(path)) and is_ours(path, tree)
+    is_own = not (names or cast or is_safetensors(path)) and has_checksums(path)
     named = [(jax.tree_util.keystr(p) if is_own else dotted(p), x) for p, x in flat]
     numbers = {name for name, x in named if type(x) in (int, float, complex)}
     wanted = by_name((name, _data_type(x)) for name, x in named if is_dynamic(x) or name in numbers)
