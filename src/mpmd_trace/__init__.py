@@ -40,6 +40,7 @@ if TYPE_CHECKING:
     from mpmd_trace.config import MeshOfInput as MeshOfInput
     from mpmd_trace.diagnostics.messages import MpmdError as MpmdError
     from mpmd_trace.diagnostics.messages import MpmdWarning as MpmdWarning
+    from mpmd_trace.frontend.gradients import pad_rows as pad_rows
     from mpmd_trace.frontend.gradients import value_and_grad as value_and_grad
     from mpmd_trace.frontend.layers import scan as scan
     from mpmd_trace.frontend.naming import broadcast as broadcast
@@ -49,7 +50,6 @@ if TYPE_CHECKING:
     from mpmd_trace.frontend.naming import named_computation as named_computation
     from mpmd_trace.frontend.naming import named_tensor as named_tensor
     from mpmd_trace.frontend.naming import reduce as reduce
-    from mpmd_trace.frontend.padding import pad_rows as pad_rows
     from mpmd_trace.frontend.scan_names import name_scans as name_scans
 
 __version__ = "0.1.0"
@@ -68,10 +68,9 @@ _NAMES = {
     "api.checkpoints.saving": "save",
     "config": "MeshOfInput",
     "diagnostics.messages": "MpmdError MpmdWarning",
-    "frontend.gradients": "value_and_grad",
+    "frontend.gradients": "pad_rows value_and_grad",
     "frontend.layers": "scan",
     "frontend.naming": "broadcast call enumerated_for fori_loop named_computation named_tensor reduce",
-    "frontend.padding": "pad_rows",
     "frontend.scan_names": "name_scans",
 }
 _WHERE = {name: module for module, names in _NAMES.items() for name in names.split()}

@@ -24,12 +24,11 @@ from mpmd_trace.ir.text import parse
 from mpmd_trace.jax_compat.hiding import HiddenShare
 from mpmd_trace.jax_compat.runtime import keeps_barriers
 from mpmd_trace.report import planning
-from mpmd_trace.report.layers import LayerValues, values_of_layers
 from mpmd_trace.report.link_times import fit_link, measure_links
 from mpmd_trace.report.plan_copies import WORDS, Copies, cost_of
 from mpmd_trace.report.plan_options import Option, check_best, check_option, layer_cuts, options_of
 from mpmd_trace.report.plan_values import at_fraction
-from mpmd_trace.report.planning import Layer, Study, program_costs, study
+from mpmd_trace.report.planning import Layer, LayerValues, Study, program_costs, study, values_of_layers
 from mpmd_trace.report.timeline import FragmentActions
 from mpmd_trace.schedules import Action, Cut, load_csv
 from mpmd_trace.scheduling import transfers

@@ -15,10 +15,9 @@ from mpmd_trace.ir.assignment import Assignment
 from mpmd_trace.ir.ops import FragmentOp, Module
 from mpmd_trace.passes.hoisting.select_hoists import Gather
 from mpmd_trace.passes.partition import partition_as
-from mpmd_trace.report.layers import LayerValues
 from mpmd_trace.report.plan_copies import WORDS, Copies, cost_of
 from mpmd_trace.report.plan_values import Profile, activations, at_fraction
-from mpmd_trace.report.planning import SECONDS, Layer, Study
+from mpmd_trace.report.planning import SECONDS, Layer, LayerValues, Study
 from mpmd_trace.schedules import Action, Cut, Placement, Schedule, ScheduleError, Step, partition_layers
 from mpmd_trace.scheduling.auto import Choice, rank_schedules, replayed
 from mpmd_trace.scheduling.choose_schedule import choose_schedule
