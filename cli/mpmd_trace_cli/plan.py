@@ -16,11 +16,11 @@ from mpmd_trace.api.program import Program
 from mpmd_trace.api.request import device_memory
 from mpmd_trace.backend.collectives import CollectivesReport
 from mpmd_trace.diagnostics.messages import MpmdError
+from mpmd_trace.frontend.batch_rows import batch_rows
 from mpmd_trace.frontend.trace import Traced
 from mpmd_trace.ir.ops import Module
 from mpmd_trace.ir.text import parse
 from mpmd_trace.passes.compile_options import OUR_OPTIONS
-from mpmd_trace.report.batch_rows import batch_rows
 from mpmd_trace.report.link_times import measure_links
 from mpmd_trace.report.placement_reasons import reasons
 from mpmd_trace.report.plan_groups import Names, best_together, plans_of_groups

@@ -16,6 +16,7 @@ from mpmd_trace.diagnostics.spelling import quote
 from mpmd_trace.frontend import arg_shardings, arguments, explicit_axes, module_fields, mutation
 from mpmd_trace.frontend.arg_shardings import Spec
 from mpmd_trace.frontend.arguments import Leaf
+from mpmd_trace.frontend.batch_rows import SplitRows, split_rows, uneven_rows
 from mpmd_trace.frontend.effects import effect_problems
 from mpmd_trace.frontend.errors import place_of, raise_problems, warn, without_warnings
 from mpmd_trace.frontend.gradients import microbatches_refused_by
@@ -30,7 +31,6 @@ from mpmd_trace.frontend.remat import Site
 from mpmd_trace.frontend.rewrite import Rewriter
 from mpmd_trace.frontend.shardings import Meshes
 from mpmd_trace.frontend.stacked.arrays import Signature, Stacks, split
-from mpmd_trace.frontend.uneven_rows import SplitRows, split_rows, uneven_rows
 from mpmd_trace.ir.assignment import Assignment
 from mpmd_trace.ir.collector import paused_collector
 from mpmd_trace.jax_compat import lowering, tracing

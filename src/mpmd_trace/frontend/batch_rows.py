@@ -1,4 +1,8 @@
-"""Batches whose rows are sharded, but not those of a microbatch: a loss of speed that nothing else would say."""
+"""The rows of a batch: how many are cut into microbatches, and those that devices do not divide in a microbatch.
+
+The numbers of microbatches that a program may have divide them.  Where a microbatch has rows that are not sharded as
+those of the batch, it loses speed, which nothing else would say.
+"""
 
 from __future__ import annotations
 
@@ -67,17 +71,19 @@ def uneven_rows(split: Sequence[SplitRows]) -> list[str]:
 
 def _sliced(eqn: tracing.Equation) -> Iterator[Any]:
     """Find what a loop over microbatches takes a slice of for each: not what all of them get whole."""
+    for scan in _scans(eqn):
+        outside = dict(zip(tracing.opened(eqn.params["jaxpr"]).invars, eqn.invars, strict=True))
+        for v in tracing.scan_layout(scan).split(scan.invars)[2]:
+            if not tracing.is_literal(v) and v in outside and not tracing.is_literal(outside[v]):
+                yield outside[v]
+
+
+def _scans(eqn: tracing.Equation) -> list[tracing.Equation]:
+    """Return the scans of a loop over microbatches; none for other equations."""
     tag = tag_of(eqn)
     if tag is None or tag.kind != "loop":
-        return
-    inside = tracing.opened(eqn.params["jaxpr"])
-    outside = dict(zip(inside.invars, eqn.invars, strict=True))
-    for scan in inside.eqns:
-        if scan.primitive.name == "scan":
-            loop = tracing.scan_layout(scan)
-            for v in scan.invars[loop.constants + loop.carries :]:
-                if not tracing.is_literal(v) and v in outside and not tracing.is_literal(outside[v]):
-                    yield outside[v]
+        return []
+    return [one for one in tracing.opened(eqn.params["jaxpr"]).eqns if one.primitive.name == "scan"]
 
 
 def _text(name: str, rows: int, count: int, devices: int, axes: Any) -> str:
@@ -94,3 +100,35 @@ def _text(name: str, rows: int, count: int, devices: int, axes: Any) -> str:
             "or fill up the batch with mpmd_trace.pad_rows"
         )
     return f"{text}. Use a batch whose rows divide by {devices} times the number of microbatches (mpmd_trace.pad_rows)"
+
+
+def batch_rows(closed: tracing.Closed) -> list[int]:
+    """Return the numbers of rows of the arrays that the microbatches of a traced program are parts of.
+
+    They are what a loop over microbatches scans, or what calls that are numbered by hand do not share.
+    """
+    rows: set[int] = set()
+    for one in tracing.jaxprs(closed):
+        eqns = tracing.opened(one).eqns
+        rows.update(_of_calls(eqns))
+        for scan in [scan for eqn in eqns if not tracing.transposes(eqn) for scan in _scans(eqn)]:
+            shapes = [v.aval.shape for v in tracing.scan_layout(scan).split(scan.invars)[2]]
+            rows.update(shape[0] * shape[1] for shape in shapes if len(shape) > 1)
+    return sorted(rows)
+
+
+def _of_calls(eqns: tuple[tracing.Equation, ...]) -> Iterator[int]:
+    calls: dict[tuple[str, int], list[tracing.Equation]] = {}
+    computed: set[Any] = set()  # from the results of calls
+    for eqn in eqns:
+        tag = tag_of(eqn)
+        is_call = tag is not None and tag.kind == "call" and not tracing.transposes(eqn)
+        if is_call or any(v in computed for v in eqn.invars if not tracing.is_literal(v)):
+            computed.update(eqn.outvars)
+        if tag is not None and is_call:
+            calls.setdefault((tag.name, len(eqn.invars)), []).append(eqn)
+    for several in calls.values():
+        for operands in zip(*(eqn.invars for eqn in several), strict=True):
+            own = [v for v in operands if not tracing.is_literal(v) and v not in computed]
+            if len(set(own)) == len(several) > 1 and own[0].aval.shape:
+                yield sum(v.aval.shape[0] for v in own)

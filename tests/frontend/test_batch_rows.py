@@ -9,7 +9,7 @@ import jax.numpy as jnp
 import pytest
 
 import mpmd_trace as mt
-from mpmd_trace.report.batch_rows import batch_rows
+from mpmd_trace.frontend.batch_rows import batch_rows
 
 W, X = jnp.ones((4, 4)), jnp.ones((16, 4))
 
