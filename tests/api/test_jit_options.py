@@ -40,5 +40,6 @@ def test_options_reach_the_program() -> None:
     config = mpmd_trace.make_config({"m": AbstractMesh((1,), ("x",))}, {})
     for one in functions():
         jitted = one(lambda x, n: x * n, config, donate_argnums=0, keep_unused=True, engine="cpp")
-        assert jitted.donation.positions(2) == (0,) and jitted.keep_unused and jitted.engine == "cpp"
-        assert one(config=config)(lambda x: x).engine == "python"
+        settings = jitted.settings
+        assert settings.donation.positions(2) == (0,) and settings.keep_unused and settings.engine == "cpp"
+        assert one(config=config)(lambda x: x).settings.engine == "python"

@@ -9,7 +9,8 @@ from typing import Any
 import jax
 import numpy as np
 
-from mpmd_trace.api.stage_info import Adapter, InOut
+from mpmd_trace.api.options import Adapter
+from mpmd_trace.api.stage_info import InOut
 from mpmd_trace.backend.stacked import Pieces, StackedArrays
 from mpmd_trace.diagnostics.messages import MpmdError, shortened
 from mpmd_trace.frontend.arguments import Leaf

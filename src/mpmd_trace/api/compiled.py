@@ -45,7 +45,7 @@ class Compiled(StageInfo):
         self.lowered = lowered
         self.program = program
         self.traced = traced = lowered.traced
-        self.adapter = lowered.adapter
+        self.settings = lowered.settings
         self._clock = StepClock()
         program.explain_placing(
             "move it with compiled.place(*args), which puts all arguments where the program wants them, or "
@@ -56,7 +56,7 @@ class Compiled(StageInfo):
         is_attached = program.placement.described is None
         self._constants = [put(c, spec) if is_attached else c for c, spec in zip(traced.constants, specs, strict=False)]
         self._in_specs = list(specs[count:])
-        self._caller = CallingConvention(traced, self.adapter, self._in_specs, list(program.output_specs))
+        self._caller = CallingConvention(traced, self.settings.adapter, self._in_specs, list(program.output_specs))
         #: Checks of Equinox by which it may fail, so that each call waits for the step, as in `equinox.filter_jit`.
         self._checks = checks_of(traced)
 
@@ -73,7 +73,7 @@ class Compiled(StageInfo):
 
     @explains_internal_errors
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
-        with self.adapter.calling():
+        with self.settings.adapter.calling():
             return self.call_flat(self._caller.flat(args, kwargs))
 
     def call_flat(self, flat: list[Any]) -> Any:
@@ -95,7 +95,7 @@ class Compiled(StageInfo):
         """Run a step; return its result, and the start and end of each program and transfer on each mesh."""
         check_not_forked()
         self.program.check_attached()
-        with self.adapter.calling():
+        with self.settings.adapter.calling():
             flat = self._caller.flat(args, kwargs)
             results, timeline = self.program.measure(*self._constants, *self._caller.physical(flat))
             self._caller.delete_donated(flat)
@@ -115,7 +115,7 @@ class Compiled(StageInfo):
         """
         check_not_forked()
         self.program.check_attached()
-        with self.adapter.calling():
+        with self.settings.adapter.calling():
             physical = self._caller.physical(self._caller.flat(args, kwargs))
             result: tuple[tuple[Any, ...], dict[str, Any]] = self._caller.placed(physical)
         return result
@@ -139,7 +139,9 @@ class Compiled(StageInfo):
             )
         if jax.process_count() > 1:
             raise MpmdError("a program of several processes cannot be written to a file: each of them has a part of it")
-        data = written(lowered.stored_form(self.program), compilation_cache.signature(lowered.traced, lowered.adapter))
+        data = written(
+            lowered.stored_form(self.program), compilation_cache.signature(self.traced, self.settings.adapter)
+        )
         write_file(path, data)
 
     def step_stats(self, *, tokens: int | None = None, peak_flops: float | None = None) -> StepStats:

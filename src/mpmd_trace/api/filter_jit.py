@@ -2,16 +2,16 @@
 
 from __future__ import annotations
 
+import dataclasses
 import functools
 import inspect
 from collections.abc import Callable, Sequence
-from typing import Any, Unpack, overload
+from typing import Any, Protocol, Unpack, overload
 
 import jax
 
-from mpmd_trace.api.jit import Jitted, applied
-from mpmd_trace.api.options import DONATE, Donation, FilterJitOptions, for_jitted, statics, takes_options
-from mpmd_trace.api.stage_info import Adapter
+from mpmd_trace.api.jit import Jitted, with_defaults
+from mpmd_trace.api.options import DEFAULTS, DONATE, Adapter, Donation, FilterJitOptions, Settings
 from mpmd_trace.config import Config
 from mpmd_trace.frontend import mutation, tags
 from mpmd_trace.frontend.errors import mistake
@@ -82,20 +82,23 @@ def _static(path: Sequence[Any], leaf: Any) -> Any:
     return StaticLeaf(leaf)
 
 
-@overload
-def filter_jit(fn: Callable[..., Any], config: Config, **options: Unpack[FilterJitOptions]) -> Jitted: ...
+class _Decorating(Protocol):
+    @overload
+    def __call__(self, fn: Callable[..., Any], config: Config, **options: Unpack[FilterJitOptions]) -> Jitted: ...
+
+    @overload
+    def __call__(
+        self, fn: Config | None = None, config: Config | None = None, **options: Unpack[FilterJitOptions]
+    ) -> Callable[[Callable[..., Any]], Jitted]: ...
 
 
-@overload
-def filter_jit(
-    fn: Config | None = None, config: Config | None = None, **options: Unpack[FilterJitOptions]
-) -> Callable[[Callable[..., Any]], Jitted]: ...
+def _takes_options(function: Callable[..., Jitted]) -> _Decorating:
+    result: _Decorating = with_defaults(function, {**DEFAULTS, "donate": "none"})
+    return result
 
 
-@takes_options(donate="none")
-def filter_jit(
-    fn: Callable[..., Any] | Config | None = None, config: Config | None = None, **options: Any
-) -> Jitted | Callable[[Callable[..., Any]], Jitted]:
+@_takes_options
+def filter_jit(fn: Callable[..., Any], config: Config, **options: Unpack[FilterJitOptions]) -> Jitted:
     """Compile a function of modules and other pytrees like `mpmd_trace.jit`, in the manner of `equinox.filter_jit`.
 
     All JAX and NumPy arrays in the arguments are inputs of the program; everything else (numbers, strings,
@@ -122,20 +125,18 @@ def filter_jit(
             cases of `mpmd_trace.jit`.
     """
 
-    def decorated(fn: Callable[..., Any], config: Any) -> Jitted:
-        if not callable(fn):
-            raise mistake(f"filter_jit takes a function, not {fn!r} of type {type(fn).__name__}")
-        callee = None if jax.tree_util.all_leaves([fn]) else fn
-        leaves = StaticLeaves(statics(fn, options["static_argnums"], options["static_argnames"]), callee)
-        given = for_jitted(options, static_argnums=(), static_argnames=(), adapter=leaves)
-        given["donation"] = _donation(options["donate"], given["donation"])
-        if callee is not None:
-            given["donation"] = given["donation"].behind_first()
-            if given["in_shardings"] is not None:
-                given["in_shardings"] = (None, *given["in_shardings"])
-        return Jitted(_on_wrapped(fn, callee is not None, leaves), config, **given)
-
-    return applied(decorated, fn, config, "filter_jit")
+    callee = None if jax.tree_util.all_leaves([fn]) else fn
+    settings = Settings.of(fn, config, options)
+    leaves = StaticLeaves((settings.static_argnums, settings.static_argnames), callee)
+    settings = dataclasses.replace(
+        settings,
+        donation=_donation(options["donate"], settings.donation),
+        static_argnums=(),
+        static_argnames=(),
+        adapter=leaves,
+    )
+    settings = settings if callee is None else settings.behind_first()
+    return Jitted(_on_wrapped(fn, callee is not None, leaves), config, settings)
 
 
 def _on_wrapped(fn: Callable[..., Any], is_argument: bool, leaves: StaticLeaves) -> Callable[..., Any]:

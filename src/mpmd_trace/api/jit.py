@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import dataclasses
 import functools
+import inspect
 import threading
 import weakref
 from collections.abc import Callable, Mapping, Sequence
 from types import MappingProxyType
-from typing import Any, NamedTuple, Unpack, overload
+from typing import Any, NamedTuple, Protocol, Unpack, overload
 
 import jax
 import numpy as np
@@ -16,10 +17,9 @@ import numpy as np
 from mpmd_trace.api import compilation_cache
 from mpmd_trace.api.compiled import Compiled
 from mpmd_trace.api.lowered import Lowered
-from mpmd_trace.api.options import Donation, JitOptions, for_jitted, statics, takes_options
-from mpmd_trace.api.options import compiler_options as options_of_meshes
+from mpmd_trace.api.options import DEFAULTS, PLAIN, JitOptions, Settings
 from mpmd_trace.api.refs import Outcome, Refs, has_refs, on_arrays, with_refs_first
-from mpmd_trace.api.stage_info import PLAIN, Adapter, StageInfo
+from mpmd_trace.api.stage_info import StageInfo
 from mpmd_trace.backend.arguments import TracedArgument, WrongSharding
 from mpmd_trace.backend.executables import Known
 from mpmd_trace.backend.stacked import Pieces
@@ -27,7 +27,7 @@ from mpmd_trace.config import Config
 from mpmd_trace.diagnostics.internal import explains_internal_errors
 from mpmd_trace.diagnostics.messages import MpmdError
 from mpmd_trace.diagnostics.progress import compiling, stage
-from mpmd_trace.frontend.errors import at_users_place, callers_place, mistake, recorded_warnings, warn
+from mpmd_trace.frontend.errors import at_users_place, mistake, recorded_warnings, warn
 from mpmd_trace.frontend.functions import name_of
 from mpmd_trace.frontend.layers import is_assigning
 from mpmd_trace.frontend.trace import Traced as TracedFunction
@@ -73,38 +73,12 @@ class _Kind(NamedTuple):
 class Jitted:
     """The result of `jit`: a function that is compiled on the first call with new types."""
 
-    def __init__(
-        self,
-        fn: Callable[..., Any],
-        config: Config,
-        *,
-        in_shardings: Any = None,
-        out_shardings: Any = None,
-        donation: Donation = Donation(),  # noqa: B008 (immutable)
-        static_argnums: int | Sequence[int] = (),
-        static_argnames: str | Sequence[str] = (),
-        keep_unused: bool = False,
-        compiler_options: Mapping[str, Any] | None = None,
-        engine: str = "python",
-        adapter: Adapter = PLAIN,
-    ) -> None:
-        if engine not in ("python", "cpp"):
-            raise ValueError(f"engine is 'python' or 'cpp', not {engine!r}")
-        if not isinstance(config, Config):
-            raise mistake(f"jit takes a config of mpmd_trace.make_config, not a {type(config).__name__}")
-        if not callable(fn):
-            raise mistake(f"jit takes a function, not {fn!r} of type {type(fn).__name__}")
+    def __init__(self, fn: Callable[..., Any], config: Config, settings: Settings) -> None:
         functools.update_wrapper(self, fn)
         self.fn = fn
         self.config = config
-        self.in_shardings = in_shardings
-        self.out_shardings = out_shardings
-        self.donation = donation
-        self.static_argnums, self.static_argnames = statics(fn, static_argnums, static_argnames)
-        self.keep_unused = keep_unused
-        self.compiler_options = options_of_meshes(compiler_options, config, callers_place())
-        self.engine = engine
-        self.adapter = adapter
+        self.settings = settings
+        self.adapter = settings.adapter
         #: The executables of these programs that are alive, which programs for other arguments are bound to.
         self._known: Known = weakref.WeakValueDictionary()
         #: For each kind of call the programs compiled for it, which differ in the shardings they want.
@@ -132,7 +106,7 @@ class Jitted:
         with self.adapter.calling():
             args, kwargs = self.adapter.wrap((args, kwargs))
             traced = self._trace(args, kwargs)
-        return Traced(traced, self.adapter, lower)
+        return Traced(traced, self.settings, lower)
 
     @explains_internal_errors
     def lower(self, *args: Any, hooks: Sequence[Hook] = (), **kwargs: Any) -> Lowered:
@@ -167,20 +141,14 @@ class Jitted:
     @functools.cached_property
     def _of_refs(self) -> Jitted:
         """The same function for arguments of which some are Refs."""
-        donation = self.donation.behind_first()
-        return Jitted(
-            on_arrays(self.fn),
-            with_refs_first(self.config),
-            in_shardings=None if self.in_shardings is None else (None, *self.in_shardings),
-            out_shardings=None if self.out_shardings is None else Outcome(None, self.out_shardings),
-            donation=dataclasses.replace(donation, numbers=(0, *donation.numbers)),
-            static_argnums=tuple(n + 1 if n >= 0 else n for n in self.static_argnums),
-            static_argnames=self.static_argnames,
-            keep_unused=self.keep_unused,
-            compiler_options=self.compiler_options or None,
-            engine=self.engine,
+        settings = self.settings.behind_first()
+        settings = dataclasses.replace(
+            settings,
+            out_shardings=None if settings.out_shardings is None else Outcome(None, settings.out_shardings),
+            donation=dataclasses.replace(settings.donation, numbers=(0, *settings.donation.numbers)),
             adapter=Refs(),
         )
+        return Jitted(on_arrays(self.fn), with_refs_first(self.config), settings)
 
     def _trace(
         self, args: tuple[Any, ...], kwargs: dict[str, Any], config: Config | None = None, rewrites: bool = True
@@ -189,9 +157,9 @@ class Jitted:
 
         Without `rewrites` its names are neither known nor checked.
         """
-        config = config or self.config
+        config, settings = config or self.config, self.settings
         args, kwargs = jax.tree.map(_without_pieces, (args, kwargs))
-        fn, fixed = self.fn, {k: v for k, v in kwargs.items() if k in self.static_argnames}
+        fn, fixed = self.fn, {k: v for k, v in kwargs.items() if k in settings.static_argnames}
         if fixed:
 
             @functools.wraps(fn)
@@ -201,11 +169,11 @@ class Jitted:
         traced = trace(
             fn,
             *args,
-            static_argnums=tuple(i for i in self.static_argnums if -len(args) <= i < len(args)),
-            donate_argnums=self.donation.positions(len(args)),
-            donate_argnames=self.donation.keywords(kwargs),
-            in_shardings=self.in_shardings,
-            out_shardings=self.out_shardings,
+            static_argnums=tuple(i for i in settings.static_argnums if -len(args) <= i < len(args)),
+            donate_argnums=settings.donation.positions(len(args)),
+            donate_argnames=settings.donation.keywords(kwargs),
+            in_shardings=settings.in_shardings,
+            out_shardings=settings.out_shardings,
             meshes=tuple(config.topology.values()),
             place=config.place,
             assigned=config.assignments,
@@ -245,28 +213,25 @@ class Jitted:
         platform: str | None = None,
     ) -> Lowered:
         config = self._settled(args, kwargs, platform)
-        schedule = choose_schedule(config, self.engine)
+        settings = self.settings
+        schedule = choose_schedule(config, settings.engine)
         name = getattr(self.fn, "__name__", "function")
         with stage("trace", name, loud=bool(jax.config.jax_log_compiles)):
             traced = traced or self._trace(args, kwargs, config, rewrites=False)
             traced = traced if platform is None else traced.on_platform(platform)
         numbered = jax.tree.unflatten(traced.out_tree, range(traced.out_tree.num_leaves))
         together = tuple(map(tuple, self.adapter.together(numbered)))
-        more = (self.engine, self.compiler_options, self.keep_unused, self.donation.warns, together)
+        more = (settings.engine, settings.compiler_options, settings.keep_unused, settings.donation.warns, together)
         key = None if hooks else compilation_cache.key_of_program(traced, config, *more)
         stored = compilation_cache.find(key, config)
         lowered = Lowered(
             traced,
             config,
             schedule if stored is None else ScheduleChoice(stored.header["schedule"]),
-            self.engine,
-            self.adapter,
+            settings,
             together,
             hooks=hooks,
             stored=stored,
-            compiler_options=self.compiler_options,
-            keep_unused=self.keep_unused,
-            warns_of_donations=self.donation.warns,
             key=key,
             known=self._known,
         )
@@ -368,21 +333,22 @@ class Jitted:
     @property
     def donate_argnums(self) -> tuple[int, ...]:
         """The positions of donated arguments, as passed to `jit`."""
-        return self.donation.numbers
+        return self.settings.donation.numbers
 
     @property
     def _has_statics(self) -> bool:
-        return bool(self.static_argnums or self.static_argnames)
+        return bool(self.settings.static_argnums or self.settings.static_argnames)
 
     def _split(
         self, args: tuple[Any, ...], kwargs: dict[str, Any]
     ) -> tuple[tuple[Any, ...], dict[str, Any], tuple[Any, ...]]:
         """Dynamic arguments, dynamic keyword arguments, and a hashable form of the static ones."""
-        numbers = {n % len(args) for n in self.static_argnums if -len(args) <= n < len(args)}
+        names = self.settings.static_argnames
+        numbers = {n % len(args) for n in self.settings.static_argnums if -len(args) <= n < len(args)}
         dynamic = tuple(a for i, a in enumerate(args) if i not in numbers)
-        named = {k: v for k, v in kwargs.items() if k not in self.static_argnames}
+        named = {k: v for k, v in kwargs.items() if k not in names}
         statics: list[Any] = [(i, args[i]) for i in sorted(numbers)]
-        statics += [(k, kwargs[k]) for k in sorted(kwargs) if k in self.static_argnames]
+        statics += [(k, kwargs[k]) for k in sorted(kwargs) if k in names]
         for name, value in statics:
             try:
                 hash(value)
@@ -403,20 +369,51 @@ class Jitted:
         self._last = None
 
 
-@overload
-def jit(fn: Callable[..., Any], config: Config, **options: Unpack[JitOptions]) -> Jitted: ...
+class Decorating(Protocol):
+    """`jit` of a function and a configuration; without a function, a decorator."""
+
+    @overload
+    def __call__(self, fn: Callable[..., Any], config: Config, **options: Unpack[JitOptions]) -> Jitted: ...
+
+    @overload
+    def __call__(
+        self, fn: Config | None = None, config: Config | None = None, **options: Unpack[JitOptions]
+    ) -> Callable[[Callable[..., Any]], Jitted]: ...
 
 
-@overload
-def jit(
-    fn: Config | None = None, config: Config | None = None, **options: Unpack[JitOptions]
-) -> Callable[[Callable[..., Any]], Jitted]: ...
+def takes_options(function: Callable[..., Jitted]) -> Decorating:
+    """Return a function such as `jit`; what is decorated gets a function, its configuration and all options."""
+    result: Decorating = with_defaults(function, DEFAULTS)
+    return result
 
 
-@takes_options()
-def jit(
-    fn: Callable[..., Any] | Config | None = None, config: Config | None = None, **options: Any
-) -> Jitted | Callable[[Callable[..., Any]], Jitted]:
+def with_defaults(function: Callable[..., Jitted], defaults: Mapping[str, Any]) -> Any:
+    """Return a function of another one, a configuration and options; without a function, it returns a decorator."""
+    name = function.__name__
+
+    @functools.wraps(function)
+    def checked(fn: Any = None, config: Any = None, **given: Any) -> Any:
+        for option in given:
+            if option not in defaults:
+                raise TypeError(f"{name}() got an unexpected keyword argument {option!r}")
+        if isinstance(fn, Config) and config is None:
+            fn, config = None, fn
+        if not isinstance(config, Config):
+            raise mistake(f"{name} takes a config of mpmd_trace.make_config, not a {type(config).__name__}")
+        if fn is None:
+            return functools.partial(checked, config=config, **given)
+        if not callable(fn):
+            raise mistake(f"{name} takes a function, not {fn!r} of type {type(fn).__name__}")
+        return function(fn, config, **{**defaults, **given})
+
+    options = [inspect.Parameter(option, inspect.Parameter.KEYWORD_ONLY, default=v) for option, v in defaults.items()]
+    first = [one.replace(default=None) for one in list(inspect.signature(function).parameters.values())[:2]]
+    checked.__signature__ = inspect.Signature([*first, *options])  # type: ignore[attr-defined]
+    return checked
+
+
+@takes_options
+def jit(fn: Callable[..., Any], config: Config, **options: Unpack[JitOptions]) -> Jitted:
     """Compile `fn` into a pipeline over the meshes of `config`.
 
     Call the result like `fn`: it moves its arguments to their meshes, and returns what `fn` returns.  It compiles a
@@ -443,23 +440,7 @@ def jit(
         MpmdError: when traced or compiled, with all problems.
     """
 
-    def decorated(fn: Callable[..., Any], config: Any) -> Jitted:
-        return Jitted(fn, config, **for_jitted(options))
-
-    return applied(decorated, fn, config, "jit")
-
-
-def applied(
-    decorated: Callable[[Callable[..., Any], Any], Jitted], fn: Any, config: Any, what: str
-) -> Jitted | Callable[[Callable[..., Any]], Jitted]:
-    """`decorated(fn, config)`; a decorator where there is no function yet."""
-    if isinstance(fn, Config) and config is None:
-        fn, config = None, fn
-    if fn is not None:
-        return decorated(fn, config)
-    if not isinstance(config, Config):
-        raise mistake(f"{what} takes a config of mpmd_trace.make_config, not a {type(config).__name__}")
-    return lambda fn: decorated(fn, config)
+    return Jitted(fn, config, Settings.of(fn, config, options))
 
 
 def _parts(config: Config) -> int:
@@ -474,7 +455,7 @@ class Traced(StageInfo):
     """A step after tracing, from `mpmd_trace.jit(...).trace(...)`, as `jax.stages.Traced`; `traced` has more of it."""
 
     traced: TracedFunction
-    adapter: Adapter
+    settings: Settings
     _lower: Callable[[Sequence[Hook], str], Lowered]
 
     @explains_internal_errors

@@ -13,6 +13,7 @@ from jax.sharding import Mesh
 
 from mpmd_trace.api.compiled import Compiled
 from mpmd_trace.api.lowered import Lowered
+from mpmd_trace.api.options import Settings
 from mpmd_trace.api.pickling import loads
 from mpmd_trace.backend.placement import overlaps
 from mpmd_trace.backend.stored import Stored, read, versions
@@ -54,10 +55,8 @@ def load(path: str | os.PathLike[str], topology: Mapping[str, Mesh] | None = Non
         raise MpmdError(f"{what} cannot be loaded: {type(error).__name__}: {error}") from None
     config = Config(MappingProxyType(meshes))
     schedule = ScheduleChoice(stored.header["schedule"])
-    lowered = Lowered(
-        traced, config, schedule, adapter=adapter, keep_unused=stored.header["keep_unused"], stored=stored
-    )
-    return lowered.compile()
+    settings = Settings(keep_unused=stored.header["keep_unused"], adapter=adapter)
+    return Lowered(traced, config, schedule, settings, stored=stored).compile()
 
 
 def _tuples(kept: dict[str, Any]) -> dict[str, Any]:

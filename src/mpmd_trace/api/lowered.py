@@ -18,7 +18,7 @@ from mpmd_trace.api.compiled import Compiled
 from mpmd_trace.api.options import compiler_options as chosen_options
 from mpmd_trace.api.options import options_of_overlap
 from mpmd_trace.api.partitioned import PartitionedProgram, loud, tell_once
-from mpmd_trace.backend.executables import CompilerOptions, Known
+from mpmd_trace.backend.executables import Known
 from mpmd_trace.backend.load import LoadedProgram, load
 from mpmd_trace.backend.placement_report import PlacementReport, Traffic, placement_report
 from mpmd_trace.config import Config
@@ -36,12 +36,6 @@ from mpmd_trace.jax_compat.lowering import platform_of
 class Lowered(PartitionedProgram):
     """A traced and partitioned program; the counterpart of `jax.stages.Lowered`."""
 
-    #: XLA's options for each mesh.
-    compiler_options: CompilerOptions = dataclasses.field(default_factory=dict)
-    #: Whether arguments that the program does not use are placed on a mesh all the same.
-    keep_unused: bool = False
-    #: Whether to warn of donated arguments whose memory no program reuses.
-    warns_of_donations: bool = False
     #: The key under which the persistent compilation cache keeps it, None: not at all.
     key: str | None = None
     #: Executables that programs of the same function have been compiled to for other arguments.
@@ -73,7 +67,7 @@ class Lowered(PartitionedProgram):
         """
         more = chosen_options(compiler_options, self.config, callers_place())
         meshes = self.config.topology
-        given = (options_of_overlap(self.config), self.compiler_options, more)
+        given = (options_of_overlap(self.config), self.settings.compiler_options, more)
         options = {mesh: {k: v for one in given for k, v in one.get(mesh, {}).items()} for mesh in meshes}
         if self.config.is_abstract:
             message = (
@@ -134,7 +128,7 @@ class Lowered(PartitionedProgram):
                 progress=count,
                 compiler_options=options,
                 host_callbacks=() if self.stored is not None else self.traced.host_callbacks,
-                keep_unused=self.keep_unused,
+                keep_unused=self.settings.keep_unused,
                 ready=ready,
                 plan=plan,
                 known=self.known,
@@ -155,7 +149,7 @@ class Lowered(PartitionedProgram):
 
     def _warn_of(self, program: LoadedProgram) -> None:
         """Warn of what is known now that it is compiled."""
-        if self.warns_of_donations:
+        if self.settings.donation.warns:
             _warn_of_donations(program, self.traced)
         options = self.config.options
         if options.remat is not None or options.offload is not None:

@@ -1,21 +1,22 @@
-"""Options of `jit` and `filter_jit` in the forms that the rest works with."""
+"""Options of `jit` and `filter_jit` in the forms that the rest works with, and how arguments become arrays."""
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
-import functools
-import inspect
 import itertools
-from collections.abc import Callable, Mapping, Sequence
-from typing import Any, Literal, TypedDict, TypeVar, cast
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from contextlib import AbstractContextManager
+from typing import Any, Literal, TypedDict
 
 import jax
+from jax.experimental import checkify
 from jax.sharding import Mesh
 
 from mpmd_trace.backend.executables import CompilerOptions, accepted
 from mpmd_trace.config import Config
 from mpmd_trace.frontend.arguments import listed_positions
-from mpmd_trace.frontend.errors import mistake, raise_problems
+from mpmd_trace.frontend.errors import callers_place, mistake, raise_problems
 from mpmd_trace.frontend.functions import parameters_of, positional_names
 from mpmd_trace.frontend.names import nearest
 from mpmd_trace.frontend.tags import listed, static_names
@@ -46,7 +47,7 @@ class FilterJitOptions(JitOptions, total=False):
     donate: Donate
 
 
-_DEFAULTS: dict[str, Any] = {
+DEFAULTS: dict[str, Any] = {
     "in_shardings": None,
     "out_shardings": None,
     "donate_argnums": (),
@@ -57,35 +58,6 @@ _DEFAULTS: dict[str, Any] = {
     "compiler_options": None,
     "engine": "python",
 }
-
-F = TypeVar("F", bound=Callable[..., Any])
-
-
-def takes_options(**more: Any) -> Callable[[F], F]:
-    """Return a decorator for `jit` and the like: they get all options, those that were not given at their default."""
-    defaults = {**_DEFAULTS, **more}
-    options = [inspect.Parameter(name, inspect.Parameter.KEYWORD_ONLY, default=v) for name, v in defaults.items()]
-
-    def decorate(function: F) -> F:
-        @functools.wraps(function)
-        def checked(fn: Any = None, config: Any = None, **given: Any) -> Any:
-            for name in given:
-                if name not in defaults:
-                    raise TypeError(f"{function.__name__}() got an unexpected keyword argument {name!r}")
-            return function(fn, config, **{**defaults, **given})
-
-        signature = inspect.signature(function)
-        first = [one for one in signature.parameters.values() if one.kind is not one.VAR_KEYWORD]
-        checked.__signature__ = signature.replace(parameters=[*first, *options])  # type: ignore[attr-defined]
-        return cast(F, checked)
-
-    return decorate
-
-
-def for_jitted(options: Mapping[str, Any], **other: Any) -> dict[str, Any]:
-    """Return the options of `jit` as `Jitted` takes them, some of them others."""
-    kept = {name: value for name, value in options.items() if name in _DEFAULTS and not name.startswith("donate_")}
-    return {**kept, "donation": Donation.of(options["donate_argnums"], options["donate_argnames"]), **other}
 
 
 @dataclasses.dataclass(frozen=True)
@@ -118,6 +90,87 @@ class Donation:
     def keywords(self, given: Mapping[str, Any]) -> tuple[str, ...]:
         """Return those that may be given by keyword."""
         return self.names if self.all_but is None else tuple(given)
+
+
+class Adapter:
+    """How the caller's pytrees become pytrees of arrays alone, and back; these are such pytrees already."""
+
+    def wrap(self, tree: Any) -> Any:
+        """`tree` with everything but arrays made part of its structure."""
+        return tree
+
+    def unwrap(self, tree: Any) -> Any:
+        """Return what `wrap` was given, also with facts about arrays in their places."""
+        return tree
+
+    def placed(self, tree: Any) -> Any:
+        """Return what `wrap` was given, with these arrays, which have been moved to their places."""
+        return self.unwrap(tree)
+
+    def structure(self, wrapped: Any) -> Any:
+        """Return the structure of what `wrap` was given, as messages show it, for that of what it returned."""
+        return wrapped
+
+    def unwrap_result(self, tree: Any) -> Any:
+        """Return what the function returned, when a call ends."""
+        return tree
+
+    def together(self, tree: Any) -> Iterable[Iterable[int]]:
+        """Groups of results that are better on one mesh each; `tree` is the result with their numbers.
+
+        The numbers of an error of `checkify`, whose `get` compares the codes of all kinds of errors, are one.
+        """
+        nodes = jax.tree.leaves(tree, is_leaf=lambda node: isinstance(node, checkify.Error))
+        return [jax.tree.leaves(node) for node in nodes if isinstance(node, checkify.Error)]
+
+    def calling(self) -> AbstractContextManager[Any]:
+        """Return the time from `wrap` to `unwrap_result`."""
+        return contextlib.nullcontext()
+
+
+PLAIN = Adapter()
+
+
+@dataclasses.dataclass(frozen=True)
+class Settings:
+    """The options of `jit`, checked, and how arguments become arrays."""
+
+    in_shardings: Any = None
+    out_shardings: Any = None
+    donation: Donation = Donation()
+    static_argnums: tuple[int, ...] = ()
+    static_argnames: tuple[str, ...] = ()
+    keep_unused: bool = False
+    #: XLA's options for each mesh.
+    compiler_options: CompilerOptions = dataclasses.field(default_factory=dict)
+    engine: str = "python"
+    adapter: Adapter = PLAIN
+
+    @staticmethod
+    def of(fn: Callable[..., Any], config: Config, options: Mapping[str, Any]) -> Settings:
+        """Return the settings for a function of options of `jit`.  Raises `FrontendError`."""
+        if options["engine"] not in ("python", "cpp"):
+            raise ValueError(f"engine is 'python' or 'cpp', not {options['engine']!r}")
+        numbers, names = statics(fn, options["static_argnums"], options["static_argnames"])
+        return Settings(
+            options["in_shardings"],
+            options["out_shardings"],
+            Donation.of(options["donate_argnums"], options["donate_argnames"]),
+            numbers,
+            names,
+            options["keep_unused"],
+            compiler_options(options["compiler_options"], config, callers_place()),
+            options["engine"],
+        )
+
+    def behind_first(self) -> Settings:
+        """Return the settings for the same arguments when another one comes before them."""
+        return dataclasses.replace(
+            self,
+            in_shardings=None if self.in_shardings is None else (None, *self.in_shardings),
+            donation=self.donation.behind_first(),
+            static_argnums=tuple(n + 1 if n >= 0 else n for n in self.static_argnums),
+        )
 
 
 def statics(

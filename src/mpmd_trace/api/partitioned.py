@@ -73,7 +73,7 @@ class PartitionedProgram(ConfiguredProgram):
     @functools.cached_property
     def request(self) -> PartitionRequest:
         """What the partitioner is asked for, but for rules.  Raises `MpmdError`."""
-        return self.request_for("reference" if self.engine == "cpp" else self.config.options.placement)
+        return self.request_for("reference" if self.settings.engine == "cpp" else self.config.options.placement)
 
     @property
     def request_with_rules(self) -> PartitionRequest:
@@ -168,7 +168,7 @@ class PartitionedProgram(ConfiguredProgram):
                 warn(one.message, self.config.where if place is None else f"{place[0]}:{place[1]}")
 
     def _partition(self) -> Partitioned:
-        if self.engine == "cpp":
+        if self.settings.engine == "cpp":
             return partition_with_cpp(self.traced.mlir_text(), self.request_with_rules)
         rules = self._rules if has_rules(self.config, self.schedule) else None
         more: dict[str, Any] = {"user_rules": rules, "imported": self._check_schedule}
@@ -291,7 +291,7 @@ class PartitionedProgram(ConfiguredProgram):
     @property
     def _overlaps(self) -> bool:
         """Return whether a forward and a backward of two microbatches become one program; with C++ they do not."""
-        return self.engine != "cpp" and self.request.overlaps
+        return self.settings.engine != "cpp" and self.request.overlaps
 
     def _rules(self, module: Module) -> UserRules:
         return rules_of_program(self.config, self.schedule, module)

@@ -14,7 +14,7 @@ from typing import Any
 
 import jax
 
-from mpmd_trace.api.stage_info import Adapter
+from mpmd_trace.api.options import Adapter
 from mpmd_trace.config import Config, MeshOfInput
 from mpmd_trace.frontend.errors import mistake
 from mpmd_trace.jax_compat.refs import array_in, is_ref, replace_array

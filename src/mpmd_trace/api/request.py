@@ -10,7 +10,8 @@ from typing import Literal
 import jax
 from jax.sharding import Mesh
 
-from mpmd_trace.api.stage_info import PLAIN, Adapter, StageInfo
+from mpmd_trace.api.options import Settings
+from mpmd_trace.api.stage_info import StageInfo
 from mpmd_trace.backend.placement import device_owners
 from mpmd_trace.backend.replacements import alike, replacements
 from mpmd_trace.config import Config
@@ -44,8 +45,7 @@ class ConfiguredProgram(StageInfo):
     traced: Traced
     config: Config
     schedule: ScheduleChoice
-    engine: str = "python"
-    adapter: Adapter = PLAIN
+    settings: Settings
     #: Groups of results that are better on one mesh each, by number.
     together: tuple[tuple[int, ...], ...] = ()
     #: Bytes of a device of each mesh that programs take besides values, as far as they are known.
@@ -80,7 +80,7 @@ class ConfiguredProgram(StageInfo):
     def request_for(self, placement: Literal["cut", "reference"]) -> PartitionRequest:
         """Return the request, but for rules."""
         config, traced, options = self.config, self.traced, self.config.options
-        constants = len(traced.constants)
+        constants, is_cpp = len(traced.constants), self.settings.engine == "cpp"
         infers, equal = options.mpmd_infer_transfers, options.mpmd_equal_microbatches
         shapes = {n: MeshAttr.get((str(a), size) for a, size in m.shape.items()) for n, m in config.topology.items()}
         return PartitionRequest(
@@ -88,7 +88,7 @@ class ConfiguredProgram(StageInfo):
             TopologyAttr.get(shapes),
             config.assignments,
             (*(None,) * constants, *self.assignments[0]),
-            tuple(self.assignments[1]) if self.engine == "cpp" else tuple(map(_on_device, self.assignments[1])),
+            tuple(self.assignments[1]) if is_cpp else tuple(map(_on_device, self.assignments[1])),
             tuple(constants + i for i in traced.donated),
             dataclasses.replace(
                 options,
@@ -97,7 +97,7 @@ class ConfiguredProgram(StageInfo):
                 mpmd_infer_transfers=options.placement == "cut" if infers is None else infers,
                 # Programs equal for all microbatches are what differs most from the reference's: not where it
                 # partitions.
-                mpmd_equal_microbatches=self.engine != "cpp" if equal is None else equal,
+                mpmd_equal_microbatches=not is_cpp if equal is None else equal,
                 mpmd_split_bwd_fragments=self.schedule.splits_backward or options.mpmd_split_bwd_fragments,
             ),
             self.schedule.order,
@@ -109,7 +109,7 @@ class ConfiguredProgram(StageInfo):
                 reverse_backward=self.schedule.reverse_backward,
                 split_meshes=() if options.mpmd_split_bwd_fragments else self.schedule.split_meshes,
                 own_meshes=config.is_heterogeneous,
-                keeps_chlo=self.engine != "cpp",
+                keeps_chlo=not is_cpp,
                 device_memory=self.limit,
                 # The memory of a CPU is that of its host.
                 offload_up_to=0.0 if self.traced.platform == "cpu" else _OFFLOAD_UP_TO,

@@ -2,55 +2,13 @@
 
 from __future__ import annotations
 
-import contextlib
-from collections.abc import Iterable
-from contextlib import AbstractContextManager
 from typing import Any, NamedTuple
 
 import jax
-from jax.experimental import checkify
 from jax.stages import ArgInfo
 
+from mpmd_trace.api.options import Settings
 from mpmd_trace.frontend.trace import Traced
-
-
-class Adapter:
-    """How the caller's pytrees become pytrees of arrays alone, and back; these are such pytrees already."""
-
-    def wrap(self, tree: Any) -> Any:
-        """`tree` with everything but arrays made part of its structure."""
-        return tree
-
-    def unwrap(self, tree: Any) -> Any:
-        """Return what `wrap` was given, also with facts about arrays in their places."""
-        return tree
-
-    def placed(self, tree: Any) -> Any:
-        """Return what `wrap` was given, with these arrays, which have been moved to their places."""
-        return self.unwrap(tree)
-
-    def structure(self, wrapped: Any) -> Any:
-        """Return the structure of what `wrap` was given, as messages show it, for that of what it returned."""
-        return wrapped
-
-    def unwrap_result(self, tree: Any) -> Any:
-        """Return what the function returned, when a call ends."""
-        return tree
-
-    def together(self, tree: Any) -> Iterable[Iterable[int]]:
-        """Groups of results that are better on one mesh each; `tree` is the result with their numbers.
-
-        The numbers of an error of `checkify`, whose `get` compares the codes of all kinds of errors, are one.
-        """
-        nodes = jax.tree.leaves(tree, is_leaf=lambda node: isinstance(node, checkify.Error))
-        return [jax.tree.leaves(node) for node in nodes if isinstance(node, checkify.Error)]
-
-    def calling(self) -> AbstractContextManager[Any]:
-        """Return the time from `wrap` to `unwrap_result`."""
-        return contextlib.nullcontext()
-
-
-PLAIN = Adapter()
 
 
 class InOut(NamedTuple):
@@ -64,7 +22,7 @@ class StageInfo:
     """The structure and types of arguments and results, under the names that `jax.stages` has for them."""
 
     traced: Traced
-    adapter: Adapter
+    settings: Settings
 
     @property
     def in_tree(self) -> Any:
@@ -95,7 +53,7 @@ class StageInfo:
         """Type of each result, as `jax.ShapeDtypeStruct`."""
         signature = self.traced.signature
         outputs = [jax.ShapeDtypeStruct(x.struct.shape, x.struct.dtype) for x in signature.outputs]
-        return self.adapter.unwrap(jax.tree.unflatten(signature.out_tree, outputs))
+        return self.settings.adapter.unwrap(jax.tree.unflatten(signature.out_tree, outputs))
 
     @property
     def donate_argnums(self) -> tuple[int, ...]:
@@ -103,7 +61,7 @@ class StageInfo:
         return tuple(self.traced.signature.donated)
 
     def _inputs(self, leaves: list[Any]) -> Any:
-        return self.adapter.unwrap(jax.tree.unflatten(self.traced.signature.in_tree, leaves))
+        return self.settings.adapter.unwrap(jax.tree.unflatten(self.traced.signature.in_tree, leaves))
 
     def _summary(self) -> str:
         """Return what both stages show of themselves."""

@@ -2,16 +2,16 @@
 
 from __future__ import annotations
 
+import dataclasses
 from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager
-from typing import Any, Unpack, overload
+from typing import Any, Unpack
 
 import jax
 from flax import nnx
 
-from mpmd_trace.api.jit import Jitted, applied
-from mpmd_trace.api.options import JitOptions, for_jitted, statics, takes_options
-from mpmd_trace.api.stage_info import Adapter
+from mpmd_trace.api.jit import Jitted, takes_options
+from mpmd_trace.api.options import Adapter, JitOptions, Settings
 from mpmd_trace.config import Config
 from mpmd_trace.frontend.errors import warn
 from mpmd_trace.nnx import _objects
@@ -78,20 +78,8 @@ def _numbers_of_metrics(objects: Any) -> Iterator[tuple[nnx.Metric, list[Any]]]:
         yield metric, jax.tree.leaves([x.get_raw_value() for x in variables])
 
 
-@overload
-def jit(fn: Callable[..., Any], config: Config, **options: Unpack[JitOptions]) -> Jitted: ...
-
-
-@overload
-def jit(
-    fn: Config | None = None, config: Config | None = None, **options: Unpack[JitOptions]
-) -> Callable[[Callable[..., Any]], Jitted]: ...
-
-
-@takes_options()
-def jit(
-    fn: Callable[..., Any] | Config | None = None, config: Config | None = None, **options: Any
-) -> Jitted | Callable[[Callable[..., Any]], Jitted]:
+@takes_options
+def jit(fn: Callable[..., Any], config: Config, **options: Unpack[JitOptions]) -> Jitted:
     """Compile a function of NNX objects like `mpmd_trace.jit`, in the manner of `nnx.jit`.
 
     If `fn` updates its arguments (parameters, optimizer states, running averages, random streams, attributes), the
@@ -118,12 +106,7 @@ def jit(
         MpmdError: as `mpmd_trace.jit`.
     """
 
-    def decorated(fn: Callable[..., Any], config: Any) -> Jitted:
-        numbers, names = statics(fn, options["static_argnums"], options["static_argnames"])
-        objects = Objects()
-        given = for_jitted(options, static_argnums=numbers, static_argnames=names, adapter=objects)
-        if given["out_shardings"] is not None:
-            given["out_shardings"] = (None, given["out_shardings"])
-        return Jitted(_objects.pure_function(fn, objects) if callable(fn) else fn, config, **given)
-
-    return applied(decorated, fn, config, "jit")
+    settings, objects = Settings.of(fn, config, options), Objects()
+    out = None if settings.out_shardings is None else (None, settings.out_shardings)
+    settings = dataclasses.replace(settings, out_shardings=out, adapter=objects)
+    return Jitted(_objects.pure_function(fn, objects), config, settings)
