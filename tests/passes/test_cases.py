@@ -10,8 +10,9 @@ A file begins with the passes that run and the aliases of its programs.  Each ca
 
 or ends with what else holds, in any order:
 
-    // error: words of an error ... further words of it; a line for each error, in their order
-    // fine; the passes report nothing
+    // error: words of an error ... further words of it
+    // warning: the same of a warning; a line for each message, in their order
+    // fine; there is no message
     // CHECK: part of the program afterwards
     // CHECK-NOT: what is no part of it
     // CHECK-COUNT-2: what is part of it as often
@@ -31,7 +32,7 @@ from util import check, diagnostics, run
 FOLDER = Path(__file__).with_name("cases")
 PASSES = re.compile(r"^// passes: (.*)\n", re.M)
 ALIAS = re.compile(r"^[!#].*\n", re.M)
-ERROR = re.compile(r"^// error: (.*)\n", re.M)
+MESSAGE = re.compile(r"^// (error|warning): (.*)\n", re.M)
 FINE = re.compile(r"^// fine\n", re.M)
 CHECK = re.compile(r"^// CHECK(-NOT|-COUNT-(\d+))?: (.*)\n", re.M)
 
@@ -49,11 +50,12 @@ def cases() -> Iterator[Any]:
 @pytest.mark.parametrize(("passes", "aliases", "text"), list(cases()))
 def test_what_passes_do(passes: str, aliases: str, text: str) -> None:
     before, arrow, after = text.partition("// =>\n")
-    if errors := ERROR.findall(text):
-        ok, found = diagnostics(before, passes, aliases)
-        assert not ok and len(found) == len(errors), found
-        for error, diagnostic in zip(errors, found, strict=True):
-            assert re.search(".*".join(map(re.escape, error.split(" ... "))), diagnostic.message, re.DOTALL), diagnostic
+    if messages := MESSAGE.findall(text):
+        ok, said = diagnostics(before, passes, aliases)
+        assert [d.severity for d in said] == [severity for severity, _ in messages], said
+        assert ok == all(severity == "warning" for severity, _ in messages)
+        for (_, words), diagnostic in zip(messages, said, strict=True):
+            assert re.search(".*".join(map(re.escape, words.split(" ... "))), diagnostic.message, re.DOTALL), diagnostic
     elif FINE.search(text):
         assert diagnostics(before, passes, aliases) == (True, [])
     elif parts := CHECK.findall(text):

@@ -71,34 +71,6 @@ def test_copies_share_the_bodies_of_the_callee() -> None:
     assert [f.call_counter for f in module.main.body if f.name == "mpmd.fragment"] == list(range(9))
 
 
-NESTED = """
-func.func @a(%p: tensor<f32>) -> tensor<f32> {
-  %0 = mpmd.call @b(%p) : (tensor<f32>) -> tensor<f32>
-  return %0 : tensor<f32>
-}
-func.func private @b(%p: tensor<f32>) -> tensor<f32> {
-  %0 = mpmd.call @c(%p) : (tensor<f32>) -> tensor<f32>
-  return %0 : tensor<f32>
-}
-func.func private @c(%p: tensor<f32>) -> tensor<f32> {
-  %0 = stablehlo.negate %p : tensor<f32>
-  return %0 : tensor<f32>
-}
-"""
-
-
-def test_code_that_was_cloned_in_is_not_visited() -> None:
-    module = run(NESTED, "mpmd-call-inline")
-    names = {f.sym_name: next(op.name for op in f.body) for f in module.functions}
-    assert names == {"a": "mpmd.call", "b": "stablehlo.negate", "c": "stablehlo.negate"}
-
-
-def test_a_callee_that_was_processed_before_is_inlined_whole() -> None:
-    parts = NESTED.split("func.func")
-    module = run("func.func" + "func.func".join([*reversed(parts[1:])]), "mpmd-call-inline")
-    assert all(op.name != "mpmd.call" for f in module.functions for op in f.body)
-
-
 @pytest.mark.parametrize(
     ("callee", "problem"),
     [
@@ -123,22 +95,3 @@ def test_errors_name_the_callee(callee: str, problem: str) -> None:
     (error,) = found
     assert "@f" in error.message and problem in error.message
     assert "defined here" in error.notes[0].message
-
-
-def test_recursion_and_wrong_signatures_are_errors() -> None:
-    ok, found = diagnostics(
-        """
-        func.func @f(%p: tensor<f32>) -> tensor<f32> {
-          %0 = mpmd.call @f(%p) : (tensor<f32>) -> tensor<f32>
-          %1:2 = mpmd.call @g(%p) : (tensor<f32>) -> (tensor<f32>, tensor<f32>)
-          %2 = mpmd.call @g(%p, %p) : (tensor<f32>, tensor<f32>) -> tensor<f32>
-          return %2 : tensor<f32>
-        }
-        func.func private @g(%p: tensor<f32>) -> tensor<f32> {
-          return %p : tensor<f32>
-        }
-        """,
-        "mpmd-call-inline",
-    )
-    assert not ok
-    assert ["itself" in found[0].message, "returns" in found[1].message, "takes" in found[2].message] == [True] * 3

@@ -6,7 +6,6 @@ import pytest
 from fragment_texts import frag, function
 
 from fuzz.traced import imported_modules, traced_programs
-from mpmd_trace.ir.ops import FragmentOp
 from mpmd_trace.ir.text import parse
 from mpmd_trace.passes.manager import run_passes
 from util import distinct_bodies, run
@@ -49,33 +48,6 @@ def test_functions_with_other_ops(name: str) -> None:
     ours = run(text, name)
     assert str(ours) == str(run(text, CANONICALIZE if name == "mpmd-canonicalize" else "cse"))
     assert name == "mpmd-canonicalize" or distinct_bodies(ours) == 1
-
-
-def test_broadcasts_and_reduces() -> None:
-    """Chains collapse; a reduce of a reduce of the same kind drops further operands."""
-    body = """
-  %0 = mpmd.broadcast %t : tensor<4xf32>
-  %1 = mpmd.broadcast {x} %0 : tensor<4xf32>
-  %2 = mpmd.reduce<add> %t, %1 : (tensor<4xf32>, tensor<4xf32>) -> tensor<4xf32>
-  %3 = mpmd.reduce<add> %2, %1 : (tensor<4xf32>, tensor<4xf32>) -> tensor<4xf32>
-  %4 = mpmd.reduce<none> %3 : (tensor<4xf32>) -> tensor<4xf32>
-  %5 = mpmd.reduce<max> %4, %1 : (tensor<4xf32>, tensor<4xf32>) -> tensor<4xf32>"""
-    text = function(body, "%1, %5", "tensor<4xf32>, tensor<4xf32>", "%t: tensor<4xf32>")
-    assert str(run(text, "mpmd-canonicalize")) == str(run(text, CANONICALIZE))
-
-
-@pytest.mark.parametrize(("operands", "left"), [("%x, %y", 1), ("%y, %x", 2)], ids=["same", "exchanged"])
-def test_equal_fragments_become_one(operands: str, left: int) -> None:
-    """Fragments with equal operands and bodies; as in MLIR, addition is not known to commute."""
-    fragment = """mpmd.fragment<mesh="alpha", origin=["f"]> (%p, %r) (%x: tensor<4xf32>, %y: tensor<4xf32>) {{
-    %s = stablehlo.add {} : tensor<4xf32>
-    mpmd.return %s : tensor<4xf32>
-  }} : (!A, !A) -> !A"""
-    body = "  %0 = " + fragment.format("%x, %y") + "\n  %1 = " + fragment.format(operands)
-    text = function(body, "%0, %1", "!A, !A", "%p: !A, %r: !A")
-    module = run(text, "mpmd-cse")
-    assert len([op for op in module.main.body if isinstance(op, FragmentOp)]) == left
-    assert str(module) == str(run(text, "cse"))
 
 
 def test_bodies_go_through_mlir_once() -> None:

@@ -3,7 +3,7 @@
 # ruff: noqa: E501 (MLIR text)
 from __future__ import annotations
 
-from util import PRELUDE, run
+from util import run
 
 BEFORE = """
 func.func @main(%p: !A, %q: !B) -> !A attributes {topology = #topo} {
@@ -17,25 +17,6 @@ func.func @main(%p: !A, %q: !B) -> !A attributes {topology = #topo} {
   return %1#1 : !A
 }
 """
-
-
-def test_attributes_that_list_operands_are_copied_as_they_are() -> None:
-    module = run(
-        """
-        func.func @main(%p: !A) -> !A attributes {topology = #topo} {
-          %0:2 = mpmd.fragment<mesh="alpha", origin=["a"], out_shardings=[<@mesh, [{"x"}]>, <@mesh, [{}]>]>
-              (%p) {res_attrs = [{a}, {b}]} (%x: tensor<4xf32>) {
-            mpmd.return %x, %x : tensor<4xf32>, tensor<4xf32>
-          } : (!A) -> (!A, !A)
-          return %0#1 : !A
-        }
-        """,
-        "mpmd-fragment-dce",
-        'sdy.mesh @mesh = <["x"=2]>' + PRELUDE,
-    )
-    fragment = module.main.body.first
-    assert len(fragment.results) == 1
-    assert len(fragment.props["out_shardings"].shardings) == len(fragment.attrs["res_attrs"].elements) == 2
 
 
 def test_equal_changes_give_one_body() -> None:

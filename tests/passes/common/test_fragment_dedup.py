@@ -5,28 +5,6 @@ from __future__ import annotations
 from util import run
 
 
-def test_uses_in_nested_regions_are_redirected() -> None:
-    module = run(
-        """
-        func.func @main(%p: !A) -> !A attributes {topology = #topo} {
-          %0 = mpmd.fragment<mesh="alpha", origin=["f"]> (%p, %p) (%x: tensor<4xf32>, %y: tensor<4xf32>) {
-            %w = stablehlo.while(%i = %x) : tensor<4xf32> cond {
-              %c = stablehlo.constant dense<false> : tensor<i1>
-              stablehlo.return %c : tensor<i1>
-            } do {
-              %n = stablehlo.add %i, %y : tensor<4xf32>
-              stablehlo.return %n : tensor<4xf32>
-            }
-            mpmd.return %w : tensor<4xf32>
-          } : (!A, !A) -> !A
-          return %0 : !A
-        }
-        """,
-        "mpmd-fragment-dedup,mpmd-fragment-dce",
-    )
-    assert module.main.body.first.num_operands == 1
-
-
 def test_different_values_stay_different_results() -> None:
     module = run(
         """

@@ -26,17 +26,3 @@ def test_call_counters() -> None:
     assert "call_counter = 3" in counters("3", "4")
     assert "call_counter = 4" in counters("3", "4", ("", '"f"'))
     assert "call_counter" not in counters("3", "4", ("", ""))
-
-
-def test_reasons_are_joined_or_dropped() -> None:
-    """`mpmd.inferred_by` survives only when both fragments are inferred."""
-    for origin, kept in (('"f"', False), ("", True)):
-        body = (
-            "  %0 = "
-            + frag("alpha", "", "%p", attrs='{mpmd.inferred_by = ["a", "b"]}')
-            + "\n  %1 = "
-            + frag("alpha", origin, "%0", attrs='{mpmd.inferred_by = ["b", "c"]}')
-        )
-        text = str(run(function(body, "%1", "!A"), "mpmd-merge-inferred-fragments"))
-        assert ('mpmd.inferred_by = ["a", "b", "c"]' in text) == kept
-        assert ("inferred_by" in text) == kept

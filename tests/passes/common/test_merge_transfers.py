@@ -83,27 +83,6 @@ def test_each_consumer_gets_the_values_that_it_had() -> None:
     assert_same_meaning(before, after)
 
 
-def test_a_result_that_is_transferred_twice_counts_twice() -> None:
-    module = run(
-        """
-        func.func @main(%p: !S) -> !T attributes {topology = #topo} {
-          %0 = mpmd.fragment<mesh="alpha", origin=["f"]> (%p) (%x: tensor<f32>) {
-            mpmd.return %x : tensor<f32>
-          } : (!S) -> !S
-          %1 = mpmd.transfer %0 : (!S) -> !T
-          %2 = mpmd.transfer %0 : (!S) -> !T
-          %3 = mpmd.fragment<mesh="beta", origin=["g"]> (%1, %2) (%x: tensor<f32>, %y: tensor<f32>) {
-            %s = stablehlo.subtract %x, %y : tensor<f32>
-            mpmd.return %s : tensor<f32>
-          } : (!T, !T) -> !T
-          return %3 : !T
-        }
-        """,
-        PASS,
-    )
-    assert concatenated(module) == ['!mpmd.mesh_tensor<"beta", tensor<2xf32>>']
-
-
 def test_bundles_are_not_bundled_again_and_bodies_are_shared() -> None:
     module = run(program("tensor<f32>"), f"{PASS},mpmd-fragment-dce")
     once = str(module)
@@ -116,11 +95,3 @@ def test_bundles_are_not_bundled_again_and_bodies_are_shared() -> None:
     many = run(main + step, f"mpmd-call-inline,{PASS}")
     assert len(concatenated(many)) == 4
     assert len({id(op.body) for op in many.main.body if isinstance(op, FragmentOp)}) == 2
-
-
-def test_attributes_of_results_get_an_entry_for_the_new_one() -> None:
-    """`res_attrs` is read by result number, also where MLIR reads past its end."""
-    entry = '{mhlo.layout_mode = "default"}'
-    text = BEFORE.replace("(%p, %q) (%x", f"(%p, %q) {{res_attrs = [{entry}, {entry}]}} (%x")
-    assert text != BEFORE
-    assert f"{{res_attrs = [{entry}, {entry}, {{}}]}}" in str(run(text, PASS))

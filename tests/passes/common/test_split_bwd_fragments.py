@@ -12,7 +12,7 @@ from mpmd_trace.ir.ops import FragmentOp, TransferOp
 from mpmd_trace.ir.text import parse
 from mpmd_trace.passes.manager import run_passes
 from oracle import assert_same_meaning
-from util import PRELUDE, refusal, run
+from util import PRELUDE, run
 
 PASS = "mpmd-split-bwd-fragments"
 
@@ -147,34 +147,6 @@ def test_constants_are_copied_and_dead_code_does_not_matter() -> None:
     assert_same_meaning(before, after)
     _, second = (op for op in after.main.body if isinstance(op, FragmentOp))
     assert [op.name for op in second.body.block] == ["stablehlo.constant", "stablehlo.multiply", "mpmd.return"]
-
-
-def test_an_effect_goes_where_its_result_belongs() -> None:
-    body = """
-    %a = stablehlo.negate %x : !L
-    %b = stablehlo.custom_call @e(%y) {has_side_effect = true} : (!L) -> !L
-    mpmd.return %a, %b : !L, !L
-    """
-    first, second = parts(program(body))
-    assert "stablehlo.custom_call" not in [op.name for op in first.body.block]
-    assert "stablehlo.custom_call" in [op.name for op in second.body.block]
-
-
-def test_attributes_stay_on_both_parts() -> None:
-    first, second = parts(program(PLAIN, attrs="{call_counter = 3 : ui32, note}"))
-    assert sorted(first.attrs) == ["call_counter", "note", "split_keep_transferred"]
-    assert sorted(second.attrs) == ["call_counter", "note", "split_drop_transferred"]
-
-
-def test_tokens_cannot_go_from_one_part_to_the_other() -> None:
-    body = """
-    %t = stablehlo.create_token : !stablehlo.token
-    %o:2 = stablehlo.optimization_barrier %x, %t : !L, !stablehlo.token
-    %z = stablehlo.after_all %o#1 : !stablehlo.token
-    %b:2 = stablehlo.optimization_barrier %y, %z : !L, !stablehlo.token
-    mpmd.return %o#0, %b#0 : !L, !L
-    """
-    assert "!stablehlo.token" in refusal(program(body), PASS, LOCAL)
 
 
 def test_microbatches_share_both_parts() -> None:

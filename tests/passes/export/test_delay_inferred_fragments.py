@@ -26,31 +26,6 @@ def fragment(result: str, operand: str, op: str, origin: str = "") -> str:
     )
 
 
-def test_chains_move_together_and_unused_ones_stay() -> None:
-    body = (
-        fragment("%a", "%p", "sine")
-        + fragment("%b", "%a", "cosine")
-        + fragment("%n", "%p", "negate")
-        + fragment("%u", "%p", "tanh", '"u"')
-        + fragment("%v", "%b", "abs", '"v"')
-        + "return %v : !s"
-    )
-    assert order(body) == ["negate", "tanh", "sine", "cosine", "abs"]
-
-
-def test_the_first_user_is_found_in_the_new_order() -> None:
-    # `c` is read by `a` and `b`, which move: `b` (read by u) before `a` (read by v).
-    body = (
-        fragment("%c", "%p", "sine")
-        + fragment("%a", "%c", "cosine")
-        + fragment("%b", "%c", "negate")
-        + fragment("%u", "%b", "tanh", '"u"')
-        + fragment("%v", "%a", "abs", '"v"')
-        + "return %v : !s"
-    )
-    assert order(body) == ["sine", "negate", "tanh", "cosine", "abs"]
-
-
 def test_many_fragments_with_one_user() -> None:
     count = 300
     body = "".join(fragment(f"%f{i}", "%p", "sine" if i % 2 else "cosine") for i in range(count))

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from util import check, diagnostics, refusal, run
+from util import run
 
 PASS = "mpmd-mark-offloaded-input-output"
 PRELUDE = """
@@ -80,42 +80,3 @@ def test_which_ops_let_host_memory_pass(ops: str, on_host: bool) -> None:
     fragment = module.main.body.first
     assert fragment is not None
     assert ("pinned_host" in fragment.attrs["res_attrs"].text) is on_host
-
-
-def test_a_placement_without_a_place_is_an_error() -> None:
-    ops = place("%r", "%x", "device").replace("_xla_buffer_placement", "other")
-    assert "_xla_buffer_placement" in refusal(body(ops, "%r"), PASS, PRELUDE)
-
-
-def test_users_of_an_argument_must_agree() -> None:
-    text = """
-func.func public @main(%p: !s {mhlo.memory_kind = "pinned_host"}) -> (!s, !s) attributes {topology = #topo} {
-  %f = mpmd.fragment<mesh="s0", origin=["f"]> (%p) (%x: tensor<4xf32>) {
-    mpmd.return %x : tensor<4xf32> } : (!s) -> !s
-  return %f, %p : !s, !s
-}
-"""
-    succeeded, found = diagnostics(text, PASS, PRELUDE)
-    assert not succeeded
-    # Users disagree; the first of them disagrees with the argument; and so does the result.
-    assert [d.severity for d in found] == ["error", "error", "error"]
-    # The places of the users are in the message: -verify-diagnostics counts notes, and the reference has none.
-    assert not found[0].notes
-    for place_of in ("func.return (-:", "mpmd.fragment (-:"):
-        assert place_of in found[0].message
-
-
-def test_a_result_must_be_where_the_signature_says() -> None:
-    assert "result 0" in refusal(body(HOST, "%h"), PASS, PRELUDE)
-
-
-def test_existing_entries_are_not_overwritten() -> None:
-    text = body(HOST, "%h", host=True).replace(
-        "(%p) (%x", '(%p) {res_attrs = [{mhlo.memory_kind = "pinned_host"}]} (%x'
-    )
-    assert "mhlo.memory_kind" in refusal(text, PASS, PRELUDE)
-
-
-def test_private_functions_are_left_alone() -> None:
-    text = body("", "%x").replace("public", "private")
-    check(text, PASS, text, PRELUDE)

@@ -38,14 +38,6 @@ def test_transferred_parameters_warn(at: str) -> None:
         assert word in messages[0][1]
 
 
-def test_transferred_parameters_fail_on_request() -> None:
-    spec = "mpmd-validate-no-param-transfers{fail-on-param-transfers=true param-pattern=weights}"
-    succeeded, messages = found(params("my_weights"), spec)
-    assert not succeeded
-    assert messages[0][0] == "error"
-    assert found(params("params['transformer"), spec) == (True, [])
-
-
 def test_transfers_on_one_mesh_are_fine() -> None:
     text = params("params['transformer").replace("!u", "!s")
     assert found(text, "mpmd-validate-no-param-transfers") == (True, [])
@@ -130,34 +122,6 @@ def test_backward_dependencies() -> None:
     succeeded, messages = found(text, name + "{fail-on-backward-deps=true}")
     assert not succeeded
     assert [s for s, _ in messages] == ["error"]
-
-
-@pytest.mark.parametrize(("option", "severity"), [("false", "warning"), ("true", "error")])
-def test_a_backward_dependency_is_reported_once_for_two_functions(option: str, severity: str) -> None:
-    text = """
-!far = !mpmd.mesh_tensor<"m10", tensor<4xf32>>
-!near = !mpmd.mesh_tensor<"m2", tensor<4xf32>>
-#two = #mpmd.topology<<"m10" : <["d"=2]>>, <"m2" : <["d"=2]>>>
-func.func private @f(%x: tensor<4xf32>) -> tensor<4xf32> attributes {mesh_shape = #sdy.mesh<["d"=2]>} {
-  return %x : tensor<4xf32>
-}
-func.func private @g(%x: tensor<4xf32>, %y: tensor<4xf32>) -> tensor<4xf32>
-    attributes {mesh_shape = #sdy.mesh<["d"=2]>} {
-  return %x : tensor<4xf32>
-}
-func.func @main(%p: !far) -> (!near, !near) attributes {topology = #two} {
-  %a = mpmd.fragment_call<mesh="m10", origin=["f"]> @f(%p) : (!far) -> !far
-  %b = mpmd.transfer %a : (!far) -> !near
-  %c = mpmd.transfer %a : (!far) -> !near
-  %d = mpmd.fragment_call<mesh="m2", origin=["g"]> @g(%b, %c) : (!near, !near) -> !near
-  %e = mpmd.fragment_call<mesh="m2", origin=["g"]> @g(%d, %c) : (!near, !near) -> !near
-  %h = mpmd.fragment_call<mesh="m2", origin=["f"]> @f(%c) : (!near) -> !near
-  return %e, %h : !near, !near
-}
-"""
-    _, messages = found(text, f"mpmd-validate-no-backward-deps{{fail-on-backward-deps={option}}}")
-    assert [s for s, _ in messages] == [severity, severity]
-    assert "@g on mesh 'm2'" in messages[0][1] and "@f on mesh 'm2'" in messages[1][1]
 
 
 def test_backward_dependencies_of_a_program_with_a_backward_pass() -> None:

@@ -6,7 +6,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from import_programs import check, run
+from import_programs import check
 
 from mpmd_trace.diagnostics.messages import MpmdError
 from mpmd_trace.ir.assignment import Assignment
@@ -20,7 +20,6 @@ from mpmd_trace.passes.pipelines import reference_pipeline
 from mpmd_trace.passes.request import PartitionRequest
 from mpmd_trace.passes.text_pipelines import ImportPipeline, InferMeshPipeline
 from util import check as check_with
-from util import refusal
 
 
 def named(name: str, mesh: str, stage: int | None = None) -> NameAssignment:
@@ -45,30 +44,6 @@ def example(name: str) -> tuple[str, str]:
 def test_infer_mesh_examples(name: str, options: str) -> None:
     before, after = example(name)
     check(before, f"mpmd-infer-mesh-pipeline{options}", after)
-
-
-def test_loop_with_a_value_on_one_mesh() -> None:
-    """The reference cannot analyze a loop twice and aborts."""
-    module = run(
-        """
-        func.func @main(%a: !T) -> !P1 attributes {topology = #topo} {
-          %0 = mpmd.for (%a) {iterations = 4 : ui32} (%x: !T, %i: tensor<ui32>) {
-            %2 = stablehlo.add %x, %x : !T
-            mpmd.return %2 : !T
-          } : !T
-          %1 = mpmd.assign {origin = "s"} %0 : (!T) -> !P1
-          return %1 : !P1
-        }
-        """,
-        "mpmd-infer-mesh-pipeline{infer-transfers=true}",
-    )
-    assert str(module.main.type) == '(!mpmd.mesh_tensor<"p1", tensor<6x2xf32>>) -> ' + (
-        '!mpmd.mesh_tensor<"p1", tensor<6x2xf32>>'
-    )
-    loop = module.main.body.first
-    assert loop is not None
-    assert loop.name == "mpmd.for"
-    assert [r.type for r in loop.results] == [module.main.body.args[0].type]
 
 
 def test_import_example() -> None:
@@ -108,10 +83,3 @@ def test_a_pipeline_is_a_pass() -> None:
     before, after = example("whole_import")
     module = run_passes(parse(before), [ImportPipeline((named("first", "m1"), named("second", "m2")))])
     assert str(module) == str(parse(after))
-
-
-def test_unassigned_names_stop_the_import() -> None:
-    before, _ = example("whole_import")
-    assert "named computation 'second' is not assigned to a mesh" in refusal(
-        before, "mpmd-import-pipeline{name-to-mesh-assignment=first@m1}", ""
-    )

@@ -1,6 +1,6 @@
 """mpmd-infer-mesh-finalize"""
 
-from import_programs import diagnostics, run
+from import_programs import diagnostics
 
 PASS = "mpmd-infer-mesh-finalize"
 
@@ -39,24 +39,3 @@ def test_everything_without_a_mesh_is_reported() -> None:
     assert "mpmd_infer_transfers" in messages[2]
     assert "is in no fragment" in messages[3]
     assert messages[4].startswith("input 0 of @f has the type")
-
-
-def test_reductions_that_are_no_longer_needed_somewhere() -> None:
-    """The reference aborts when dead code was the only reason to need the reduction on a mesh."""
-    module = run(
-        """
-        func.func @main(%a: !P0, %b: !P1) -> !P0 attributes {topology = #topo} {
-          %0 = mpmd.unassign %a : (!P0) -> !T
-          %1 = mpmd.unassign %b : (!P1) -> !T
-          %2 = mpmd.reduce<add> {use=<"p2", "p0">} %0, %1 : (!T, !T) -> !T
-          %3 = mpmd.assign %2 : (!T) -> !P0
-          %4 = mpmd.assign %2 : (!T) -> !P2
-          %5 = mpmd.fragment<mesh="p2", origin=[]> (%4) (%x: !T) {
-            mpmd.return %x : !T
-          } : (!P2) -> !P2
-          return %3 : !P0
-        }
-        """,
-        PASS,
-    )
-    assert [op.name for op in module.main.body] == ["mpmd.transfer", "mpmd.fragment", "func.return"]

@@ -6,23 +6,6 @@ from import_programs import diagnostics
 PASS = "mpmd-infer-mesh-validate-no-additional-transfers-needed"
 
 
-def test_assigns_are_reported_and_do_not_silence() -> None:
-    ok, found = diagnostics(
-        """
-        func.func @main(%a: !T {src=<"p0">, use=<"p2">}) -> !P2 attributes {topology = #topo} {
-          %0 = mpmd.assign {src=<"p0">, use=<"p2">} %a : (!T) -> !P2
-          return %0 : !P2
-        }
-        """,
-        PASS,
-    )
-    assert not ok
-    assert [d.message.split(";")[0] for d in found] == [
-        'mesh "p2" asks for a value that is only available on mesh "p0"',
-        'argument 0 of @main is needed on mesh "p2", but what is passed is only available on mesh "p0"',
-    ]
-
-
 @pytest.mark.parametrize(("limit", "lines"), [(1, [4]), (2, [4, 3]), (-1, [4, 3, 2])])
 def test_limit(limit: int, lines: list[int]) -> None:
     """Users come before producers, functions after their ops."""

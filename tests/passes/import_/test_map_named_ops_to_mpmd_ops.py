@@ -21,13 +21,6 @@ F = """
         """
 
 
-def test_every_unassigned_computation_is_reported() -> None:
-    ok, found = diagnostics(F, "func.func(mpmd-map-named-ops-to-mpmd-ops)")
-    assert not ok
-    assert [d.message.split("'")[1] for d in found] == ["f", "g"]
-    assert "add 'f@MESH' to the name-to-mesh assignment" in found[0].message
-
-
 def test_a_memory_kind_of_a_computation_is_ignored_and_logged(caplog: pytest.LogCaptureFixture) -> None:
     assert diagnostics(F, spec("f@p0#device,g@p0")) == (True, [])
     assert "named computation 'f' is assigned to \"p0#device\"" in caplog.text

@@ -56,16 +56,6 @@ def test_sub_axes_are_cut_with_a_warning() -> None:
     assert [d.severity for d in found] == ["warning", "warning"], "once for all functions"
 
 
-def test_a_returned_argument_is_cut_like_the_result() -> None:
-    before = around(
-        f"""%a: !s {sharding('[{"e"}, {?}]')}""",
-        f"""!s {sharding('[{}, {"d":(1)2}]')}, !s {sharding('[{"e"}, {}]')}""",
-        "return %a, %a : !s, !s",
-    )
-    after = before.replace('@mesh, [{"e"}, {?}]', "@mesh, [{}, {}]")
-    check(before, PASS, after, MORE)
-
-
 def test_only_the_last_transfer_of_a_chain_changes() -> None:
     def program(first: str, second: str) -> str:
         return around(
@@ -79,17 +69,6 @@ def test_only_the_last_transfer_of_a_chain_changes() -> None:
 
     old = given('[{"d"}, {}]')
     check(program(old, old), PASS, program(old, given('[{"e"}, {}]')), MORE)
-
-
-def test_private_functions_and_missing_user_shardings_change_nothing() -> None:
-    body = (
-        '%f = mpmd.fragment<mesh="s0", origin=["f"], in_shardings=[<@mesh, [{"d"}, {}]>]> (%a) '
-        "(%x: tensor<8x6xf32>) { mpmd.return %x : tensor<8x6xf32> } : (!s) -> !s\nreturn %f : !s"
-    )
-    text = around("%a: !s", "!s", body)
-    check(text, PASS, text, MORE)
-    private = around(f"%a: !s {sharding('[{}, {}]')}", "!s", body).replace("public", "private")
-    check(private, PASS, private, MORE)
 
 
 def test_a_new_list_says_nothing_about_the_other_operands() -> None:

@@ -49,3 +49,45 @@ func.func private @other(%a: tensor<f32> {jax.buffer_donor = true}, %b: tensor<f
   %0 = stablehlo.negate %b : tensor<f32>
   return %a, %0 : tensor<f32>, tensor<f32>
 }
+
+// ----- Attributes of arguments and results go with them
+func.func @main(%p: tensor<f32>) -> tensor<f32> attributes {topology = #topo} {
+  %0:2 = mpmd.call @step(%p, %p) {x} : (tensor<f32>, tensor<f32>) -> (tensor<f32>, tensor<f32>)
+  return %0#1 : tensor<f32>
+}
+func.func private @step(%a: tensor<f32> {jax.buffer_donor = true}, %b: tensor<f32> {mhlo.layout_mode = "b"})
+    -> (tensor<f32> {jax.result_info = "r0"}, tensor<f32> {jax.result_info = "r1"}) attributes {topology = #topo} {
+  %0 = stablehlo.negate %b : tensor<f32>
+  return %a, %0 : tensor<f32>, tensor<f32>
+}
+// =>
+func.func @main(%arg0: tensor<f32>) -> tensor<f32> attributes {topology = #topo} {
+  %0 = mpmd.call @step(%arg0) {x} : (tensor<f32>) -> tensor<f32>
+  return %0 : tensor<f32>
+}
+func.func private @step(%arg0: tensor<f32> {mhlo.layout_mode = "b"}) -> (tensor<f32> {jax.result_info = "r1"}) attributes {topology = #topo} {
+  %0 = stablehlo.negate %arg0 : tensor<f32>
+  return %0 : tensor<f32>
+}
+
+// ----- Unused calls are kept in step
+func.func @main(%p: tensor<f32>) -> tensor<f32> attributes {topology = #topo} {
+  %0:2 = mpmd.call @step(%p, %p) : (tensor<f32>, tensor<f32>) -> (tensor<f32>, tensor<f32>)
+  %1:2 = mpmd.call @step(%0#0, %0#1) : (tensor<f32>, tensor<f32>) -> (tensor<f32>, tensor<f32>)
+  return %0#1 : tensor<f32>
+}
+func.func private @step(%a: tensor<f32> {jax.buffer_donor = true}, %b: tensor<f32> {mhlo.layout_mode = "b"})
+    -> (tensor<f32> {jax.result_info = "r0"}, tensor<f32> {jax.result_info = "r1"}) attributes {topology = #topo} {
+  %0 = stablehlo.negate %b : tensor<f32>
+  return %a, %0 : tensor<f32>, tensor<f32>
+}
+// =>
+func.func @main(%arg0: tensor<f32>) -> tensor<f32> attributes {topology = #topo} {
+  %0 = mpmd.call @step(%arg0) : (tensor<f32>) -> tensor<f32>
+  %1 = mpmd.call @step(%0) : (tensor<f32>) -> tensor<f32>
+  return %0 : tensor<f32>
+}
+func.func private @step(%arg0: tensor<f32> {mhlo.layout_mode = "b"}) -> (tensor<f32> {jax.result_info = "r1"}) attributes {topology = #topo} {
+  %0 = stablehlo.negate %arg0 : tensor<f32>
+  return %0 : tensor<f32>
+}

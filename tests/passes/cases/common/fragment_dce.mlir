@@ -118,3 +118,20 @@ func.func @main(%p: !A, %q: !A) -> !A attributes {topology = #topo} {
   } : (!A) -> !A
   return %0 : !A
 }
+
+// ----- Attributes that list operands are copied as they are
+sdy.mesh @mesh = <["x"=2]>
+func.func @main(%p: !A) -> !A attributes {topology = #topo} {
+  %0:2 = mpmd.fragment<mesh="alpha", origin=["a"], out_shardings=[<@mesh, [{"x"}]>, <@mesh, [{}]>]> (%p) {res_attrs = [{a}, {b}]} (%x: tensor<4xf32>) {
+    mpmd.return %x, %x : tensor<4xf32>, tensor<4xf32>
+  } : (!A) -> (!A, !A)
+  return %0#1 : !A
+}
+// =>
+sdy.mesh @mesh = <["x"=2]>
+func.func @main(%arg0: !A) -> !A attributes {topology = #topo} {
+  %0 = mpmd.fragment<mesh="alpha", origin=["a"], out_shardings=[<@mesh, [{"x"}]>, <@mesh, [{}]>]> (%arg0) {res_attrs = [{a}, {b}]} (%arg1: tensor<4xf32>) {
+    mpmd.return %arg1 : tensor<4xf32>
+  } : (!A) -> !A
+  return %0 : !A
+}

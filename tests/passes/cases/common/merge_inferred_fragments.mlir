@@ -123,3 +123,50 @@ func.func @main(%p: !A, %q: !B) -> (!A) attributes {topology = #topo} {
   return %0 : !A
 }
 // error: cannot be used together
+
+// ----- Reasons are joined or dropped (1)
+// passes: mpmd-merge-inferred-fragments
+// `mpmd.inferred_by` survives only when both fragments are inferred.
+func.func @main(%p: !A, %q: !B) -> (!A) attributes {topology = #topo} {
+  %0 = mpmd.fragment<mesh="alpha", origin=[]> (%p) {mpmd.inferred_by = ["a", "b"]} (%x: tensor<4xf32>) {
+    %y = stablehlo.negate %x : tensor<4xf32>
+    mpmd.return %y : tensor<4xf32>
+  } : (!A) -> !A
+  %1 = mpmd.fragment<mesh="alpha", origin=["f"]> (%0) {mpmd.inferred_by = ["b", "c"]} (%x: tensor<4xf32>) {
+    %y = stablehlo.negate %x : tensor<4xf32>
+    mpmd.return %y : tensor<4xf32>
+  } : (!A) -> !A
+  return %1 : !A
+}
+// =>
+func.func @main(%arg0: !A, %arg1: !B) -> !A attributes {topology = #topo} {
+  %0 = mpmd.fragment<mesh="alpha", origin=["f"]> (%arg0) (%arg2: tensor<4xf32>) {
+    %1 = stablehlo.negate %arg2 : tensor<4xf32>
+    %2 = stablehlo.negate %1 : tensor<4xf32>
+    mpmd.return %2 : tensor<4xf32>
+  } : (!A) -> !A
+  return %0 : !A
+}
+
+// ----- Reasons are joined or dropped (2)
+// passes: mpmd-merge-inferred-fragments
+func.func @main(%p: !A, %q: !B) -> (!A) attributes {topology = #topo} {
+  %0 = mpmd.fragment<mesh="alpha", origin=[]> (%p) {mpmd.inferred_by = ["a", "b"]} (%x: tensor<4xf32>) {
+    %y = stablehlo.negate %x : tensor<4xf32>
+    mpmd.return %y : tensor<4xf32>
+  } : (!A) -> !A
+  %1 = mpmd.fragment<mesh="alpha", origin=[]> (%0) {mpmd.inferred_by = ["b", "c"]} (%x: tensor<4xf32>) {
+    %y = stablehlo.negate %x : tensor<4xf32>
+    mpmd.return %y : tensor<4xf32>
+  } : (!A) -> !A
+  return %1 : !A
+}
+// =>
+func.func @main(%arg0: !A, %arg1: !B) -> !A attributes {topology = #topo} {
+  %0 = mpmd.fragment<mesh="alpha", origin=[]> (%arg0) {mpmd.inferred_by = ["a", "b", "c"]} (%arg2: tensor<4xf32>) {
+    %1 = stablehlo.negate %arg2 : tensor<4xf32>
+    %2 = stablehlo.negate %1 : tensor<4xf32>
+    mpmd.return %2 : tensor<4xf32>
+  } : (!A) -> !A
+  return %0 : !A
+}

@@ -3,6 +3,9 @@
 !W = !mpmd.mesh_tensor<"alpha", tensor<4x4xf32>>
 !V = !mpmd.mesh_tensor<"beta", tensor<4x4xf32>>
 #topo = #mpmd.topology<<"alpha" : <["x"=2]>>, <"beta" : <["x"=2]>>>
+!L = tensor<4xf32>
+!A = !mpmd.mesh_tensor<"alpha", tensor<4xf32>>
+!B = !mpmd.mesh_tensor<"beta", tensor<4xf32>>
 
 // ----- The first stage is split only on request (1)
 func.func @main(%w1: !W, %w2: !W, %x0: !W, %x1: !W, %g: !V) -> (!W, !W) attributes {topology = #topo} {
@@ -64,3 +67,70 @@ func.func @main(%w1: !W, %w2: !W, %x0: !W, %x1: !W, %g: !V) -> (!W, !W) attribut
   } : (!W, !W, !W, !W) -> (!W, !W)
   return %0#0, %0#1 : !W, !W
 }
+
+// ----- An effect goes where its result belongs
+func.func @main(%p: !A, %q: !A, %r: !B) -> (!B, !A) attributes {topology = #topo} {
+  %0:2 = mpmd.fragment<mesh="alpha", origin=["f"(1)]> (%p, %q) (%x: !L, %y: !L) {
+    %a = stablehlo.negate %x : !L
+    %b = stablehlo.custom_call @e(%y) {has_side_effect = true} : (!L) -> !L
+    mpmd.return %a, %b : !L, !L
+  } : (!A, !A) -> (!A, !A)
+  %t0 = mpmd.transfer %0#0 : (!A) -> !B
+  %unused = mpmd.transfer %r : (!B) -> !A
+  return %t0, %0#1 : !B, !A
+}
+// =>
+func.func @main(%arg0: !A, %arg1: !A, %arg2: !B) -> (!B, !A) attributes {topology = #topo} {
+  %0:2 = mpmd.fragment<mesh="alpha", origin=["f"(1)]> (%arg0, %arg1) {split_keep_transferred} (%arg3: !L, %arg4: !L) {
+    %4 = stablehlo.negate %arg3 : !L
+    mpmd.return %4, %arg4 : !L, !L
+  } : (!A, !A) -> (!A, !A)
+  %1 = mpmd.fragment<mesh="alpha", origin=["f"(1)]> (%arg0, %arg1, %0#1) {split_drop_transferred} (%arg3: !L, %arg4: !L, %arg5: !L) {
+    %4 = stablehlo.custom_call @e(%arg5) {has_side_effect = true} : (!L) -> !L
+    mpmd.return %4 : !L
+  } : (!A, !A, !A) -> !A
+  %2 = mpmd.transfer %0#0 : (!A) -> !B
+  %3 = mpmd.transfer %arg2 : (!B) -> !A
+  return %2, %1 : !B, !A
+}
+
+// ----- Attributes stay on both parts
+func.func @main(%p: !A, %q: !A, %r: !B) -> (!B, !A) attributes {topology = #topo} {
+  %0:2 = mpmd.fragment<mesh="alpha", origin=["f"(1)]> (%p, %q) {call_counter = 3 : ui32, note} (%x: !L, %y: !L) {
+    %a = stablehlo.negate %x : !L
+    %b = stablehlo.multiply %a, %y : !L
+    mpmd.return %a, %b : !L, !L
+  } : (!A, !A) -> (!A, !A)
+  %t0 = mpmd.transfer %0#0 : (!A) -> !B
+  %unused = mpmd.transfer %r : (!B) -> !A
+  return %t0, %0#1 : !B, !A
+}
+// =>
+func.func @main(%arg0: !A, %arg1: !A, %arg2: !B) -> (!B, !A) attributes {topology = #topo} {
+  %0:3 = mpmd.fragment<mesh="alpha", origin=["f"(1)]> (%arg0, %arg1) {call_counter = 3 : ui32, note, split_keep_transferred} (%arg3: !L, %arg4: !L) {
+    %4 = stablehlo.negate %arg3 : !L
+    mpmd.return %4, %arg4, %4 : !L, !L, !L
+  } : (!A, !A) -> (!A, !A, !A)
+  %1 = mpmd.fragment<mesh="alpha", origin=["f"(1)]> (%arg0, %arg1, %0#1, %0#2) {call_counter = 3 : ui32, note, split_drop_transferred} (%arg3: !L, %arg4: !L, %arg5: !L, %arg6: !L) {
+    %4 = stablehlo.multiply %arg6, %arg5 : !L
+    mpmd.return %4 : !L
+  } : (!A, !A, !A, !A) -> !A
+  %2 = mpmd.transfer %0#0 : (!A) -> !B
+  %3 = mpmd.transfer %arg2 : (!B) -> !A
+  return %2, %1 : !B, !A
+}
+
+// ----- Tokens cannot go from one part to the other
+func.func @main(%p: !A, %q: !A, %r: !B) -> (!B, !A) attributes {topology = #topo} {
+  %0:2 = mpmd.fragment<mesh="alpha", origin=["f"(1)]> (%p, %q) (%x: !L, %y: !L) {
+    %t = stablehlo.create_token : !stablehlo.token
+    %o:2 = stablehlo.optimization_barrier %x, %t : !L, !stablehlo.token
+    %z = stablehlo.after_all %o#1 : !stablehlo.token
+    %b:2 = stablehlo.optimization_barrier %y, %z : !L, !stablehlo.token
+    mpmd.return %o#0, %b#0 : !L, !L
+  } : (!A, !A) -> (!A, !A)
+  %t0 = mpmd.transfer %0#0 : (!A) -> !B
+  %unused = mpmd.transfer %r : (!B) -> !A
+  return %t0, %0#1 : !B, !A
+}
+// error: !stablehlo.token

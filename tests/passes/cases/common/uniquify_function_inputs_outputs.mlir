@@ -24,3 +24,10 @@ func.func private @f(%p: !A, %q: !A, %r: !B) -> (!B, !A, !A, !B, !A) attributes 
   } : (!A, !A) -> (!A, !A, !A)
   return %0#0, %1#0, %1#2, %0#1, %1#1 : !B, !A, !A, !B, !A
 }
+
+// ----- Local tensors are an error
+func.func @main(%p: tensor<f32>, %q: tensor<f32>) -> (tensor<f32>, tensor<f32>) attributes {topology = #topo} {
+  return %p, %q : tensor<f32>, tensor<f32>
+}
+// error: result 0 of @main
+// error: result 1

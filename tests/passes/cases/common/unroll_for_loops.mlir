@@ -18,3 +18,48 @@ func.func @main(%p: tensor<ui32>, %q: tensor<ui32>) -> (tensor<ui32>, tensor<ui3
   %1 = stablehlo.add %0, %q {unroll_counter = 1 : ui32} : tensor<ui32>
   return %q, %1 : tensor<ui32>, tensor<ui32>
 }
+
+// ----- Errors (1)
+func.func @main(%p: tensor<ui32>) -> tensor<ui32> attributes {topology = #topo} {
+  %0 = mpmd.for (%p) {iterations = 4 : ui32} (%x: tensor<ui32>, %i: tensor<ui32>) {
+    mpmd.return %x : tensor<ui32>
+  } : tensor<ui32>
+  return %0 : tensor<ui32>
+}
+// error: it has no unroll factor
+
+// ----- Errors (2)
+func.func @main(%p: tensor<ui32>) -> tensor<ui32> attributes {topology = #topo} {
+  %0 = mpmd.for (%p) {iterations = 4 : ui32, unroll_factor = 2 : ui32} (%x: tensor<ui32>, %i: tensor<ui32>) {
+    mpmd.return %x : tensor<ui32>
+  } : tensor<ui32>
+  return %0 : tensor<ui32>
+}
+// error: its factor is 2
+
+// ----- Errors (3)
+func.func @main(%p: tensor<ui32>) -> tensor<ui32> attributes {topology = #topo} {
+  %0 = mpmd.for (%p) {iterations = 4 : ui32, unroll_factor = 4 : ui32} (%x: tensor<ui32>, %i: tensor<ui32>) {
+    %1 = mpmd.for (%x) {iterations = 2 : ui32, unroll_factor = 2 : ui32} (%y: tensor<ui32>, %j: tensor<ui32>) {
+      mpmd.return %y : tensor<ui32>
+    } : tensor<ui32>
+    mpmd.return %x : tensor<ui32>
+  } : tensor<ui32>
+  return %0 : tensor<ui32>
+}
+// error: nested loops cannot be unrolled
+
+// ----- Errors (4)
+func.func @main(%p: tensor<ui32>) -> tensor<ui32> attributes {topology = #topo} {
+  %0 = mpmd.for (%p) {iterations = 4 : ui32} (%x: tensor<ui32>, %i: tensor<ui32>) {
+    %1 = mpmd.for (%x) {iterations = 2 : ui32, unroll_factor = 2 : ui32} (%y: tensor<ui32>, %j: tensor<ui32>) {
+      mpmd.return %y : tensor<ui32>
+    } : tensor<ui32>
+    %2 = mpmd.for (%x) {iterations = 2 : ui32, unroll_factor = 2 : ui32} (%y: tensor<ui32>, %j: tensor<ui32>) {
+      mpmd.return %y : tensor<ui32>
+    } : tensor<ui32>
+    mpmd.return %x : tensor<ui32>
+  } : tensor<ui32>
+  return %0 : tensor<ui32>
+}
+// error: nested loops cannot be unrolled

@@ -207,3 +207,27 @@ func.func private @f(%a: !T, %p: !P0) -> !P0 attributes {topology = #topo} {
   return %1 : !P0
 }
 // error: on which mesh operand 1 of 'mpmd.reduce'
+
+// ----- Reductions that are no longer needed somewhere
+// passes: mpmd-infer-mesh-finalize
+// The reference aborts when dead code was the only reason to need the reduction on a mesh.
+func.func @main(%a: !P0, %b: !P1) -> !P0 attributes {topology = #topo} {
+  %0 = mpmd.unassign %a : (!P0) -> !T
+  %1 = mpmd.unassign %b : (!P1) -> !T
+  %2 = mpmd.reduce<add> {use=<"p2", "p0">} %0, %1 : (!T, !T) -> !T
+  %3 = mpmd.assign %2 : (!T) -> !P0
+  %4 = mpmd.assign %2 : (!T) -> !P2
+  %5 = mpmd.fragment<mesh="p2", origin=[]> (%4) (%x: !T) {
+    mpmd.return %x : !T
+  } : (!P2) -> !P2
+  return %3 : !P0
+}
+// =>
+func.func @main(%arg0: !P0, %arg1: !P1) -> !P0 attributes {topology = #topo} {
+  %0 = mpmd.transfer %arg1 : (!P1) -> !P0
+  %1 = mpmd.fragment<mesh="p0", origin=[]> (%arg0, %0) {mpmd.inferred_by = ["infer_mesh_convert_reduce_ops"]} (%arg2: !T, %arg3: !T) {
+    %2 = stablehlo.add %arg2, %arg3 : !T
+    mpmd.return %2 : !T
+  } : (!P0, !P0) -> !P0
+  return %1 : !P0
+}

@@ -3,6 +3,7 @@
 !T  = tensor<6x2xf32>
 !P0 = !mpmd.mesh_tensor<"p0", tensor<6x2xf32>>
 !P1 = !mpmd.mesh_tensor<"p1", tensor<6x2xf32>>
+!P2 = !mpmd.mesh_tensor<"p2", tensor<6x2xf32>>
 
 // ----- Sets that are fine
 // Absent sets, equal sets in another order, subsets.
@@ -55,3 +56,11 @@ func.func private @f(%x: !T {use=<"p1"["b"], "p0">}, %y: !T {use=<"p1">})
   return %x, %y : !T, !T
 }
 // error: result 1 is needed on mesh "p2" ... argument 1, to which it is passed, on mesh "p1"
+
+// ----- Assigns are reported and do not silence
+func.func @main(%a: !T {src=<"p0">, use=<"p2">}) -> !P2 attributes {topology = #topo} {
+  %0 = mpmd.assign {src=<"p0">, use=<"p2">} %a : (!T) -> !P2
+  return %0 : !P2
+}
+// error: mesh "p2" asks for a value that is only available on mesh "p0"; a transfer to mesh "p2"
+// error: argument 0 of @main is needed on mesh "p2", but what is passed is only available on mesh

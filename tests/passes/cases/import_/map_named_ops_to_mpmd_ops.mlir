@@ -65,3 +65,17 @@ func.func @main(%a: !T, %i: tensor<i32>) -> !T attributes {topology = #topo} {
   return %0 : !T
 }
 // error: inside of a 'stablehlo.case'
+
+// ----- Every unassigned computation is reported
+// passes: func.func(mpmd-map-named-ops-to-mpmd-ops)
+func.func @main(%a: !T) -> !T attributes {topology = #topo} {
+  %0 = mpmd.named_computation<"f"> (%a) (%x: !T) {
+    mpmd.return %x : !T
+  } : (!T) -> !T
+  %1 = mpmd.named_computation<"g"> (%0) (%x: !T) {
+    mpmd.return %x : !T
+  } : (!T) -> !T
+  return %1 : !T
+}
+// error: add 'f@MESH' to the name-to-mesh assignment
+// error: named computation 'g' is not assigned to a mesh: add 'g@MESH' to the name-to-mesh

@@ -1,0 +1,75 @@
+// passes: mpmd-merge-transfers
+!S = !mpmd.mesh_tensor<"alpha", tensor<f32>>
+!T = !mpmd.mesh_tensor<"beta", tensor<f32>>
+#topo = #mpmd.topology<<"alpha" : <["x"=2]>>, <"beta" : <["x"=2]>>>
+
+// ----- A result that is transferred twice counts twice
+func.func @main(%p: !S) -> !T attributes {topology = #topo} {
+  %0 = mpmd.fragment<mesh="alpha", origin=["f"]> (%p) (%x: tensor<f32>) {
+    mpmd.return %x : tensor<f32>
+  } : (!S) -> !S
+  %1 = mpmd.transfer %0 : (!S) -> !T
+  %2 = mpmd.transfer %0 : (!S) -> !T
+  %3 = mpmd.fragment<mesh="beta", origin=["g"]> (%1, %2) (%x: tensor<f32>, %y: tensor<f32>) {
+    %s = stablehlo.subtract %x, %y : tensor<f32>
+    mpmd.return %s : tensor<f32>
+  } : (!T, !T) -> !T
+  return %3 : !T
+}
+// =>
+func.func @main(%arg0: !S) -> !T attributes {topology = #topo} {
+  %0:2 = mpmd.fragment<mesh="alpha", origin=["f"]> (%arg0) (%arg1: tensor<f32>) {
+    %5 = stablehlo.reshape %arg1 : (tensor<f32>) -> tensor<1xf32>
+    %6 = stablehlo.reshape %arg1 : (tensor<f32>) -> tensor<1xf32>
+    %7 = stablehlo.concatenate %5, %6, dim = 0 : (tensor<1xf32>, tensor<1xf32>) -> tensor<2xf32>
+    mpmd.return %arg1, %7 : tensor<f32>, tensor<2xf32>
+  } : (!S) -> (!S, !mpmd.mesh_tensor<"alpha", tensor<2xf32>>)
+  %1 = mpmd.transfer {concat_transfer} %0#1 : (!mpmd.mesh_tensor<"alpha", tensor<2xf32>>) -> !mpmd.mesh_tensor<"beta", tensor<2xf32>>
+  %2 = mpmd.transfer %0#0 : (!S) -> !T
+  %3 = mpmd.transfer %0#0 : (!S) -> !T
+  %4 = mpmd.fragment<mesh="beta", origin=["g"]> (%2, %3, %1) (%arg1: tensor<f32>, %arg2: tensor<f32>, %arg3: tensor<2xf32>) {
+    %5 = stablehlo.slice %arg3 [1:2] : (tensor<2xf32>) -> tensor<1xf32>
+    %6 = stablehlo.reshape %5 : (tensor<1xf32>) -> tensor<f32>
+    %7 = stablehlo.slice %arg3 [1:2] : (tensor<2xf32>) -> tensor<1xf32>
+    %8 = stablehlo.reshape %7 : (tensor<1xf32>) -> tensor<f32>
+    %9 = stablehlo.subtract %6, %8 : tensor<f32>
+    mpmd.return %9 : tensor<f32>
+  } : (!T, !T, !mpmd.mesh_tensor<"beta", tensor<2xf32>>) -> !T
+  return %4 : !T
+}
+
+// ----- Attributes of results get an entry for the new one
+// `res_attrs` is read by result number, also where MLIR reads past its end.
+func.func @mt(%p: !S, %q: !S) -> !T attributes {topology = #topo} {
+  %0:2 = mpmd.fragment<mesh="alpha", origin=["f"]> (%p, %q) {res_attrs = [{mhlo.layout_mode = "default"}, {mhlo.layout_mode = "default"}]} (%x: tensor<f32>, %y: tensor<f32>) {
+    mpmd.return %x, %y : tensor<f32>, tensor<f32>
+  } : (!S, !S) -> (!S, !S)
+  %1 = mpmd.transfer %0#0 : (!S) -> !T
+  %2 = mpmd.transfer %0#1 : (!S) -> !T
+  %3 = mpmd.fragment<mesh="beta", origin=["g"]> (%2, %1) (%x: tensor<f32>, %y: tensor<f32>) {
+    %s = stablehlo.subtract %x, %y : tensor<f32>
+    mpmd.return %s : tensor<f32>
+  } : (!T, !T) -> !T
+  return %3 : !T
+}
+// =>
+func.func @mt(%arg0: !S, %arg1: !S) -> !T attributes {topology = #topo} {
+  %0:3 = mpmd.fragment<mesh="alpha", origin=["f"]> (%arg0, %arg1) {res_attrs = [{mhlo.layout_mode = "default"}, {mhlo.layout_mode = "default"}, {}]} (%arg2: tensor<f32>, %arg3: tensor<f32>) {
+    %5 = stablehlo.reshape %arg2 : (tensor<f32>) -> tensor<1xf32>
+    %6 = stablehlo.reshape %arg3 : (tensor<f32>) -> tensor<1xf32>
+    %7 = stablehlo.concatenate %5, %6, dim = 0 : (tensor<1xf32>, tensor<1xf32>) -> tensor<2xf32>
+    mpmd.return %arg2, %arg3, %7 : tensor<f32>, tensor<f32>, tensor<2xf32>
+  } : (!S, !S) -> (!S, !S, !mpmd.mesh_tensor<"alpha", tensor<2xf32>>)
+  %1 = mpmd.transfer {concat_transfer} %0#2 : (!mpmd.mesh_tensor<"alpha", tensor<2xf32>>) -> !mpmd.mesh_tensor<"beta", tensor<2xf32>>
+  %2 = mpmd.transfer %0#0 : (!S) -> !T
+  %3 = mpmd.transfer %0#1 : (!S) -> !T
+  %4 = mpmd.fragment<mesh="beta", origin=["g"]> (%3, %2, %1) (%arg2: tensor<f32>, %arg3: tensor<f32>, %arg4: tensor<2xf32>) {
+    %5 = stablehlo.slice %arg4 [0:1] : (tensor<2xf32>) -> tensor<1xf32>
+    %6 = stablehlo.reshape %5 : (tensor<1xf32>) -> tensor<f32>
+    %7 = stablehlo.slice %arg4 [1:2] : (tensor<2xf32>) -> tensor<1xf32>
+    %8 = stablehlo.reshape %7 : (tensor<1xf32>) -> tensor<f32>
+    %9 = stablehlo.subtract %8, %6 : tensor<f32>
+    mpmd.return %9 : tensor<f32>
+  } : (!T, !T, !mpmd.mesh_tensor<"beta", tensor<2xf32>>) -> !T
+  return %4 : !T
+}
