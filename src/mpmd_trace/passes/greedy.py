@@ -76,6 +76,8 @@ class Rewriter:
         #: Bodies that `_fill` leaves as they are: many ops have one.
         self._settled: set[Region] = set()
         self.changed = False
+        #: Whether constants were unified or moved, which is no reason for another round.
+        self.moved_constants = False
 
     # Notifications.
 
@@ -204,6 +206,7 @@ class Rewriter:
                 if region.frozen and region not in self._settled:
                     if unique_constants:
                         op.regions[i] = with_unique_constants(region)
+                        self.moved_constants |= op.regions[i] is not region
                     self._clean(op, i)
                     if op.regions[i] is region:
                         self._settled.add(region)
@@ -216,6 +219,7 @@ class Rewriter:
                 if not uniquer.visit(op, home):
                     continue
             self._push_first(op)
+        self.moved_constants |= uniquer.changed
 
     def _clean(self, op: Op, i: int) -> None:
         cleaned = without_dead_ops(op.regions[i])
@@ -298,6 +302,6 @@ def apply_greedily(
         if region_dce and remove_dead_code(scope):
             rewriter.changed = True
         if not rewriter.changed:
-            return GreedyResult(changed, True)
+            return GreedyResult(changed or rewriter.moved_constants, True)
         changed = True
     return GreedyResult(changed, False)

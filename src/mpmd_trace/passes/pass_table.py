@@ -52,7 +52,6 @@ _VARIANTS = {
         clean-up-for-xla introduce-direct-transfers erase-unused-arguments-of-all-calls rewrite-directly
         finalize-keeping-memories merge-units-in-callees merge-by-rules-strictly verify-stages-of-loops
         extract-reshards-keeping-host-copies convert-shardings-unsetting-whole copy-scalars
-        validate-no-unnamed-reshards
     """,
     "microbatches.merge_inferred_apart": "merge-inferred-apart",
     "microbatches.follow_schedule": "follow-schedule",

@@ -126,7 +126,6 @@ from mpmd_trace.passes.variants import (
     MergeByRulesStrictly,
     MergeUnitsInCallees,
     RewriteDirectly,
-    ValidateNoUnnamedReshards,
     VerifyStagesOfLoops,
 )
 
@@ -356,8 +355,7 @@ def pipeline(
     def merge_inferred(uniform: bool) -> list[Pass]:
         return [
             *_when(options.mpmd_absorb_inferred_fragments_on_entry_point_function, AbsorbInferredFragments(True)),
-            MergeInferredApart(merge_any_consumer=True, uniform=uniform),
-            MergeInferredApart(merge_sideways=True, uniform=uniform),
+            MergeInferredApart(merge_any_consumer=True, merge_sideways=True, uniform=uniform),
         ]
 
     yield [
@@ -387,8 +385,7 @@ def pipeline(
         *_when(not late, *merge_inferred(False)),
         *_when(request.same_mesh, EnforceInputOutputEquisharding(request.same_mesh)),
         # User fragments become what a schedule orders.
-        FragmentDedup(),
-        FragmentDce(),
+        SimplifyProgram(),
         RemoveTransferCycles(),
         *_when(uniform, MergeUnitsInCallees()),
         CallInline(),
@@ -426,14 +423,14 @@ def pipeline(
         SimplifyProgram(),
     ]
     copies_constants = options.mpmd_copy_constant_creation_from_producer_to_consumer
+    no_backward_deps = options.mpmd_fail_on_backward_deps
     yield [
         CseNative(),
         *_when(copies_constants, CopyConstants()),
         CanonicalizeMpmd(),
-        FragmentDedup(),
-        *_when(options.mpmd_apply_merge_transfers_pass, MergeTransfers(), FragmentDedup(), CseNative()),
+        *_when(options.mpmd_apply_merge_transfers_pass, SimplifyProgram(), MergeTransfers(), CseNative()),
         *_when(uniform and not copies_constants, CopyScalars()),
-        FragmentDce(),
+        SimplifyProgram(),
         UniquifyFunctionInputsOutputs(),
         MergeInferredApart(uniform=uniform),
         *_when(uniform, SharePrograms(), ReusePrograms()),
@@ -446,11 +443,11 @@ def pipeline(
         SinkCreateTokenIntoFragments(),
         MarkEqualDonation() if uniform else MarkAliasingAndDonation(),
         MarkFragmentReservedMemory(),
-        ValidateNoParamTransfers(),
-        ValidateNoInferredFragments(),
+        # Warnings of these checks speak of ops, which users of `mpmd_trace.jit` do not know.
+        *_when(not jit, ValidateNoParamTransfers(), ValidateNoInferredFragments()),
         LowerToFragmentCalls(alias_bodies=alias_bodies),
-        ValidateNoUnnamedReshards() if jit else ValidateNoReshards(),
-        ValidateNoBackwardDeps(options.mpmd_fail_on_backward_deps),
+        *_when(not jit, ValidateNoReshards()),
+        *_when(no_backward_deps or not jit, ValidateNoBackwardDeps(no_backward_deps)),
         *_when(request.keeps_chlo, CallOutlinedFunctions()),
     ]
 

@@ -79,7 +79,7 @@ class StablehloOptimize(FunctionPass):
             changed = replace_bodies(function.regions[0], functools.partial(self._simplified, patterns))
             return _simplify(function.regions[0], patterns) or changed
         changed = view.replace_bodies(functools.partial(self._simplified, patterns))
-        view.replace_bodies(with_unique_constants)
+        changed = view.replace_bodies(with_unique_constants) or changed
         changed = view.replace_bodies(without_dead_ops) or changed
         settled.keep(function, view)
         return changed

@@ -17,7 +17,6 @@ from mpmd_trace.passes.common.erase_unused_callee_block_arguments import EraseUn
 from mpmd_trace.passes.common.merge_user_fragments_into_scheduling_units import MergeUserFragmentsIntoSchedulingUnits
 from mpmd_trace.passes.common.rule_based_merge import RuleBasedMerge
 from mpmd_trace.passes.common.verify_stage_merging import VerifyStageMerging
-from mpmd_trace.passes.export.validate_no_reshards import ValidateNoReshards
 from mpmd_trace.passes.fragment_rules import MergeRule
 from mpmd_trace.passes.greedy import apply_greedily
 from mpmd_trace.passes.import_.clean_up import CleanUp, read_clean
@@ -222,17 +221,3 @@ class CopyScalars(CopyConstants):
 
     def copies(self, constant: Op) -> bool:
         return isinstance(constant.result, OpResult) and constant.result.type.is_scalar
-
-
-@dataclasses.dataclass(frozen=True)
-class ValidateNoUnnamedReshards(ValidateNoReshards):
-    """Accept named fragments that only change a sharding.
-
-    For example, an update by a gradient that is zero.
-    """
-
-    name = "mpmd-validate-no-unnamed-reshards"
-    summary = "mpmd-validate-no-reshards that lets named computations reshard"
-
-    def named(self, op: FragmentCallOp, diagnostics: Diagnostics) -> None:
-        pass

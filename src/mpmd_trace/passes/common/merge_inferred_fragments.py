@@ -70,16 +70,21 @@ class MergeInferredFragments(FunctionPass):
     )
     merge_sideways: bool = option(False, "merge with the next fragment on the mesh, also when it is not a consumer")
 
-    def run_on_function(self, function: FuncOp, module: Module, diagnostics: Diagnostics) -> bool:
-        mode: Mode = "sideways" if self.merge_sideways else "any" if self.merge_any_consumer else "closest"
+    def modes(self, function: FuncOp, diagnostics: Diagnostics) -> tuple[Mode, ...]:
+        """Return the ways of merging, in order."""
         if self.merge_any_consumer and self.merge_sideways and any(isinstance(op, FragmentOp) for op in function.body):
             raise diagnostics.fatal(
                 function,
                 f"{self.name}: merge-any-consumer and merge-sideways cannot be used together; run the pass "
                 f"once with each",
             )
+        return ("sideways" if self.merge_sideways else "any" if self.merge_any_consumer else "closest",)
+
+    def run_on_function(self, function: FuncOp, module: Module, diagnostics: Diagnostics) -> bool:
         view = settled.known(function)
-        changed = self.merge(function, mode)
+        changed = False
+        for mode in self.modes(function, diagnostics):
+            changed = self.merge(function, mode) or changed
         if not changed:
             settled.keep(function, view)
         return changed

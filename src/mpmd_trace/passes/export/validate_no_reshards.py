@@ -37,14 +37,6 @@ class ValidateNoReshards(FunctionPass):
 
     fail_on_reshard_only_fragments: bool = option(False, "make it an error")
 
-    def named(self, op: FragmentCallOp, diagnostics: Diagnostics) -> None:
-        """Refuse a call that has a name."""
-        diagnostics.refuse(
-            op,
-            f"internal error: the call of @{op.callee} has an origin, but the function only returns its "
-            "arguments; such a fragment should have been removed",
-        )
-
     def run_on_function(self, function: FuncOp, module: Module, diagnostics: Diagnostics) -> bool:
         calls = [op for op in function.body if isinstance(op, FragmentCallOp)]
         forwarding = {f.sym_name for f in module.functions if _only_returns_arguments(f)} if calls else set()
@@ -60,7 +52,11 @@ class ValidateNoReshards(FunctionPass):
                     + "\n".join(_lines(op, function)),
                 )
             else:
-                self.named(op, diagnostics)
+                diagnostics.refuse(
+                    op,
+                    f"internal error: the call of @{op.callee} has an origin, but the function only returns its "
+                    "arguments; such a fragment should have been removed",
+                )
         return False
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 
+from mpmd_trace.ir.diagnostics import Diagnostics
 from mpmd_trace.ir.ops import FragmentOp, FuncOp, TransferOp
 from mpmd_trace.passes.base import option
 from mpmd_trace.passes.common.merge_inferred_fragments import Inferred, MergeInferredFragments, allowed
@@ -13,7 +14,10 @@ from mpmd_trace.passes.fragment_info import is_of_microbatch
 
 @dataclasses.dataclass(frozen=True)
 class MergeInferredApart(MergeInferredFragments):
-    """Merge inferred fragments as the reference does, but keep the programs of microbatches equal."""
+    """Merge inferred fragments as the reference does, but keep the programs of microbatches equal.
+
+    With both `merge_any_consumer` and `merge_sideways`, consumers come first.
+    """
 
     name = "mpmd-merge-inferred-apart"
     summary = "mpmd-merge-inferred-fragments that keeps programs of microbatches equal"
@@ -22,6 +26,11 @@ class MergeInferredApart(MergeInferredFragments):
     uniform: bool = option(
         True, "keep fragments of microbatches apart from what belongs to none, where there are several microbatches"
     )
+
+    def modes(self, function: FuncOp, diagnostics: Diagnostics) -> tuple[Mode, ...]:
+        if self.merge_any_consumer and self.merge_sideways:
+            return "any", "sideways"
+        return super().modes(function, diagnostics)
 
     def merge(self, function: FuncOp, mode: Mode) -> bool:
         stays = _sends if self.keep_sends_separate else None
