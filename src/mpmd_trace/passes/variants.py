@@ -9,7 +9,7 @@ from mpmd_trace.diagnostics.messages import Diagnostic, MpmdError
 from mpmd_trace.ir.attributes import TensorShardingAttr
 from mpmd_trace.ir.core import BlockArg, Op, OpResult, Use, Value
 from mpmd_trace.ir.diagnostics import Diagnostics
-from mpmd_trace.ir.ops import AssignOp, CallOp, FragmentCallOp, FragmentOp, FuncOp, Module, UnassignOp, make_transfer
+from mpmd_trace.ir.ops import AssignOp, CallOp, FragmentOp, FuncOp, Module, UnassignOp, make_transfer
 from mpmd_trace.ir.shardings import equivalent_shardings
 from mpmd_trace.ir.types import MeshTensorType, Type
 from mpmd_trace.passes.common.copy_constants import CopyConstants

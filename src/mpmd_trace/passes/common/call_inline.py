@@ -5,7 +5,7 @@ from __future__ import annotations
 from mpmd_trace.diagnostics.messages import Note
 from mpmd_trace.ir.attributes import Attribute
 from mpmd_trace.ir.bodies import copied_ops
-from mpmd_trace.ir.core import Op, Value
+from mpmd_trace.ir.core import Op
 from mpmd_trace.ir.diagnostics import Diagnostics
 from mpmd_trace.ir.ops import CallOp, ForOp, FragmentCallOp, FragmentOp, FuncOp, Module
 from mpmd_trace.passes.base import Pass
@@ -68,13 +68,8 @@ class CallInline(Pass):
             self._check(call, caller, functions.get(call.callee), diagnostics)
         if diagnostics.failed:
             return False
-        copiers: dict[str, _Copier] = {}
-        for caller, call in calls:
-            copier = copiers.get(call.callee)
-            if copier is None:
-                copier = copiers[call.callee] = _Copier(functions[call.callee])
-            copier.inline(call)
-            copiers.pop(caller.sym_name, None)  # it has changed
+        for _, call in calls:
+            _inline(call, functions[call.callee])
         return bool(calls)
 
     def _check(self, call: CallOp, caller: FuncOp, callee: FuncOp | None, diagnostics: Diagnostics) -> None:
@@ -103,53 +98,16 @@ class CallInline(Pass):
         diagnostics.refuse(call, f"@{name} cannot be inlined: {problem}", notes)
 
 
-class _Copier:
-    """Copies the body of a callee; which operand is which value is looked up once, not for each call."""
-
-    def __init__(self, callee: FuncOp) -> None:
-        self.callee = callee
-        number: dict[Value, int] = {arg: i for i, arg in enumerate(callee.body.args)}
-        #: Each op with the numbers of its operands: arguments come first, then the results of each op.
-        self.steps: list[tuple[Op, list[int]]] = []
-        #: Whether there are only leaf ops, and ops that share their bodies.
-        self.flat = True
-        for op in callee.body:
-            operands = [number.get(use.value, -1) for use in op.operand_uses]
-            self.steps.append((op, operands))
-            for result in op.results:
-                number[result] = len(number)
-            if op.successors or -1 in operands or not all(region.frozen for region in op.regions):
-                self.flat = False
-
-    def inline(self, call: CallOp) -> None:
-        """Replace the call."""
-        attrs = {k: v for k, v in {**call.props, **call.attrs}.items() if k != "callee"}
-        copies, returned = self._copies(call, attrs) if self.flat else self._clones(call, attrs)
-        assert call.block is not None
-        call.block.insert_all_before(call, copies)
-        call.replace_all_uses_with(returned)
-        call.erase()
-
-    def _copies(self, call: CallOp, attrs: dict[str, Attribute]) -> tuple[list[Op], list[Value]]:
-        values = call.operands
-        copies: list[Op] = []
-        own = attrs if _INHERENT[FragmentOp].isdisjoint(attrs) else None
-        for op, operands in self.steps[:-1]:
-            copy = op.clone(operands=map(values.__getitem__, operands))
-            values += copy.results
-            if own is not None and copy.__class__ is FragmentOp:
-                copy.attrs.update(own)
-            elif attrs:
-                _annotate(copy, attrs)
-            copies.append(copy)
-        return copies, [values[number] for number in self.steps[-1][1]]
-
-    def _clones(self, call: CallOp, attrs: dict[str, Attribute]) -> tuple[list[Op], list[Value]]:
-        """As `_copies`, also for ops with regions of their own."""
-        copies, returned = copied_ops(self.callee.body, call.operands)
-        for copy in copies if attrs else ():
-            _annotate(copy, attrs)
-        return copies, returned
+def _inline(call: CallOp, callee: FuncOp) -> None:
+    """Replace the call."""
+    attrs = {k: v for k, v in {**call.props, **call.attrs}.items() if k != "callee"}
+    copies, returned = copied_ops(callee.body, call.operands)
+    for copy in copies if attrs else ():
+        _annotate(copy, attrs)
+    assert call.block is not None
+    call.block.insert_all_before(call, copies)
+    call.replace_all_uses_with(returned)
+    call.erase()
 
 
 def _annotate(op: Op, attrs: dict[str, Attribute]) -> None:

@@ -1,26 +1,20 @@
 module @jit_step attributes {mhlo.num_partitions = 1 : i32, mhlo.num_replicas = 1 : i32} {
   func.func public @main(%arg0: !mpmd.mesh_tensor<"m0", tensor<2x2xf32>>, %arg1: !mpmd.mesh_tensor<"m1", tensor<2x2xf32>>, %arg2: !mpmd.mesh_tensor<"m0", tensor<2x2xf32>>) -> (!mpmd.mesh_tensor<"m0", tensor<2x2xf32>> {jax.result_info = "result.first.weight"}, !mpmd.mesh_tensor<"m1", tensor<2x2xf32>> {jax.result_info = "result.second.weight"}) attributes {topology = #mpmd.topology<<"m0" : <["data"=2]>>, <"m1" : <["data"=2]>>>} {
-    %0 = mpmd.fragment<mesh="m0", origin=[]> (%arg2) {mpmd.inferred_by = ["infer_mesh_wrap_meshless_ops"]} (%arg3: tensor<2x2xf32>) {
+    %0:3 = mpmd.fragment<mesh="m0", origin=[]> (%arg2) {mpmd.inferred_by = ["infer_mesh_wrap_meshless_ops"]} (%arg3: tensor<2x2xf32>) {
       %1 = stablehlo.slice %arg3 [0:1, 0:2] : (tensor<2x2xf32>) -> tensor<1x2xf32>
       %2 = stablehlo.reshape %1 : (tensor<1x2xf32>) -> tensor<2xf32>
-      mpmd.return %2 : tensor<2xf32>
-    } : (!mpmd.mesh_tensor<"m0", tensor<2x2xf32>>) -> !mpmd.mesh_tensor<"m0", tensor<2xf32>>
-    %3 = mpmd.fragment<mesh="m0", origin=[]> () {mpmd.inferred_by = ["infer_mesh_wrap_meshless_ops"]} () {
       %cst = stablehlo.constant dense<0.000000e+00> : tensor<2x2xf32>
-      mpmd.return %cst : tensor<2x2xf32>
-    } : () -> !mpmd.mesh_tensor<"m0", tensor<2x2xf32>>
-    %4 = mpmd.fragment<mesh="m1", origin=[]> () {mpmd.inferred_by = ["infer_mesh_wrap_meshless_ops"]} () {
+      %3 = stablehlo.slice %arg3 [1:2, 0:2] : (tensor<2x2xf32>) -> tensor<1x2xf32>
+      %4 = stablehlo.reshape %3 : (tensor<1x2xf32>) -> tensor<2xf32>
+      mpmd.return %2, %cst, %4 : tensor<2xf32>, tensor<2x2xf32>, tensor<2xf32>
+    } : (!mpmd.mesh_tensor<"m0", tensor<2x2xf32>>) -> (!mpmd.mesh_tensor<"m0", tensor<2xf32>>, !mpmd.mesh_tensor<"m0", tensor<2x2xf32>>, !mpmd.mesh_tensor<"m0", tensor<2xf32>>)
+    %5 = mpmd.fragment<mesh="m1", origin=[]> () {mpmd.inferred_by = ["infer_mesh_wrap_meshless_ops"]} () {
       %cst = stablehlo.constant dense<0.000000e+00> : tensor<2x2xf32>
       mpmd.return %cst : tensor<2x2xf32>
     } : () -> !mpmd.mesh_tensor<"m1", tensor<2x2xf32>>
-    %5:2 = mpmd.call @loss(%arg0, %arg1, %0, %3, %4) {call_counter = 0 : ui32} : (!mpmd.mesh_tensor<"m0", tensor<2x2xf32>>, !mpmd.mesh_tensor<"m1", tensor<2x2xf32>>, !mpmd.mesh_tensor<"m0", tensor<2xf32>>, !mpmd.mesh_tensor<"m0", tensor<2x2xf32>>, !mpmd.mesh_tensor<"m1", tensor<2x2xf32>>) -> (!mpmd.mesh_tensor<"m0", tensor<2x2xf32>>, !mpmd.mesh_tensor<"m1", tensor<2x2xf32>>)
-    %6 = mpmd.fragment<mesh="m0", origin=[]> (%arg2) {mpmd.inferred_by = ["infer_mesh_wrap_meshless_ops"]} (%arg4: tensor<2x2xf32>) {
-      %7 = stablehlo.slice %arg4 [1:2, 0:2] : (tensor<2x2xf32>) -> tensor<1x2xf32>
-      %8 = stablehlo.reshape %7 : (tensor<1x2xf32>) -> tensor<2xf32>
-      mpmd.return %8 : tensor<2xf32>
-    } : (!mpmd.mesh_tensor<"m0", tensor<2x2xf32>>) -> !mpmd.mesh_tensor<"m0", tensor<2xf32>>
-    %9:2 = mpmd.call @loss(%arg0, %arg1, %6, %5#0, %5#1) {call_counter = 1 : ui32} : (!mpmd.mesh_tensor<"m0", tensor<2x2xf32>>, !mpmd.mesh_tensor<"m1", tensor<2x2xf32>>, !mpmd.mesh_tensor<"m0", tensor<2xf32>>, !mpmd.mesh_tensor<"m0", tensor<2x2xf32>>, !mpmd.mesh_tensor<"m1", tensor<2x2xf32>>) -> (!mpmd.mesh_tensor<"m0", tensor<2x2xf32>>, !mpmd.mesh_tensor<"m1", tensor<2x2xf32>>)
-    return %9#0, %9#1 : !mpmd.mesh_tensor<"m0", tensor<2x2xf32>>, !mpmd.mesh_tensor<"m1", tensor<2x2xf32>>
+    %6:2 = mpmd.call @loss(%arg0, %arg1, %0#0, %0#1, %5) {call_counter = 0 : ui32} : (!mpmd.mesh_tensor<"m0", tensor<2x2xf32>>, !mpmd.mesh_tensor<"m1", tensor<2x2xf32>>, !mpmd.mesh_tensor<"m0", tensor<2xf32>>, !mpmd.mesh_tensor<"m0", tensor<2x2xf32>>, !mpmd.mesh_tensor<"m1", tensor<2x2xf32>>) -> (!mpmd.mesh_tensor<"m0", tensor<2x2xf32>>, !mpmd.mesh_tensor<"m1", tensor<2x2xf32>>)
+    %7:2 = mpmd.call @loss(%arg0, %arg1, %0#2, %6#0, %6#1) {call_counter = 1 : ui32} : (!mpmd.mesh_tensor<"m0", tensor<2x2xf32>>, !mpmd.mesh_tensor<"m1", tensor<2x2xf32>>, !mpmd.mesh_tensor<"m0", tensor<2xf32>>, !mpmd.mesh_tensor<"m0", tensor<2x2xf32>>, !mpmd.mesh_tensor<"m1", tensor<2x2xf32>>) -> (!mpmd.mesh_tensor<"m0", tensor<2x2xf32>>, !mpmd.mesh_tensor<"m1", tensor<2x2xf32>>)
+    return %7#0, %7#1 : !mpmd.mesh_tensor<"m0", tensor<2x2xf32>>, !mpmd.mesh_tensor<"m1", tensor<2x2xf32>>
   }
   func.func private @loss(%arg0: !mpmd.mesh_tensor<"m0", tensor<2x2xf32>>, %arg1: !mpmd.mesh_tensor<"m1", tensor<2x2xf32>>, %arg2: !mpmd.mesh_tensor<"m0", tensor<2xf32>>, %arg3: !mpmd.mesh_tensor<"m0", tensor<2x2xf32>>, %arg4: !mpmd.mesh_tensor<"m1", tensor<2x2xf32>>) -> (!mpmd.mesh_tensor<"m0", tensor<2x2xf32>>, !mpmd.mesh_tensor<"m1", tensor<2x2xf32>>) attributes {topology = #mpmd.topology<<"m0" : <["data"=2]>>, <"m1" : <["data"=2]>>>} {
     %0 = mpmd.fragment<mesh="m0", origin=["first"]> (%arg0, %arg2) (%arg5: tensor<2x2xf32>, %arg6: tensor<2xf32>) {

@@ -1,12 +1,12 @@
 module @jit_step attributes {mhlo.num_partitions = 1 : i32, mhlo.num_replicas = 1 : i32} {
   func.func public @main(%arg0: !mpmd.mesh_tensor<"m0", tensor<2x2xf32>>, %arg1: !mpmd.mesh_tensor<"m1", tensor<2x2xf32>>, %arg2: !mpmd.mesh_tensor<"m0", tensor<2x2xf32>>) -> (!mpmd.mesh_tensor<"m0", tensor<2x2xf32>> {jax.result_info = "result.first.weight"}, !mpmd.mesh_tensor<"m1", tensor<2x2xf32>> {jax.result_info = "result.second.weight"}) attributes {topology = #mpmd.topology<<"m0" : <["data"=2]>>, <"m1" : <["data"=2]>>>} {
     %0:3 = mpmd.fragment<mesh="m0", origin=[]> (%arg2) {mpmd.inferred_by = ["infer_mesh_wrap_meshless_ops"]} (%arg3: tensor<2x2xf32>) {
-      %1 = stablehlo.slice %arg3 [0:1, 0:2] : (tensor<2x2xf32>) -> tensor<1x2xf32>
-      %2 = stablehlo.reshape %1 : (tensor<1x2xf32>) -> tensor<2xf32>
-      %3 = sdy.constant dense<0.000000e+00> : tensor<2x2xf32>
+      %1 = sdy.constant dense<0.000000e+00> : tensor<2x2xf32>
+      %2 = stablehlo.slice %arg3 [0:1, 0:2] : (tensor<2x2xf32>) -> tensor<1x2xf32>
+      %3 = stablehlo.reshape %2 : (tensor<1x2xf32>) -> tensor<2xf32>
       %4 = stablehlo.slice %arg3 [1:2, 0:2] : (tensor<2x2xf32>) -> tensor<1x2xf32>
       %5 = stablehlo.reshape %4 : (tensor<1x2xf32>) -> tensor<2xf32>
-      mpmd.return %2, %3, %5 : tensor<2xf32>, tensor<2x2xf32>, tensor<2xf32>
+      mpmd.return %3, %1, %5 : tensor<2xf32>, tensor<2x2xf32>, tensor<2xf32>
     } : (!mpmd.mesh_tensor<"m0", tensor<2x2xf32>>) -> (!mpmd.mesh_tensor<"m0", tensor<2xf32>>, !mpmd.mesh_tensor<"m0", tensor<2x2xf32>>, !mpmd.mesh_tensor<"m0", tensor<2xf32>>)
     %6 = mpmd.fragment<mesh="m1", origin=[]> () {mpmd.inferred_by = ["infer_mesh_wrap_meshless_ops"]} () {
       %7 = sdy.constant dense<0.000000e+00> : tensor<2x2xf32>
