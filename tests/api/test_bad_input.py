@@ -140,7 +140,7 @@ def test_an_argument_on_the_wrong_mesh() -> None:
     jitted = mpmd_trace.jit(accumulate, config())
     elsewhere = jax.device_put(weights()[0], NamedSharding(Mesh(topology()["m1"].devices, ("own",)), PartitionSpec()))
     error = error_of(lambda: jitted([elsewhere, weights()[1]], batch(2)))
-    assert ("argument 0 (ws[0]) is on devices 2, 3, and the program wants it on mesh 'm0' (devices 0, 1)") in str(error)
+    assert ("argument ws[0] is on devices 2, 3, and the program wants it on mesh 'm0' (devices 0, 1)") in str(error)
     assert "move it with compiled.place(*args)" in str(error)
 
 
@@ -151,12 +151,14 @@ def test_a_donated_buffer_used_again() -> None:
     with pytest.raises(MpmdError) as found:
         jitted(ws, batch())
     [one] = found.value.diagnostics
-    assert "2 arrays were donated to an earlier call, or deleted, and their buffers are gone: argument 0" in one.message
+    assert "2 arrays were donated to an earlier call, or deleted, and their buffers are gone: argument ws[0], " in (
+        one.message
+    )
     assert "Use what that call returned instead, or do not donate them" in one.message
     both = mpmd_trace.jit(loss, config({"f0": "m0", "f1": "m0"}), donate_argnums=0)
     same = jax.device_put(weights()[0], NamedSharding(topology()["m0"], PartitionSpec()))
     error = error_of(lambda: both([same, same], batch()))
-    assert "argument 1 (ws[1]) is the same array as argument 0 (ws[0])" in str(error)
+    assert "argument ws[1] is the same array as argument ws[0]" in str(error)
 
 
 def test_a_leaf_that_is_no_array() -> None:
@@ -175,7 +177,7 @@ def test_other_arguments_than_compiled_for() -> None:
     compiled = mpmd_trace.jit(lambda x: x * 2, config({}, meshes=1)).lower(batch()).compile()
     error = error_of(lambda: compiled(batch(), 1))
     assert "positional arguments: tuple of length 1, not tuple of length 2" in str(error)
-    assert ("argument 0 (x) must be float32[4, 4], not float32[2, 4]") in str(error_of(lambda: compiled(batch(rows=2))))
+    assert ("argument x must be float32[4, 4], not float32[2, 4]") in str(error_of(lambda: compiled(batch(rows=2))))
 
 
 def test_what_has_no_data_or_too_much() -> None:
@@ -183,7 +185,7 @@ def test_what_has_no_data_or_too_much() -> None:
     compiled = jitted.lower(weights(), batch()).compile()
     for wrong in (jax.ShapeDtypeStruct((4, 4), jnp.float32), "text"):
         error = error_of(lambda wrong=wrong: compiled(weights(), wrong))  # type: ignore[misc]
-        assert f"argument 2 (x) must be an array float32[4, 4], not a {type(wrong).__name__}" in str(error)
+        assert f"argument x must be an array float32[4, 4], not a {type(wrong).__name__}" in str(error)
     large = error_of(lambda: mpmd_trace.jit(lambda x, n: x * n, config({}))(batch(), 2**40))
     assert "argument n is 1099511627776, which is too large for an int of JAX" in str(large)
 
@@ -285,26 +287,47 @@ def test_a_donated_array_given_twice(donate: int | tuple[int, ...]) -> None:
     )
     first = jax.device_put(batch(), NamedSharding(mesh, PartitionSpec()))
     other = jax.device_put(first, NamedSharding(mesh, PartitionSpec(None, None)))
-    name = "argument 1 (b)" if donate == 1 else "argument 0 (a)" if donate == 0 else "argument 1 (b)"
+    name = "argument a" if donate == 0 else "argument b"
     for _ in range(2):
         for b, what in ((first, "is the same array as"), (other, "shares its buffer with")):
             error = error_of(lambda b=b: jitted(first, b))  # type: ignore[misc]
-            assert f"argument 1 (b) {what} argument 0 (a), and {name} is donated; pass a copy" in str(error)
+            assert f"argument b {what} argument a, and {name} is donated; pass a copy" in str(error)
     assert not first.is_deleted()
     total, product = jitted(first, jnp.copy(other))
     assert jnp.allclose(total, 2 * batch()) and jnp.allclose(product, batch() ** 2)
     nowhere = jnp.copy(batch())  # and it is on a device of the mesh
     error = error_of(lambda: jitted(nowhere, nowhere))
-    assert f"argument 1 (b) is the same array as argument 0 (a), and {name} is donated" in str(error)
+    assert f"argument b is the same array as argument a, and {name} is donated" in str(error)
     assert not nowhere.is_deleted()
     # A whole model that is given twice is one error, not one for each array.
     many = mpmd_trace.jit(lambda a, b: jax.tree.map(jnp.add, a, b), config({}), donate_argnums=donate)
     model = [jnp.full(2, float(i)) for i in range(4)]
     error = error_of(lambda: many(model, list(model)))
-    assert "argument 4 (b[0]) is the same array as argument 0 (a[0]), and" in str(error)
+    assert "argument b[0] is the same array as argument a[0], and" in str(error)
     assert "donated, and 3 more arrays are given twice; pass a copy" in str(error)
     # Numbers of the host are copied anyway.
     assert jnp.allclose(jitted(batch(), batch())[0], 2 * batch())
+
+
+@pytest.mark.parametrize("donate", [0, 1, (0, 1)])
+def test_a_donated_array_given_twice_is_an_error_before_xla_compiles(
+    donate: int | tuple[int, ...], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As in the first step of a moving average that starts as the weights themselves."""
+
+    def average(ws: Any, ema: Any) -> Any:
+        new = [named_computation(lambda w: 0.5 * w, name=f"f{i}")(w) for i, w in enumerate(ws)]
+        return new, jax.tree.map(lambda w, e: 0.1 * w + 0.9 * e, new, ema)
+
+    jitted = mpmd_trace.jit(average, config({"f0": "m0", "f1": "m1"}), donate_argnums=donate)
+    ws = [jnp.asarray(w) for w in weights()]
+    with monkeypatch.context() as patch:
+        patch.setattr(mpmd_trace.stages.Lowered, "compile", lambda *_: pytest.fail("compiled by XLA"))
+        error = error_of(lambda: jitted(ws, ws))
+    gone = "ws[0]" if donate == 0 else "ema[0]"
+    assert f"argument ema[0] is the same array as argument ws[0], and argument {gone} is donated" in str(error)
+    _, ema = jitted(ws, [jnp.copy(w) for w in ws])
+    assert jnp.allclose(ema[0], weights()[0] * 0.95)
 
 
 def test_a_constraint_over_a_mesh_that_is_not_of_the_topology() -> None:

@@ -66,7 +66,7 @@ def test_interrupted_half_way() -> None:
     (note,) = found.value.__notes__
     assert note == (
         "this step had reused the buffers of donated arguments, which are gone:\n"
-        "  argument 1 (ws[1])\n"
+        "  argument ws[1]\n"
         "all others are as they were"
     )
     assert [w.is_deleted() for w in ws] == [False, True]

@@ -310,7 +310,7 @@ def test_donation() -> None:
     assert all(w.is_deleted() for w in given), "also what had to be moved to its mesh first"
     second = jitted(first, batch())
     assert all(w.is_deleted() for w in first) and not any(w.is_deleted() for w in second)
-    with pytest.raises(MpmdError, match=r"2 arrays were donated to an earlier call.*: argument 0 \(ws\[0\]\), arg"):
+    with pytest.raises(MpmdError, match=r"2 arrays were donated to an earlier call.*: argument ws\[0\], arg"):
         jitted(first, batch())
 
 
@@ -371,7 +371,7 @@ def test_results_may_be_passed_back_from_another_mesh() -> None:
         assert all(w.is_deleted() for w in given)
         assert meshes_of(found, cfg.topology) == ["m1", "m0"]
         assert_same(found, expected)
-    with pytest.raises(MpmdError, match=r"argument 0 \(ws\[0\]\) is on devices 2, 3"):
+    with pytest.raises(MpmdError, match=r"argument ws\[0\] is on devices 2, 3"):
         own = NamedSharding(Mesh(cfg.topology["m1"].devices, ("own",)), PartitionSpec("own"))
         jitted([jax.device_put(w, own) for w in weights()], batch())
 

@@ -277,7 +277,7 @@ class Jitted:
         with _COMPILING:
             programs = self._compiled.get(kind.key, kind.programs)
             is_first = programs is kind.programs and len(programs) == len(candidates)
-            made = self._compile(args, kwargs, kind) if is_first else None
+            made = self._compile(args, kwargs, kind, flat) if is_first else None
         if made is not None:
             try:
                 return made.call_flat(flat)
@@ -287,8 +287,8 @@ class Jitted:
         self._last = None  # another thread has compiled it
         return self._call(args, kwargs)
 
-    def _compile(self, args: tuple[Any, ...], kwargs: dict[str, Any], kind: _Kind) -> Compiled:
-        """Return a program for these arguments, for none of its kind fits."""
+    def _compile(self, args: tuple[Any, ...], kwargs: dict[str, Any], kind: _Kind, flat: list[Any]) -> Compiled:
+        """Return a program for these arguments, of which `flat` are the leaves, for none of its kind fits."""
         programs = kind.programs
         with compiling(getattr(self.fn, "__name__", "function")):
             lowered = self._lower(args, kwargs)
@@ -296,6 +296,7 @@ class Jitted:
                 # The wanted shardings are not for us to choose: results of ours are moved, the rest is an error.
                 programs[0].program.accept_misplaced_results(self._ours, within_mesh=True)
                 return programs[0]
+            lowered.check_given_twice(flat)
             compiled = lowered.compile()  # nothing is kept when that fails
         compiled.program.accept_misplaced_results(self._ours, within_mesh=False)
         compiled.accept_stacked_results(self._ours)

@@ -8,7 +8,8 @@ import os
 import pickle
 import time
 import warnings
-from collections.abc import Callable, Collection, Iterator, Mapping
+from collections import Counter
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from typing import Any
 
 import jax
@@ -19,7 +20,7 @@ from mpmd_trace.api.options import compiler_options as chosen_options
 from mpmd_trace.api.options import options_of_overlap
 from mpmd_trace.api.partitioned import PartitionedProgram, loud, tell_once
 from mpmd_trace.backend.executables import Known
-from mpmd_trace.backend.load import LoadedProgram, load
+from mpmd_trace.backend.load import LoadedProgram, argument_checker, load
 from mpmd_trace.backend.placement_report import PlacementReport, Traffic, placement_report
 from mpmd_trace.config import Config
 from mpmd_trace.diagnostics.internal import explains_internal_errors
@@ -96,6 +97,14 @@ class Lowered(PartitionedProgram):
             seconds = time.monotonic() - started
             compilation_cache.keep(self.key, lowered.stored_form(program), self.config, seconds)
         return Compiled(lowered, program)
+
+    def check_given_twice(self, flat: Sequence[Any]) -> None:
+        """Raise `MpmdError` for arrays that are donated and given twice: before XLA compiles, which may take long."""
+        traced, given = self.traced, Counter(id(x) for x in flat if isinstance(x, jax.Array))
+        is_here = traced.stacks is None and not self.config.is_abstract and jax.process_count() == 1
+        if is_here and any(given[id(flat[i])] > 1 for i in traced.signature.donated):
+            checker = argument_checker(self.partitioned.module, self.config.topology)
+            checker.check_given_twice([*traced.constants, *flat])
 
     def _load(
         self,

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import weakref
 from collections.abc import Callable, Iterable, Sequence
 from typing import Any
@@ -13,6 +14,7 @@ from mpmd_trace.backend.plan import Plan
 from mpmd_trace.diagnostics.messages import Diagnostic, MpmdError, listed, used_after_donation
 from mpmd_trace.jax_compat.layouts import full_format, layout_of, put, same_layout
 from mpmd_trace.jax_compat.runtime import ArrayImpl
+from mpmd_trace.jax_compat.tracing import is_key
 
 #: Host arrays are warned of when they come so often in a row, and are at least so many bytes together.
 _OFTEN, _COSTLY = 3, 2**20
@@ -134,9 +136,8 @@ class ArgumentChecker:
             self.ours.update(shardings)
 
     def name(self, index: int) -> str:
-        """`argument 3 (params['w'])`."""
-        name = self.plan.slots[index].name
-        return f"argument {index} ({name})" if name else f"argument {index}"
+        """`argument params['w']`, or `argument 3` where it has no name."""
+        return f"argument {self.plan.slots[index].name or index}"
 
     def _moves(self, index: int, x: jax.Array, elsewhere: bool) -> bool:
         """Return whether a committed array that does not fit is moved: a step returned it, or something where it is."""
@@ -157,7 +158,7 @@ class ArgumentChecker:
             raise _Traced("is a tracer")
         if isinstance(x, jax.Array):
             if x.shape != spec.shape or x.dtype != spec.dtype:
-                if jax.dtypes.issubdtype(x.dtype, jax.dtypes.prng_key):
+                if is_key(x):
                     raise _Misfit(
                         f"is a typed PRNG key {x.dtype}, and the program wants its data, {_shown(spec)}; "
                         "pass jax.random.key_data(key)"
@@ -271,6 +272,39 @@ class ArgumentChecker:
             # The caller may change or keep its memory: never share it.
             return put(value.astype(spec.dtype, copy=False), spec, may_alias=False)
 
+    def check_given_twice(self, given: Sequence[Any]) -> None:
+        """Raise `MpmdError` for arrays that are given twice and donated; only these are placed, to compare buffers."""
+        places: dict[int, list[int]] = {}
+        for i, x in enumerate(given):
+            if isinstance(x, jax.Array) and x.is_fully_addressable and not is_key(x):
+                places.setdefault(id(x), []).append(i)
+        pairs = []
+        for same in places.values():
+            if len(same) < 2 or self.plan.donated.isdisjoint(same):
+                continue
+            try:
+                buffers = {i: _buffers(self._place(i, given[i])) for i in same}
+            except (_Misfit, _Gone):  # of which a call tells
+                continue
+            pairs += [
+                (first, i)
+                for first, i in itertools.combinations(same, 2)
+                if not self.plan.donated.isdisjoint((first, i)) and buffers[first] & buffers[i]
+            ]
+        if pairs:
+            raise MpmdError([Diagnostic("error", self._told_twice(given, pairs))])
+
+    def _told_twice(self, given: Sequence[Any], pairs: Sequence[tuple[int, int]]) -> str:
+        """Return what to say of arrays that are given twice, as two arguments; a whole model has many, all alike."""
+        first, i = pairs[0]
+        what = "is the same array as" if given[i] is given[first] else "shares its buffer with"
+        gone = self.name(i if i in self.plan.donated else first)
+        more = f", and {len(pairs) - 1} more arrays are given twice" if len(pairs) > 1 else ""
+        return (
+            f"{self.name(i)} {what} {self.name(first)}, and {gone} is donated{more}; pass a copy (jnp.copy) or do not "
+            "donate it"
+        )
+
     def _check_donated_twice(self, given: Sequence[Any], args: Sequence[Any], problems: list[str]) -> None:
         """A donated array may not be passed twice: its buffer is reused while the program runs.
 
@@ -286,12 +320,9 @@ class ArgumentChecker:
         for i, key in keys.items():
             first = firsts.setdefault(key, i)
             if first != i and (i in donated or first in donated):
-                gone = i if i in donated else first
-                what = "is the same array as" if given[i] is given[first] else "shares its buffer with"
-                pairs.append(f"{self.name(i)} {what} {self.name(first)}, and {self.name(gone)} is donated")
-        if pairs:  # a copy of a whole model has as many as the model has arrays, all alike
-            more = f", and {len(pairs) - 1} more arrays are given twice" if len(pairs) > 1 else ""
-            problems.append(f"{pairs[0]}{more}; pass a copy (jnp.copy) or do not donate it")
+                pairs.append((first, i))
+        if pairs:
+            problems.append(self._told_twice(given, pairs))
             self._seen = [None] * len(self.specs)
 
     def _shared_buffers(self, given: Sequence[Any], args: Sequence[Any]) -> dict[int, int]:
@@ -325,6 +356,11 @@ class ArgumentChecker:
                     if shard.device in given[i].sharding.device_set:
                         result[i] = shard.data.unsafe_buffer_pointer()
         return result
+
+
+def _buffers(array: jax.Array) -> set[int]:
+    """Return the addresses of the buffers of an array."""
+    return {shard.data.unsafe_buffer_pointer() for shard in array.addressable_shards if shard.data.size}
 
 
 def _numbers(devices: Iterable[jax.Device]) -> str:

@@ -124,9 +124,7 @@ class LoadedProgram:
         self.plan = plan
         self.runtime = runtime
         self.placement = placement
-        self.input_specs: tuple[jax.ShapeDtypeStruct, ...] = tuple(
-            placement.spec(*slot.place) for slot in plan.slots[: len(plan.arguments)]
-        )
+        self.input_specs = _input_specs(plan, placement)
         self.output_specs: tuple[jax.ShapeDtypeStruct, ...] = tuple(
             placement.spec(*plan.slots[s].place) for s in plan.results
         )
@@ -373,6 +371,18 @@ def load(
     executables = [by_number[spec.number] for spec in own]
     runtime = Runtime(plan, executables, placement) if together is None else together.runtime(executables)
     return LoadedProgram(plan, runtime, placement, keep_unused, together)
+
+
+def argument_checker(module: Module, topology: Mapping[str, Mesh]) -> ArgumentChecker:
+    """Return what checks the arguments of an exported module, which is not compiled."""
+    plan = make_plan(module, owners=device_owners(topology))
+    placement = Placement({name: topology[name] for name in plan.meshes})
+    plan = placement.with_padding(plan)
+    return ArgumentChecker(plan, _input_specs(plan, placement))
+
+
+def _input_specs(plan: Plan, placement: Placement) -> tuple[jax.ShapeDtypeStruct, ...]:
+    return tuple(placement.spec(*slot.place) for slot in plan.slots[: len(plan.arguments)])
 
 
 def _joined(plan: Plan, placement: Placement, options: CompilerOptions, module: Module) -> MultiProcessProgram:
