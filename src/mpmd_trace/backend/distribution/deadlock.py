@@ -12,7 +12,7 @@ one play decides, in time linear in the actions.
 from __future__ import annotations
 
 import dataclasses
-from collections import deque
+from collections import Counter, deque
 from collections.abc import Iterator, Mapping, Sequence
 
 from mpmd_trace.backend.distribution.order import (
@@ -102,11 +102,12 @@ def find_deadlock(parts: Parts, buffers: int | None = 0) -> Deadlock | None:
         buffers: how many messages from one process to another may lie there unreceived: 0 where a send waits
             until it is received, None for any number.  What ends with fewer also ends with more.
     """
-    places = _play(parts, buffers)
-    stuck = {process: place for process, place in places.items() if place < len(parts[process])}
+    model = _Model(parts, buffers)
+    done = model.play()
+    stuck = {process: place for process, place in done.items() if place < len(parts[process])}
     if not stuck:
         return None
-    return Deadlock(_shortest(_waits(parts, stuck, buffers)), stuck, buffers)
+    return Deadlock(_shortest({p: model.waits(p, place, done) for p, place in stuck.items()}), stuck, buffers)
 
 
 def least_buffers(parts: Parts) -> int | None:
@@ -129,99 +130,70 @@ def least_buffers(parts: Parts) -> int | None:
     return low
 
 
-def _play(parts: Parts, buffers: int | None) -> dict[int, int]:
-    """Return how far each process comes: the number of actions that it has done."""
-    places = dict.fromkeys(parts, 0)
-    came: dict[int, int] = {}  # to each collective: how many members are there
-    offered: set[int] = set()  # messages, by tag: what is sent, or waits to be
-    received: set[int] = set()
-    lying: dict[tuple[int, int], int] = {}  # messages sent and not received, from process to process
-    there: set[int] = set()  # processes that are known to be at what they stand before
-    queue = deque(parts)
-    while queue:
-        process = queue.popleft()
-        actions = parts.get(process, ())
-        place = places.get(process, 0)
-        while place < len(actions):
-            action = actions[place]
-            if isinstance(action, RunProgram):
-                members = action.members
-                if len(members) > 1:
-                    at = action.at
-                    if process not in there:
-                        there.add(process)
-                        came[at] = came.get(at, 0) + 1
-                        if came[at] == len(members):
-                            queue.extend(m for m in members if m != process)
-                    if came[at] < len(members):
-                        break
-                    there.remove(process)
-            elif isinstance(action, Send):
-                tag, peer = action.message.tag, action.message.destination
-                if buffers == 0:
-                    if process not in there:
-                        there.add(process)
-                        offered.add(tag)
-                        queue.append(peer)
-                    if tag not in received:
-                        break
-                    there.remove(process)
-                else:
-                    link = process, peer
-                    if buffers is not None and lying.get(link, 0) >= buffers:
-                        break
-                    lying[link] = lying.get(link, 0) + 1
-                    offered.add(tag)
-                    queue.append(peer)
-            elif isinstance(action, Receive):
-                tag, peer = action.message.tag, action.message.source
-                if tag not in offered:
+class _Model:
+    """What each action waits for: that another process has come to a place of its part, or is beyond it."""
+
+    def __init__(self, parts: Parts, buffers: int | None) -> None:
+        self.parts, self.buffers = parts, buffers
+        #: The place of each action, by its kind, its number and its process.
+        self.place: dict[tuple[type, int, int], int] = {}
+        #: The places of the receives, from process to process; and how many sends come before each one.
+        self.receives: dict[tuple[int, int], list[int]] = {}
+        self.sent_before: dict[tuple[int, int], int] = {}
+        sent = Counter[tuple[int, int]]()
+        for process, actions in parts.items():
+            for place, action in enumerate(actions):
+                if isinstance(action, RunProgram):
+                    self.place.setdefault((RunProgram, action.at, process), place)
+                elif isinstance(action, Send | Receive):
+                    self.place.setdefault((type(action), action.message.tag, process), place)
+                if isinstance(action, Receive):
+                    self.receives.setdefault((action.message.source, process), []).append(place)
+                elif isinstance(action, Send):
+                    link = process, action.message.destination
+                    self.sent_before[process, place] = sent[link]
+                    sent[link] += 1
+
+    def play(self) -> dict[int, int]:
+        """Return how far each process comes: the number of actions that it has done."""
+        done = dict.fromkeys(self.parts, 0)
+        waiting: dict[int, list[int]] = {}  # for each process those that wait for it
+        queue = deque(self.parts)
+        while queue:
+            process = queue.popleft()
+            begin = done[process]
+            while done[process] < len(self.parts[process]):
+                waits = self.waits(process, done[process], done)
+                if waits:
+                    waiting.setdefault(waits[0].peer, []).append(process)
                     break
-                received.add(tag)
-                lying[peer, process] = lying.get((peer, process), 0) - 1
-                queue.append(peer)
-            place += 1
-        places[process] = place
-    return places
+                done[process] += 1
+            if done[process] > begin:
+                queue.extend(waiting.pop(process, ()))
+        return done
 
-
-def _waits(parts: Parts, stuck: Mapping[int, int], buffers: int | None) -> dict[int, list[Wait]]:
-    """For each process that is stuck, for whom it waits, and what they would have to do."""
-    result: dict[int, list[Wait]] = {}
-    for process, place in stuck.items():
-        action = parts[process][place]
+    def waits(self, process: int, place: int, done: Mapping[int, int]) -> list[Wait]:
+        """Return whom a process still waits for at a place, when each of them has done so many actions."""
+        action = self.parts[process][place]
+        wanted: list[tuple[int, int | None]] = []
+        beyond = self.buffers != 0
         if isinstance(action, RunProgram):
-            peers = [m for m in action.members if not _stands_at(parts, stuck, m, action)]
-            wanted: tuple[type, int] = RunProgram, action.at
+            wanted = [(m, self.place.get((RunProgram, action.at, m))) for m in action.members if m != process]
+            beyond = False
         elif isinstance(action, Receive):
-            peers, wanted = [action.message.source], (Send, action.message.tag)
-        else:
-            assert isinstance(action, Send)
-            peers, wanted = [action.message.destination], (Receive, action.message.tag)
-        waits = []
-        for peer in peers:
-            start = stuck.get(peer, len(parts.get(peer, ())))
-            rest = enumerate(parts.get(peer, ())[start:], start)
-            if isinstance(action, Send) and buffers != 0:  # for any message that frees a buffer
-                goal = next((i for i, a in rest if isinstance(a, Receive) and a.message.source == process), None)
-            else:
-                goal = next((i for i, a in rest if _is(a, *wanted)), None)
-            waits.append(Wait(process, place, peer, goal))
-        result[process] = waits
-    return result
-
-
-def _stands_at(parts: Parts, stuck: Mapping[int, int], process: int, action: RunProgram) -> bool:
-    place = stuck.get(process)
-    return place is not None and _is(parts[process][place], RunProgram, action.at)
-
-
-def _is(action: Action, kind: type, number: int) -> bool:
-    if isinstance(action, RunProgram):
-        return kind is RunProgram and action.at == number
-    if isinstance(action, Send | Receive):
-        return isinstance(action, kind) and action.message.tag == number
-    return False
+            peer = action.message.source
+            wanted = [(peer, self.place.get((Send, action.message.tag, peer)))]
+        elif isinstance(action, Send) and self.buffers == 0:
+            peer = action.message.destination
+            wanted = [(peer, self.place.get((Receive, action.message.tag, peer)))]
+        elif isinstance(action, Send) and self.buffers is not None:  # for any message that frees a buffer
+            peer = action.message.destination
+            number = self.sent_before[process, place] - self.buffers
+            if number >= 0:
+                wanted = [(peer, next(iter(self.receives.get((process, peer), [])[number:]), None))]
+        return [
+            Wait(process, place, peer, there) for peer, there in wanted if there is None or done[peer] < there + beyond
+        ]
 
 
 def _shortest(waits: Mapping[int, list[Wait]]) -> tuple[Wait, ...]:

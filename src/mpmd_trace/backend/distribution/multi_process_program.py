@@ -37,13 +37,10 @@ class MultiProcessProgram:
     def runtime(self, executables: Sequence[Executable]) -> Runtime:
         """Return what runs the part of this process, when all have compiled theirs."""
         with self._job.peers.telling(f"to load {self._plan.name}"):
-            return self._loaded(executables)
-
-    def _loaded(self, executables: Sequence[Executable]) -> Runtime:
-        # Who has less to compile must not start: waiting for the others would be a fault, and XLA waits half a minute.
-        if self._number:  # a program of one process is compiled by that one alone
-            self._job.peers.allgather_bytes("end of compiling", b"", patient=True)
-        self._runtime = process_runtime(self._plan, executables, self._placement, self._job, self._number)
+            # Who has less to compile must not start: waiting for others would be a fault, and XLA waits half a minute.
+            if self._number:  # a program of one process is compiled by that one alone
+                self._job.peers.allgather_bytes("end of compiling", b"", patient=True)
+            self._runtime = process_runtime(self._plan, executables, self._placement, self._job, self._number)
         return self._runtime
 
     def move(self, x: jax.Array, spec: jax.ShapeDtypeStruct) -> jax.Array:

@@ -13,9 +13,8 @@ from __future__ import annotations
 import dataclasses
 from collections.abc import Mapping, Sequence
 
-from mpmd_trace.backend.distribution.shard_slices import ShardSlice, SliceOverlap, shard_slices, slice_overlaps
-from mpmd_trace.backend.plan import Free, Plan, Run, Slot, Transfer
-from mpmd_trace.ir.attributes import MeshAttr, parse_attribute
+from mpmd_trace.backend.distribution.shard_slices import ShardSlice, SliceOverlap, by_process, shard_slices
+from mpmd_trace.backend.plan import Free, Plan, Run, Slot, Transfer, parse_mesh
 
 #: Bits for the number of a message in the order of a step, and how many messages there may be.
 MESSAGE_BITS = 20
@@ -176,10 +175,10 @@ class _Distributor:
         self.plan = plan
         self.owners = {name: tuple(owners[name]) for name in plan.meshes}
         self.members = {name: tuple(sorted(set(processes))) for name, processes in self.owners.items()}
-        self.meshes = {name: _mesh(body) for name, body in plan.meshes.items()}
+        self.meshes = {name: parse_mesh(body) for name, body in plan.meshes.items()}
         self.boxes: dict[object, tuple[ShardSlice, ...]] = {}
         #: For two types, what goes from process to process.
-        self.between: dict[object, list[tuple[tuple[int, int], tuple[SliceOverlap, ...]]]] = {}
+        self.between: dict[object, dict[tuple[int, int], tuple[SliceOverlap, ...]]] = {}
         self.messages: list[Message] = []
 
     def order(self) -> Order:
@@ -209,7 +208,7 @@ class _Distributor:
         result: list[Action] = []
         tags: dict[int, list[int]] = {}
         own: dict[int, tuple[SliceOverlap, ...]] = {}
-        for (source, destination), those in self.exchange(before, after):
+        for (source, destination), those in self.exchange(before, after).items():
             if source == destination:
                 own[source] = those
                 continue
@@ -221,15 +220,12 @@ class _Distributor:
             result.append(LocalCopy(at, slot, value, process, own.get(process, ()), tuple(tags.get(process, ()))))
         return result
 
-    def exchange(self, before: Slot, after: Slot) -> list[tuple[tuple[int, int], tuple[SliceOverlap, ...]]]:
-        """Return what goes from process to process, in the order of their numbers, where a value has these places."""
+    def exchange(self, before: Slot, after: Slot) -> dict[tuple[int, int], tuple[SliceOverlap, ...]]:
+        """Return what goes from process to process, where a value has these places."""
         key = before.type, after.type
         if key not in self.between:
             owners, wanted = self.owners[before.mesh], self.owners[after.mesh]
-            parts: dict[tuple[int, int], list[SliceOverlap]] = {}
-            for piece in slice_overlaps(self.of_slot(before), self.of_slot(after), owners, wanted):
-                parts.setdefault((owners[piece.source], wanted[piece.targets[0]]), []).append(piece)
-            self.between[key] = [(pair, tuple(those)) for pair, those in sorted(parts.items())]
+            self.between[key] = by_process(self.of_slot(before), self.of_slot(after), owners, wanted)
         return self.between[key]
 
     def of_slot(self, slot: Slot) -> tuple[ShardSlice, ...]:
@@ -238,12 +234,6 @@ class _Distributor:
             tensor = slot.type.tensor
             self.boxes[key] = shard_slices(tensor.shape or (), slot.type.sharding, self.meshes[slot.mesh])
         return self.boxes[key]
-
-
-def _mesh(body: str) -> MeshAttr:
-    mesh = parse_attribute(f"#sdy.mesh{body}")
-    assert isinstance(mesh, MeshAttr)
-    return mesh
 
 
 def describe(plan: Plan, action: Action) -> str:

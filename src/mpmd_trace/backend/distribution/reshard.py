@@ -33,9 +33,9 @@ def reshard_across_processes(job: Job, array: jax.Array, to: jax.ShapeDtypeStruc
         sends={q: pieces for q, (_, pieces) in sends.items()},
         receives={p: pieces for p, (_, pieces) in receives.items()},
         own=parts.get((me, me), ()),
-        arrives=me in owners_of(target),
+        arrives=me in owners_of(target.mesh),
     )
-    if len({*owners_of(source), *owners_of(target)}) == 1:  # that one puts it where it is to be without this function
+    if len({*owners_of(source.mesh), *owners_of(target.mesh)}) == 1:  # that one does without this function
         return parcel.nothing()
     number = job.next_move()
     tags = {("to", q): tag_of(0, number, at) for q, (at, _) in sends.items()}

@@ -12,15 +12,15 @@ from typing import Any
 
 import jax
 import numpy as np
-from jax.sharding import NamedSharding, SingleDeviceSharding
+from jax.sharding import AbstractMesh, Mesh, NamedSharding, SingleDeviceSharding
 
-from mpmd_trace.backend.distribution.shard_slices import ShardSlice, SliceOverlap, slice_overlaps
+from mpmd_trace.backend.distribution.shard_slices import ShardSlice, SliceOverlap, by_process
 from mpmd_trace.jax_compat.runtime import from_shards, shards_of
 
 
-def owners_of(sharding: NamedSharding) -> tuple[int, ...]:
-    """Return the process of each device of a sharding, in the order of its mesh."""
-    return tuple(d.process_index for d in sharding.mesh.devices.flat)
+def owners_of(mesh: Mesh | AbstractMesh) -> tuple[int, ...]:
+    """Return the process of each device of a mesh, in its order."""
+    return tuple(d.process_index for d in mesh.devices.flat)
 
 
 def shard_slices_of(shape: Sequence[int], sharding: NamedSharding) -> tuple[ShardSlice, ...]:
@@ -34,12 +34,9 @@ def shard_slices_of(shape: Sequence[int], sharding: NamedSharding) -> tuple[Shar
 def parts_of(
     shape: Sequence[int], source: NamedSharding, target: NamedSharding
 ) -> dict[tuple[int, int], tuple[SliceOverlap, ...]]:
-    """For each pair of processes (sender, receiver) the pieces that go between them; see `boxes.pieces`."""
-    owners, wanted = owners_of(source), owners_of(target)
-    parts: dict[tuple[int, int], list[SliceOverlap]] = {}
-    for piece in slice_overlaps(shard_slices_of(shape, source), shard_slices_of(shape, target), owners, wanted):
-        parts.setdefault((owners[piece.source], wanted[piece.targets[0]]), []).append(piece)
-    return {pair: tuple(those) for pair, those in sorted(parts.items())}
+    """For each pair of processes (sender, receiver) the pieces that go between them; see `by_process`."""
+    held, wanted = shard_slices_of(shape, source), shard_slices_of(shape, target)
+    return by_process(held, wanted, owners_of(source.mesh), owners_of(target.mesh))
 
 
 @dataclasses.dataclass(frozen=True)
@@ -104,16 +101,11 @@ class ReshardTransfer:
             }
 
     @functools.cached_property
-    def _arrives_whole(self) -> int | None:
-        """The process that sends all that this one holds of the array as one block, which then is the array's."""
-        me = jax.process_index()
-        mine = [(i, d) for i, d in enumerate(self.target.mesh.devices.flat) if d.process_index == me]
-        slice_overlaps = [(process, p) for process, those in self.receives.items() for p in those]
-        if self.own or len(mine) != 1 or len(slice_overlaps) != 1:
-            return None
-        [(position, device)], [(process, piece)] = mine, slice_overlaps
-        usual = self.target.memory_kind in (None, device.default_memory().kind)
-        return process if usual and piece.box == self._wanted[position] else None
+    def _places(self) -> dict[int, SingleDeviceSharding]:
+        """For each device of the target in this process, by its position on the mesh, where its part is to be."""
+        me, kind = jax.process_index(), self.target.memory_kind
+        devices = enumerate(self.target.mesh.devices.flat)
+        return {i: SingleDeviceSharding(d, memory_kind=kind) for i, d in devices if d.process_index == me}
 
     def blocks(self, array: jax.Array, which: Sequence[SliceOverlap], fresh: bool = False) -> list[jax.Array]:
         """Pieces of the array, each on the device that holds it; `fresh` ones share no buffer with it."""
@@ -141,32 +133,25 @@ class ReshardTransfer:
 
     def assembled(self, own: Sequence[jax.Array], arrived: Mapping[int, Sequence[jax.Array]]) -> jax.Array:
         """Return the array where it is wanted, of the pieces that stayed and those that arrived from each process."""
-        if self._arrives_whole is not None:
-            return self._make(list(arrived[self._arrives_whole]))
         placed_blocks = list(zip(self.own, own, strict=True))
         for process, blocks in arrived.items():
             placed_blocks += zip(self.receives[process], blocks, strict=True)
-        devices = self.target.mesh.devices.flat
-        me = jax.process_index()
         made = []
-        for position, device in enumerate(devices):
-            if device.process_index == me:
-                parts = [(p.box, block) for p, block in placed_blocks if position in p.targets]
-                made.append(self._block(position, device, parts))
+        for position, place in self._places.items():
+            parts = [(p.box, block) for p, block in placed_blocks if position in p.targets]
+            made.append(self._block(self._wanted[position], place, parts))
         return self._make(made)
 
     def nothing(self) -> jax.Array:
         """Return the array in a process that has none of its devices."""
         return self._make([])
 
-    def _block(self, position: int, device: jax.Device, parts: list[tuple[ShardSlice, jax.Array]]) -> jax.Array:
-        box = self._wanted[position]
-        kind = self.target.memory_kind
-        place = SingleDeviceSharding(device, memory_kind=kind)
+    def _block(
+        self, box: ShardSlice, place: SingleDeviceSharding, parts: list[tuple[ShardSlice, jax.Array]]
+    ) -> jax.Array:
         if not parts:  # nothing has no parts
-            shape = tuple(stop - start for start, stop in box)
-            return jax.device_put(np.zeros(shape, self.spec.dtype), place)
-        here = [jax.device_put(block, place) for _, block in parts]
+            return jax.device_put(np.zeros([stop - start for start, stop in box], self.spec.dtype), place)
+        here = [block if block.sharding == place else jax.device_put(block, place) for _, block in parts]
         if len(parts) == 1:
             return here[0]
         return jax.device_put(_joined(tuple(box for box, _ in parts), here), place)

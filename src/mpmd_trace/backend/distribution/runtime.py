@@ -5,10 +5,10 @@ from __future__ import annotations
 import dataclasses
 import json
 from collections.abc import Callable, Sequence
-from typing import Any, cast
+from typing import Any
 
 import jax
-from jax.sharding import Mesh, NamedSharding
+from jax.sharding import NamedSharding
 
 from mpmd_trace.backend.distribution.deadlines import PendingOp
 from mpmd_trace.backend.distribution.deadlock import check_order
@@ -25,7 +25,7 @@ from mpmd_trace.backend.distribution.order import (
     distribute,
 )
 from mpmd_trace.backend.distribution.parts import Exchanged, part_of, value_of
-from mpmd_trace.backend.distribution.reshard_transfer import ReshardTransfer, sample
+from mpmd_trace.backend.distribution.reshard_transfer import ReshardTransfer, owners_of, sample
 from mpmd_trace.backend.distribution.transport import Log, here, tag_of
 from mpmd_trace.backend.executables import Executable
 from mpmd_trace.backend.placement import Placement
@@ -256,25 +256,22 @@ class ProcessRuntime(Runtime):
                     text = "values go from mesh '%s' to '%s' through host memory, which is slower: %s"
                     LOG.warning(text, source, target, reason)
 
-    def _one_to_one(self, before: Slot, after: Slot) -> tuple[NamedSharding, Callable[[Any], Any]]:
-        """Return the sharding on the source mesh whose blocks are those of the target, and a function that makes it."""
-        source = self.sharding(before.number)
-        is_here = self.job.process in self.order.held[before.number]
-        between, prepare = source, cast(Callable[[Any], Any], _as_it_is)
+    def _one_to_one(self, before: Slot, after: Slot) -> tuple[NamedSharding, Callable[[Any], Any] | None]:
+        """Return the sharding on the source mesh whose blocks are those of the target, and what has to make it."""
+        between, program = self.sharding(before.number), None
         if self._find_copy(before, after) is None:
             between, program = self.to_tiles(before, after)
-            prepare = _first(program)
-        if is_here:
-            return between, prepare
-        make = from_shards(self.placement.spec(*before.place).update(sharding=between))
-        return between, lambda _: make([])
+        if self.job.process not in self.order.held[before.number]:
+            make = from_shards(self.placement.spec(*before.place).update(sharding=between))
+            return between, lambda _: make([])
+        return between, None if program is None else lambda array: program([array])[0]
 
 
 def process_runtime(
     plan: Plan, executables: Sequence[Executable], placement: Placement, job: Job, program: int
 ) -> ProcessRuntime:
     """The runtime of this process; `executables` are those of its own programs, `program` its number in the job."""
-    order = distribute(plan, {name: _processes(mesh) for name, mesh in placement.meshes.items()})
+    order = distribute(plan, {name: owners_of(mesh) for name, mesh in placement.meshes.items()})
     check_order(plan, order)
     if program:
         _ = job.by_devices  # all processes set it up together, also those that send nothing
@@ -282,18 +279,6 @@ def process_runtime(
     runtime = ProcessRuntime(plan, order, [made.get(p.number) for p in plan.programs], placement, job, program)
     runtime.tell_ways()
     return runtime
-
-
-def _processes(mesh: Mesh) -> tuple[int, ...]:
-    return tuple(d.process_index for d in mesh.devices.flat)
-
-
-def _as_it_is(array: Any) -> Any:
-    return array
-
-
-def _first(program: Call) -> Callable[[Any], Any]:
-    return lambda array: program([array])[0]
 
 
 def _nothing(array: Any) -> None:

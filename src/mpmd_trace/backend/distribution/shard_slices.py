@@ -92,5 +92,15 @@ def slice_overlaps(
     return result
 
 
+def by_process(
+    source: Sequence[ShardSlice], target: Sequence[ShardSlice], owners: Sequence[int], wanted: Sequence[int]
+) -> dict[tuple[int, int], tuple[SliceOverlap, ...]]:
+    """Return `slice_overlaps` for each pair of processes (sender, receiver), in the order of their numbers."""
+    parts: dict[tuple[int, int], list[SliceOverlap]] = {}
+    for piece in slice_overlaps(source, target, owners, wanted):
+        parts.setdefault((owners[piece.source], wanted[piece.targets[0]]), []).append(piece)
+    return {pair: tuple(those) for pair, those in sorted(parts.items())}
+
+
 def _common(left: ShardSlice, right: ShardSlice) -> ShardSlice:
     return tuple((max(a, c), min(b, d)) for (a, b), (c, d) in zip(left, right, strict=True))
