@@ -237,6 +237,7 @@ WITHOUT_OPERANDS = (
         pytest.param(WITHOUT_OPERANDS, False, id="two without operands"),
         pytest.param(SETTLED.replace("return %0, %1", "return %0, %0"), False, id="unused result"),
         pytest.param(SETTLED.replace("(%q) (", "(%p) ("), False, id="fragments that read the same"),
+        pytest.param(SETTLED.replace("(%q) (", "(%p) {remat} ("), True, id="fragment that recomputes"),
         pytest.param(SETTLED.replace("mpmd.return %v", "mpmd.return %x", 1), False, id="forwarded argument"),
         pytest.param(
             SETTLED.replace("(%p) (%x: !t)", "(%p, %p) (%x: !t, %y: !t)")

@@ -143,6 +143,8 @@ def _look(function: FuncOp) -> Settled | None:
             key = value
         else:
             return None
+        if key in known and "remat" in op.attrs:
+            key = "remat", key
         if key in known:
             return None
         known.add(key)

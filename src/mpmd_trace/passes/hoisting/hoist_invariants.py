@@ -9,14 +9,14 @@ import math
 from collections.abc import Container, Iterable, Mapping, Sequence
 from typing import cast
 
-from mpmd_trace.ir.attributes import DenseArrayAttr, TensorShardingPerValueAttr, UserOriginAttr
+from mpmd_trace.ir.attributes import TensorShardingPerValueAttr, UserOriginAttr
 from mpmd_trace.ir.bodies import BodyBuilder, remembered, restrict, without_dead_ops
 from mpmd_trace.ir.core import Op, Region, Value, make_op, op_like
 from mpmd_trace.ir.diagnostics import Diagnostics
 from mpmd_trace.ir.freezing import freeze
 from mpmd_trace.ir.ops import HOISTED, FragmentOp, FuncOp, Module, make_fragment
 from mpmd_trace.ir.postorder import postorder
-from mpmd_trace.ir.shardings import fully_closed, mesh_symbols
+from mpmd_trace.ir.shardings import mesh_symbols
 from mpmd_trace.ir.types import mesh_tensor
 from mpmd_trace.passes import settled
 from mpmd_trace.passes.base import FunctionPass, option
@@ -29,12 +29,11 @@ from mpmd_trace.passes.memory.reserved import Reserved, room_on
 from mpmd_trace.passes.sharding.edges import (
     CONSTRAINT,
     SHARDING,
-    UNSET,
     body_sharding,
     constrained,
-    rank_of,
     set_fragment_shardings,
     sharding_list,
+    take_over_shardings,
 )
 from mpmd_trace.passes.sharding.reduced_program import is_plain_fragment, reducible
 
@@ -298,7 +297,7 @@ class _Mesh:
         operands += [copies[one] for one in read]
         new = cast(FragmentOp, op_like(fragment, operands, [r.type for r in left], regions=[body]))
         new.move_before(fragment)
-        _take_over_shardings(fragment, new, used, keep_results)
+        take_over_shardings(fragment, new, used, keep_results)
         _set_shardings(new, "in_shardings", read, start=sum(used))
         for old, result in zip(left, new.results, strict=True):
             old.replace_all_uses_with(result)
@@ -369,29 +368,6 @@ def _set_shardings(fragment: FragmentOp, which: str, shown: Sequence[Expression]
     """Say how operands or results are sharded that are expressions, from number `start` on."""
     shardings = {i: one.sharding for i, one in enumerate(shown, start) if one.sharding is not None}
     set_fragment_shardings(fragment, which, shardings, others_open=False)
-
-
-def _take_over_shardings(old: FragmentOp, new: FragmentOp, used: Sequence[bool], keep_results: Sequence[bool]) -> None:
-    """The shardings of the operands and results that are left; what is new is replicated."""
-    for which in ("in_shardings", "out_shardings"):
-        new.props.pop(which, None)
-    if old.out_shardings is not None and new.results:
-        given = zip(old.out_shardings.shardings, keep_results, strict=True)
-        new.props["out_shardings"] = sharding_list(tuple(s for s, keep in given if keep))
-    if old.in_shardings is None or not new.num_operands:
-        new.attrs.pop(UNSET, None)
-        return
-    mesh = old.in_shardings.shardings[0].mesh
-    shardings = [s for s, flag in zip(old.in_shardings.shardings, used, strict=True) if flag]
-    shardings += [fully_closed(mesh, rank_of(value)) for value in new.operands[len(shardings) :]]
-    new.props["in_shardings"] = sharding_list(tuple(shardings))
-    unset = old.attrs.get(UNSET)
-    if isinstance(unset, DenseArrayAttr):
-        at = {i: n for n, i in enumerate(itertools.compress(range(len(used)), used))}
-        left = [at[i] for i in unset.values if i in at]
-        new.attrs.pop(UNSET)
-        if left:
-            new.attrs[UNSET] = DenseArrayAttr.get(left)
 
 
 # What a fragment gathers by itself is gathered one product ahead, and not all of it at first.  XLA may gather the

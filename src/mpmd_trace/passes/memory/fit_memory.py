@@ -14,12 +14,20 @@ from mpmd_trace.ir.ops import OFFLOADED, FragmentOp, FuncOp, Module, make_fragme
 from mpmd_trace.ir.shardings import mesh_symbols
 from mpmd_trace.ir.types import MeshTensorType, mesh_tensor
 from mpmd_trace.passes.base import FunctionPass, option
+from mpmd_trace.passes.common.body_rewrites import prune, replace_op
 from mpmd_trace.passes.fragment_info import call_counter, set_call_counter
 from mpmd_trace.passes.memory.activations import HOW, Forward, Option, Recomputed, Stage, stages_of, work_of
 from mpmd_trace.passes.memory.liveness import Change, Liveness, Places
 from mpmd_trace.passes.memory.remarks import MEMORY
 from mpmd_trace.passes.memory.reserved import Reserved, room_on
-from mpmd_trace.passes.sharding.edges import SHARDING, in_sharding, per_value, set_fragment_sharding, sharding_list
+from mpmd_trace.passes.sharding.edges import (
+    SHARDING,
+    in_sharding,
+    per_value,
+    set_fragment_sharding,
+    sharding_list,
+    take_over_shardings,
+)
 from mpmd_trace.passes.sharding.reduced_program import reducible
 
 #: How warnings of copies that take long begin.
@@ -123,6 +131,9 @@ class FitMemory(FunctionPass):
             for forward, moved in one.offloaded.items():
                 if forward not in one.dropped:
                     _offload(forward, moved, list(forward.backwards), one.fetched.get(forward))
+        for one in chosen:
+            for forward in one.dropped:
+                _drop_unused_results(forward.fragment)
         return bool(chosen)
 
     def _on_devices(
@@ -223,6 +234,17 @@ def _recompute(
     for i, new in zip(results, copy.results, strict=True):
         fragment.results[i].replace_uses_if(new, lambda use: use.owner in readers)
     _offload(forward, offloaded, [copy, *forward.backwards], fetched)
+
+
+def _drop_unused_results(fragment: FragmentOp) -> None:
+    """Replace a fragment by one that makes only those of its results that have users, if any have."""
+    used = tuple([result.has_uses for result in fragment.results])
+    if any(used) and not all(used):
+        body, read = prune(fragment.body, used)
+        operands = list(itertools.compress(fragment.operands, read))
+        results = list(itertools.compress(fragment.results, used))
+        new = replace_op(fragment, operands, results, regions=[body])
+        take_over_shardings(fragment, new, read, used)
 
 
 def _offload(forward: Forward, results: tuple[int, ...], readers: list[FragmentOp], fetched: FragmentOp | None) -> None:

@@ -6,6 +6,7 @@ Those that say nothing are open shardings; `UNSET` lists which ones, so that the
 from __future__ import annotations
 
 import functools
+import itertools
 from collections.abc import Mapping, Sequence
 from typing import cast
 
@@ -14,7 +15,7 @@ from mpmd_trace.ir.attributes import Attribute, DenseArrayAttr, DictAttr, Tensor
 from mpmd_trace.ir.bodies import BodyBuilder
 from mpmd_trace.ir.core import BlockArg, OpResult, Value
 from mpmd_trace.ir.ops import FragmentOp, FuncOp, tensor_of
-from mpmd_trace.ir.shardings import fully_open
+from mpmd_trace.ir.shardings import fully_closed, fully_open
 
 SHARDING = "sdy.sharding"
 CONSTRAINT = "sdy.sharding_constraint"
@@ -123,6 +124,29 @@ def set_fragment_shardings(
             op.attrs[UNSET] = DenseArrayAttr.get(sorted(unset))
         else:
             op.attrs.pop(UNSET, None)
+
+
+def take_over_shardings(old: FragmentOp, new: FragmentOp, used: Sequence[bool], keep_results: Sequence[bool]) -> None:
+    """Give a fragment the shardings of what it has of another one; operands behind these are replicated."""
+    for which in ("in_shardings", "out_shardings"):
+        new.props.pop(which, None)
+    if old.out_shardings is not None and new.results:
+        given = zip(old.out_shardings.shardings, keep_results, strict=True)
+        new.props["out_shardings"] = sharding_list(tuple(s for s, keep in given if keep))
+    if old.in_shardings is None or not new.num_operands:
+        new.attrs.pop(UNSET, None)
+        return
+    mesh = old.in_shardings.shardings[0].mesh
+    shardings = [s for s, flag in zip(old.in_shardings.shardings, used, strict=True) if flag]
+    shardings += [fully_closed(mesh, rank_of(value)) for value in new.operands[len(shardings) :]]
+    new.props["in_shardings"] = sharding_list(tuple(shardings))
+    unset = old.attrs.get(UNSET)
+    if isinstance(unset, DenseArrayAttr):
+        at = {i: n for n, i in enumerate(itertools.compress(range(len(used)), used))}
+        left = [at[i] for i in unset.values if i in at]
+        new.attrs.pop(UNSET)
+        if left:
+            new.attrs[UNSET] = DenseArrayAttr.get(left)
 
 
 def constrained(builder: BodyBuilder, value: Value, sharding: TensorShardingAttr, loc: Location = UNKNOWN) -> Value:
