@@ -23,6 +23,7 @@ from mpmd_trace.diagnostics.source_files import is_users
 from mpmd_trace.diagnostics.spelling import quote
 from mpmd_trace.frontend.errors import users_place
 from mpmd_trace.ir.core import BlockArg, Op, OpResult, Value
+from mpmd_trace.ir.diagnostics import Diagnostics
 from mpmd_trace.ir.ops import AssignOp, CallOp, ForOp, FragmentOp, FuncOp, Module, NamedComputationOp, UnassignOp
 from mpmd_trace.ir.types import MeshTensorType
 from mpmd_trace.passes.import_.assignments import SameMesh
@@ -35,7 +36,7 @@ from mpmd_trace.passes.import_.mesh_sets import MeshSets, is_meshless, names, sr
 from mpmd_trace.passes.manager import PassManager, PassRun
 from mpmd_trace.passes.placement.cut import cost, cut
 from mpmd_trace.passes.placement.hypergraph import TRANSFER_BYTES, DataflowHypergraph
-from mpmd_trace.passes.placement.place import drop_markers
+from mpmd_trace.passes.placement.place import Placed, drop_markers
 from mpmd_trace.passes.request import PartitionRequest
 from mpmd_trace.report.query import Thing, UnknownName, close_names, find, location_of, made_by, things_of
 
@@ -417,6 +418,7 @@ class CutExplainer:
         self.most = most
         self.labels = cut(self.flow.count, len(self.flow.meshes), self.edges)
         self.cost = cost(self.edges, self.labels)
+        self.plan = Placed(self.flow, self.labels, Diagnostics())
 
     def placed(self, thing: Value | Op) -> tuple[tuple[str, ...], str]:
         """Return the meshes of a value or op that no name has put anywhere, and the reason."""
@@ -428,44 +430,21 @@ class CutExplainer:
             why = "no name says where it is, so it is where the fewest bytes move in a step"
             return (self.flow.meshes[self.labels[node]],), why + self._else(node)
         assert op is not None
-        meshes = self._readers(op.results)
+        read = set().union(*map(self.plan.readers_of, op.results))
+        meshes = tuple(self.flow.meshes[label] for label in sorted(read))
         if not meshes:
             if all(not result.has_uses for result in op.results):
                 return (), "nothing uses it, so it is removed"
-            home = self._home(op)
-            return (home,), "it is only returned, so it is where what it is computed from is"
+            home = self.plan.home(op.results[0], {})
+            return (home or self.flow.meshes[0],), "it is only returned, so it is where what it is computed from is"
         if op in self.flow.free:
             return meshes, "it is cheap to compute from its inputs, so each mesh that uses it computes it"
         if isinstance(op, CallOp):
             return meshes, "a call runs on the meshes of its body; these use its results"
         return meshes, "these use it"
 
-    def _home(self, op: Op) -> str:
-        """Return the mesh of what a cheap op is computed from, the first of them as in `place.py`."""
-        pending = [*reversed(op.operands)]
-        seen: set[Value] = set()
-        while pending:
-            value = pending.pop()
-            maker = value.defining_op
-            if isinstance(maker, UnassignOp):
-                return maker.mesh_type.mesh
-            if maker in self.flow.node_of:
-                return self.flow.meshes[self.labels[self.flow.node_of[maker]]]
-            if value in seen:
-                continue
-            seen.add(value)
-            if isinstance(maker, CallOp) and maker.callee in self.flow.returned:
-                pending.append(self.flow.returned[maker.callee][value.index])
-            elif maker is not None:
-                pending.extend(reversed(maker.operands))
-        return self.flow.meshes[0]
-
-    def _readers(self, values: Sequence[Value]) -> tuple[str, ...]:
-        nodes = [node for value in values for node in self.flow.readers.get(value, ())]
-        return tuple(self.flow.meshes[label] for label in sorted({self.labels[node] for node in nodes}))
-
     def _argument(self, value: BlockArg) -> tuple[tuple[str, ...], str]:
-        meshes = self._readers([value])
+        meshes = tuple(self.plan.readers(value))
         home = self.flow.home_of.get(value)
         if not meshes and home is None:
             return (self.flow.meshes[0],), "nothing uses it, so it takes the first mesh"

@@ -92,7 +92,7 @@ class Place(Pass):
         edges = list(flow.edges())
         labels = cut(flow.count, len(flow.meshes), edges)
         warn_of_whole(flow, edges, labels, diagnostics)
-        plan = _Plan(flow, labels, diagnostics)
+        plan = Placed(flow, labels, diagnostics)
         for function in flow.functions:
             if function.is_entry_point:
                 plan.place_arguments(function)
@@ -140,7 +140,7 @@ def _own_constants(function: FuncOp) -> None:
                         use.set(copy.results[0])
 
 
-class _Plan:
+class Placed:
     """A placement, and how the module becomes what it says."""
 
     def __init__(self, flow: DataflowHypergraph, labels: Sequence[int], diagnostics: Diagnostics) -> None:
