@@ -44,7 +44,7 @@ def predicted_and_measured(case: Case, rounds: int) -> tuple[float, float]:
         steps.append(time.perf_counter() - start)
     pairs = [(t.source, t.target) for t in compiled.program.plan.transfers]
     links = measure_links(compiled.program.topology, pairs)
-    found = study(compiled, actions, measured=timelines[1:], steps=steps[1:], links=links)
+    found = study(compiled.lowered, compiled.program, actions, measured=timelines[1:], steps=steps[1:], links=links)
     now = next(
         o
         for o in options_of(found)

@@ -29,7 +29,7 @@ import jax.numpy as jnp
 from jax.sharding import AbstractMesh, NamedSharding, PartitionSpec
 
 import mpmd_trace as mt
-from mpmd_trace.report.planning import Estimated, study
+from mpmd_trace.report.planning import study
 from mpmd_trace.report.timeline import FragmentActions
 from mpmd_trace.schedules import Costs, get_schedule, simulate
 
@@ -221,7 +221,7 @@ def parts(shape: Shape) -> tuple[Part, Part, Part]:
     actions = FragmentActions()
     lowered = mt.jit(step, config, donate_argnums=(0, 1)).lower(ws, moments, tokens, hooks=[actions])
     chip = shape.chip
-    plan = study(Estimated(lowered), actions, flops_per_second=chip.flops * chip.efficiency)
+    plan = study(lowered, lowered.estimated, actions, flops_per_second=chip.flops * chip.efficiency)
     costs = plan.stages
     first_one, middle, last_one = (
         Part(f, i, w, a, max(whole - part for whole, part in zip(s, c, strict=True)), max(c))

@@ -177,7 +177,8 @@ def planned(assigned: dict[str, str], args: Any = (WEIGHTS, X), fn: Any = None) 
         *args, hooks=[actions]
     )
     check_plannable(lowered)
-    return study(lowered.compile(), actions)
+    compiled = lowered.compile()
+    return study(compiled.lowered, compiled.program, actions)
 
 
 def host_arrays(place: bool) -> None:

@@ -68,7 +68,7 @@ def _of_program(file: str, settings: Sequence[str], measure: bool, errors: bool)
     estimated = lowered.estimated
     plan = estimated.plan
     more["assignment"] = program.config.name_to_mesh_assignment
-    of_plan: dict[str, Any] = {"costs": [executable.cost["flops"] for executable in estimated.runtime.executables]}
+    of_plan: dict[str, Any] = {"costs": [executable.cost["flops"] for executable in estimated.runtime.own_executables]}
     texts: dict[str, Any] = {}
     if ready.module is not None:
         texts["why"] = _why(ready.module, lowered.request, [*recorder.names, *recorder.results])

@@ -25,7 +25,7 @@ from mpmd_trace.report.link_times import measure_links
 from mpmd_trace.report.placement_reasons import reasons
 from mpmd_trace.report.plan_groups import Names, best_together, plans_of_groups
 from mpmd_trace.report.plan_options import Option, check_best, check_option, options_of, ranked
-from mpmd_trace.report.planning import Estimated, Study, check_plannable, study
+from mpmd_trace.report.planning import Study, check_plannable, study
 from mpmd_trace.report.timeline import FragmentActions
 from mpmd_trace.schedules import TRANSFERS, ScheduleError, find_entry
 from mpmd_trace.scheduling.choose_schedule import choose_schedule
@@ -95,7 +95,8 @@ def plan_program(
         # XLA's compiler for GPUs that are not there does not say what programs cost.
         by_estimate = program.config.is_abstract or (target or "").startswith("gpu:")
         more = options_of_overlap(given.config)  # with which pairs would be compiled
-        compiled: Any = Estimated(lowered) if by_estimate else lowered.compile(more, progress=one_more)
+        compiled: Any = None if by_estimate else lowered.compile(more, progress=one_more)
+        final, counted = (lowered, lowered.estimated) if by_estimate else (compiled.lowered, compiled.program)
         limit = None if asked.memory_limit is None else asked.memory_limit * 2**20
         if limit is None and target is not None:
             limit = device_memory(program.config)
@@ -118,7 +119,8 @@ def plan_program(
             )
         task = shown.add_task("layers", total=1, info="what crosses between them")
         plan = study(
-            compiled,
+            final,
+            counted,
             actions,
             measured=timelines[1:],
             steps=steps[1:],
@@ -159,10 +161,10 @@ def plan_program(
 
     if asked.save is not None:
         write_text(str(asked.save), options[0].choice.schedule.to_csv())
-    held = compiled.placement_report()
+    held = counted.placement_report()
     why = reasons(held, lowered)
     # Estimates know no collectives: XLA makes them.
-    collectives = CollectivesReport() if isinstance(compiled, Estimated) else compiled.collectives()
+    collectives = CollectivesReport() if by_estimate else compiled.collectives()
     if as_json:
         more = {
             "placement": placement_report.as_data(held, why),
@@ -174,7 +176,7 @@ def plan_program(
             if groups
             else as_data(program.name, plan, options, now)
         )
-        data({**proposed, **more, **placement_report.remarks_data(compiled.lowered)})
+        data({**proposed, **more, **placement_report.remarks_data(final)})
         return
     data(
         groups_as_text(groups, chosen, now_of_groups, asked.rows)
@@ -183,7 +185,7 @@ def plan_program(
     )
     told = placement_report.as_text(held, why, file) + placement_report.collectives_text(collectives)
     told += placement_report.hiding_text(given.config, collectives)
-    say(told + placement_report.remarks_text(compiled.lowered))
+    say(told + placement_report.remarks_text(final))
     now_in = plan.stages.microbatches
     if (
         not (counts or groups)

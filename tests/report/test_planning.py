@@ -65,7 +65,9 @@ def compiled(program: mpmd_trace.Program) -> tuple[Any, FragmentActions]:
 
 def studied(program: mpmd_trace.Program, links: Links | None = LINKS) -> tuple[Any, Study]:
     found, actions = compiled(program)
-    return found, study(found, actions, flops_per_second=SPEED, bytes_per_second=WIDTH, links=links)
+    return found, study(
+        found.lowered, found.program, actions, flops_per_second=SPEED, bytes_per_second=WIDTH, links=links
+    )
 
 
 def played(plan: Plan, cost: list[float], links: Links) -> float:
@@ -101,7 +103,7 @@ def with_option(program: mpmd_trace.Program, option: Option, known: Study) -> mp
 
 
 def assert_as_predicted(found: Any, option: Option, known: Study, step: float, memory: float) -> None:
-    cost, unit = program_costs(found, [], SPEED, WIDTH)
+    cost, unit = program_costs(found.program, [], SPEED, WIDTH)
     assert unit == known.unit == "ms" and known.links is not None
     assert option.step == pytest.approx(played(found.program.plan, cost, known.links), rel=step)
     for mesh, peak in zip(known.meshes, option.peak_bytes, strict=True):
@@ -492,11 +494,11 @@ def test_collectives_cost_what_their_bytes_take() -> None:
     found, actions = compiled(mpmd_trace.Program(step, args, config, in_shardings=(rows, None)))
     link = Link(1e-3, 1e6)
     speeds: Any = {"flops_per_second": SPEED, "bytes_per_second": WIDTH}
-    free = study(found, actions, **speeds).stages
-    known = study(found, actions, **speeds, collectives=link, hiding={}).stages
+    free = study(found.lowered, found.program, actions, **speeds).stages
+    known = study(found.lowered, found.program, actions, **speeds, collectives=link, hiding={}).stages
     assert known.exposed == known.collectives  # of these devices it is not known what they hide
     half = {"m0": dict.fromkeys(KINDS, HiddenShare(0.0, 0.0, 0.5, 0.5))}
-    hidden = study(found, actions, **speeds, collectives=link, hiding=half).stages
+    hidden = study(found.lowered, found.program, actions, **speeds, collectives=link, hiding=half).stages
     assert hidden.collectives == known.collectives
     for kind, sent in known.collectives.items():
         assert hidden.exposed[kind] == pytest.approx((sent[0] / 2, sent[1]))

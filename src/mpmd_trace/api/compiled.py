@@ -14,11 +14,11 @@ import jax
 from mpmd_trace.api import compilation_cache
 from mpmd_trace.api.calling_convention import CallingConvention
 from mpmd_trace.api.equinox_errors import checks_of, errors_of_equinox
-from mpmd_trace.api.memory_report import MemoryReport
 from mpmd_trace.api.partitioned import Dialect, PartitionedProgram
 from mpmd_trace.api.stage_info import InOut, StageInfo
 from mpmd_trace.api.step_stats import StepClock, StepStats, plan_bubble, step_stats
 from mpmd_trace.backend.collectives import CollectivesReport
+from mpmd_trace.backend.counted_program import MemoryReport
 from mpmd_trace.backend.load import LoadedProgram
 from mpmd_trace.backend.placement_report import PlacementReport
 from mpmd_trace.backend.stored import written
@@ -163,10 +163,9 @@ class Compiled(StageInfo):
     def _costs(self) -> tuple[float | None, float]:
         """The FLOPs of the model in a step (None for a loaded program, which has no trace), and the bubble."""
         plan = self.program.plan
-        executables = self.program.runtime.executables
-        if None in executables:  # XLA says nothing of the programs of other processes
-            executables = self.lowered.estimated.runtime.executables
-        flops = {e.spec.callee: e.cost.get("flops", 0.0) for e in executables if e is not None}
+        # XLA says nothing of the programs of other processes.
+        counted = self.lowered.estimated if None in self.program.runtime.executables else self.program
+        flops = {e.spec.callee: e.cost.get("flops", 0.0) for e in counted.runtime.own_executables}
         bubble = plan_bubble(plan, [flops.get(program.callee, 0.0) for program in plan.programs])
         return None if self.lowered.stored is not None else model_flops(self.lowered.compiler_ir("stablehlo")), bubble
 
@@ -238,7 +237,7 @@ class Compiled(StageInfo):
 
         The result is a dict; `print` and notebooks show it as a table.
         """
-        return MemoryReport(self.program.memory_analysis())
+        return self.program.memory_analysis()
 
     def collectives(self) -> CollectivesReport:
         """Return for each mesh the collectives that one device runs in a step, from XLA's optimized programs.

@@ -12,9 +12,8 @@ import math
 from types import SimpleNamespace
 from typing import Any
 
-from mpmd_trace.backend.load import MemoryAnalysis, costs_of, memory_of
-from mpmd_trace.backend.placement_report import PlacementReport, placement_report
-from mpmd_trace.backend.plan import Place, Plan, ProgramSpec
+from mpmd_trace.backend.counted_program import CountedProgram
+from mpmd_trace.backend.plan import Place, ProgramSpec
 from mpmd_trace.backend.planner import make_plan
 from mpmd_trace.ir.core import Op, Region, Value
 from mpmd_trace.ir.ops import FuncOp, Module
@@ -39,11 +38,11 @@ class _Estimate:
     code_bytes: int = 0
 
 
-class EstimatedProgram:
+class EstimatedProgram(CountedProgram):
     """A partitioned program as if it were compiled, as far as that is known without devices."""
 
     def __init__(self, module: Module) -> None:
-        self.plan: Plan = make_plan(module)
+        self.plan = make_plan(module)
         self._symbols = mesh_symbols(module)
         self._functions = {f.sym_name: f for f in module.functions}
         self._module = module
@@ -51,24 +50,6 @@ class EstimatedProgram:
         executables = [self._estimate(spec) for spec in self.plan.programs]
         #: As that of a compiled program.
         self.runtime = SimpleNamespace(executables=executables, own_executables=executables)
-
-    def cost_analysis(self) -> dict[str, Any]:
-        """As `jax.stages.Lowered.cost_analysis`, with the keys of `Compiled.cost_analysis`."""
-        return costs_of(self.plan, self.runtime.executables)
-
-    def memory_analysis(self) -> dict[str, MemoryAnalysis]:
-        """Bytes of one device of each mesh; see `Compiled.memory_analysis`."""
-        return memory_of(self.plan, self.runtime.executables, *self._scratch)
-
-    @property
-    def _scratch(self) -> tuple[dict[int, int], dict[int, int]]:
-        executables = self.runtime.executables
-        temporary = {e.spec.number: e.temporary_bytes for e in executables}
-        return temporary, {e.spec.number: e.reused_bytes for e in executables}
-
-    def placement_report(self) -> PlacementReport:
-        """See `Compiled.placement_report`."""
-        return placement_report(self.plan, *self._scratch)
 
     def _estimate(self, spec: ProgramSpec) -> _Estimate:
         if spec.callee not in self._counted:

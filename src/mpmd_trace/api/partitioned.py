@@ -14,8 +14,8 @@ import jax
 
 from mpmd_trace.api import annotate_io
 from mpmd_trace.api.estimates import EstimatedProgram
-from mpmd_trace.api.memory_report import MemoryReport
 from mpmd_trace.api.request import ConfiguredProgram
+from mpmd_trace.backend.counted_program import MemoryReport
 from mpmd_trace.backend.load import LoadedProgram
 from mpmd_trace.backend.placement_report import PlacementReport, placement_report
 from mpmd_trace.backend.planner import make_plan
@@ -314,7 +314,7 @@ class PartitionedProgram(ConfiguredProgram):
 
     def memory_analysis(self) -> MemoryReport:
         """Estimate `Compiled.memory_analysis`, for abstract meshes, too.  Raises `MpmdError`."""
-        return MemoryReport(self.estimated.memory_analysis())
+        return self.estimated.memory_analysis()
 
     def placement_report(self) -> PlacementReport:
         """Return what each mesh holds and what moves between meshes, as far as that is known before XLA compiles."""

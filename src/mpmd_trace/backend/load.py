@@ -7,16 +7,16 @@ import functools
 import threading
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from types import MappingProxyType
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import TYPE_CHECKING, Any
 
 import jax
 from jax.sharding import Mesh, NamedSharding
 
 from mpmd_trace.backend.arguments import ArgumentChecker
 from mpmd_trace.backend.collectives import Collectives, CollectivesReport, collectives_of
+from mpmd_trace.backend.counted_program import CountedProgram
 from mpmd_trace.backend.executables import CompilerOptions, Executable, Known, Progress, compile_programs
 from mpmd_trace.backend.placement import Placement, check_topology, device_owners
-from mpmd_trace.backend.placement_report import PlacementReport, placement_report
 from mpmd_trace.backend.plan import Plan, ProgramSpec, parse_mesh
 from mpmd_trace.backend.planner import make_plan
 from mpmd_trace.backend.runtime import Runtime
@@ -38,80 +38,10 @@ if TYPE_CHECKING:
 ISSUING = threading.RLock()
 
 
-@dataclasses.dataclass(frozen=True)
-class MemoryAnalysis:
-    """Bytes per device on one mesh.
-
-    `peak` follows the plan: arguments, live values and the scratch memory of the program that runs.  It does
-    not count that issuing may run ahead of the devices.  Meshes that share devices have the peak of these, each the
-    same; the rest is of a mesh alone.
-    """
-
-    peak: int
-    arguments: int
-    results: int
-    temporary: int
-    code: int
-
-
-class Counted(Protocol):
-    """A program with what it costs one device."""
-
-    @property
-    def spec(self) -> ProgramSpec: ...
-    @property
-    def cost(self) -> dict[str, float]: ...
-    @property
-    def temporary_bytes(self) -> int: ...
-    @property
-    def code_bytes(self) -> int: ...
-
-
-def costs_of(plan: Plan, executables: Sequence[Counted | None]) -> dict[str, Any]:
-    """See `LoadedProgram.cost_analysis`; None stands for the program of another process."""
-    runs, devices = [0] * len(plan.programs), plan.devices
-    for run in plan.runs:
-        runs[run.program] += 1
-    totals = {"flops": 0.0, "bytes accessed": 0.0}
-    programs: dict[str, dict[str, float]] = {}
-    for executable, count in zip(executables, runs, strict=True):
-        if executable is None:
-            continue
-        spec, cost = executable.spec, executable.cost
-        for key in totals:
-            totals[key] += cost.get(key, 0.0) * count * devices[spec.mesh]
-        programs[f"p{spec.number} {spec.callee} on {spec.mesh}"] = {"runs": count, **cost}
-    return {
-        **totals,
-        "transfers": sum(len(t.outputs) for t in plan.transfers),
-        "bytes transferred": plan.transferred_bytes,
-        "programs": programs,
-    }
-
-
-def memory_of(
-    plan: Plan, executables: Sequence[Counted], temporary: dict[int, int], reused: dict[int, int]
-) -> dict[str, MemoryAnalysis]:
-    """See `LoadedProgram.memory_analysis`; scratch memory and reused bytes of each program by number."""
-    peaks = plan.live_bytes(temporary, reused)
-
-    def held(slots: Sequence[int], mesh: str) -> int:
-        return sum(plan.slots[s].bytes for s in dict.fromkeys(slots) if plan.slots[s].mesh == mesh)
-
-    return {
-        mesh: MemoryAnalysis(
-            peak=peaks[mesh],
-            arguments=held(plan.arguments, mesh),
-            results=held(plan.results, mesh),
-            temporary=max((temporary[e.spec.number] for e in executables if e.spec.mesh == mesh), default=0),
-            code=sum(e.code_bytes for e in executables if e.spec.mesh == mesh),
-        )
-        for mesh in plan.meshes
-    }
-
-
-class LoadedProgram:
+class LoadedProgram(CountedProgram):
     """A compiled program on its meshes; call it with the flat list of its arguments."""
+
+    runtime: Runtime
 
     def __init__(
         self,
@@ -247,29 +177,14 @@ class LoadedProgram:
             self._remember(result[0])
             return result
 
-    def cost_analysis(self) -> dict[str, Any]:
-        """XLA's estimates: sums over all devices for one call, and per program for one device and run.
-
-        With several processes those of the programs of this one.
-
-        Keys: `flops`, `bytes accessed`, `transfers`, `bytes transferred`, and `programs`, a dictionary from
-        the name and mesh of a program to its `runs` and everything that XLA says about it.
-        """
-        return costs_of(self.plan, self.runtime.executables)
-
     def collectives(self) -> CollectivesReport:
         """For each mesh of this process the collectives that a device runs in a step, as XLA has them."""
-        result = CollectivesReport({mesh: Collectives() for mesh in self.plan.meshes if mesh in self.placement.own})
+        result = CollectivesReport({mesh: Collectives() for mesh in self.own_meshes})
         of = {e.spec.number: collectives_of(e.compiled) for e in self.runtime.own_executables}
         for run in self.plan.runs:
             if run.mesh in result:
                 result[run.mesh] += of[run.program]
         return result
-
-    def memory_analysis(self) -> dict[str, MemoryAnalysis]:
-        """Bytes per device, for each mesh; with several processes those of this one."""
-        analysis = memory_of(self.plan, self.runtime.own_executables, *self._scratch)
-        return {mesh: memory for mesh, memory in analysis.items() if mesh in self.placement.own}
 
     @functools.cached_property
     def peaks(self) -> dict[str, int]:
@@ -282,18 +197,11 @@ class LoadedProgram:
 
     def memory_use(self) -> Iterator[tuple[int, str, int]]:
         """Yield what a device holds while an instruction runs, with its scratch memory; see `Plan.memory_use`."""
-        return self.plan.memory_use(*self._scratch)
+        return self.plan.memory_use(*self.scratch)
 
     @property
-    def _scratch(self) -> tuple[dict[int, int], dict[int, int]]:
-        """The bytes of scratch memory, and of donated values that become results, of each program by number."""
-        executables = self.runtime.own_executables
-        temporary = {e.spec.number: e.temporary_bytes for e in executables}
-        return temporary, {e.spec.number: e.reused_bytes for e in executables}
-
-    def placement_report(self) -> PlacementReport:
-        """Return what each mesh holds and what moves between them, with the scratch memory of the programs."""
-        return placement_report(self.plan, *self._scratch)
+    def own_meshes(self) -> list[str]:
+        return [mesh for mesh in self.plan.meshes if mesh in self.placement.own]
 
     def __repr__(self) -> str:
         return f"<LoadedProgram {str(self.plan).splitlines()[0]}>"

@@ -9,7 +9,8 @@ from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING
 
 from mpmd_trace.backend.collectives import collectives_of
-from mpmd_trace.backend.placement_report import PlacementReport
+from mpmd_trace.backend.counted_program import CountedProgram
+from mpmd_trace.backend.load import LoadedProgram
 from mpmd_trace.backend.planner import make_plan
 from mpmd_trace.backend.timeline import Timeline
 from mpmd_trace.diagnostics.messages import MpmdError
@@ -33,7 +34,6 @@ from mpmd_trace.scheduling.stage_costs import StageCosts, stage_costs, stage_ran
 from mpmd_trace.scheduling.transfers import Link, Links, Traffic, Value, crossings
 
 if TYPE_CHECKING:
-    from mpmd_trace.api.compiled import Compiled
     from mpmd_trace.api.lowered import Lowered
     from mpmd_trace.api.partitioned import PartitionedProgram
 
@@ -155,20 +155,9 @@ def check_plannable(lowered: Lowered) -> None:
         )
 
 
-class Estimated:
-    """A lowered program in the place of a compiled one, with estimates: for machines that are not there."""
-
-    def __init__(self, lowered: Lowered) -> None:
-        self.lowered = lowered
-        self.program = lowered.estimated
-
-    def placement_report(self) -> PlacementReport:
-        """See `Compiled.placement_report`."""
-        return self.program.placement_report()
-
-
 def study(
-    compiled: Compiled | Estimated,
+    lowered: PartitionedProgram,
+    program: CountedProgram,
     actions: FragmentActions,
     *,
     measured: Sequence[Timeline] = (),
@@ -179,7 +168,7 @@ def study(
     collectives: Link | None = None,
     hiding: Hiding | None = None,
 ) -> Study:
-    """Return the costs of a compiled step.
+    """Return the costs of a step that was compiled to a program, or estimated (`lowered.estimated`).
 
     A program costs what it was measured to take: the median, in ms (`steps` are the seconds of whole steps).
     Without measurements it costs what XLA counts: operations over the device's speed or bytes over its memory's,
@@ -189,7 +178,7 @@ def study(
 
     Raises `MpmdError` when the program has no numbered microbatches, or one name only.
     """
-    imported = compiled.lowered.imported()
+    imported = lowered.imported()
     counted = stage_costs(imported)
     topology = imported.main.topology
     assert topology is not None
@@ -200,12 +189,12 @@ def study(
             "mpmd_trace.enumerated_for"
         )
     meshes = schedulable_meshes(topology)
-    plan = compiled.program.plan
-    cost, unit = program_costs(compiled, measured, flops_per_second, bytes_per_second)
+    plan = program.plan
+    cost, unit = program_costs(program, measured, flops_per_second, bytes_per_second)
     rank = stage_ranks(imported)
     stages = len(counted.mesh_of)
     sums, apart, together = ({kind: [0.0] * stages for kind in "FB"} for _ in range(3))
-    sending = _sending(compiled, None if measured else collectives, hiding or {})
+    sending = _sending(program, None if measured else collectives, hiding or {})
     once = dict.fromkeys(plan.meshes, 0.0)
     runs = run_actions(plan, actions)
     for run, action in runs:
@@ -239,18 +228,11 @@ def study(
         scaled = scaled.linked(links, meshes, SECONDS[unit])
     mesh_of = counted.mesh_of
     later = [pair for s, pair in enumerate(_pairs(counted)) if s and mesh_of[s] != mesh_of[s - 1]]
-    executables = compiled.program.runtime.own_executables
-    others, scratch = other_bytes(
-        plan,
-        actions,
-        activation_slots(values, rank),
-        {e.spec.number: e.temporary_bytes for e in executables},
-        {e.spec.number: e.reused_bytes for e in executables},
-    )
-    traced = parse(compiled.lowered.traced.mlir_text(debug_info=False))
+    others, scratch = other_bytes(plan, actions, activation_slots(values, rank), *program.scratch)
+    traced = parse(lowered.traced.mlir_text(debug_info=False))
     named = work_of_names(traced)
-    names = _names(compiled, imported, rank, stages, named)
-    between = _between(compiled.lowered, traced, names, named)
+    names = _names(imported, rank, stages, named)
+    between = _between(lowered, traced, names, named)
     held = activations(values, rank, visits)
     static = [tuple(v / mesh_of.count(m) for v in others[meshes[m]]) for m in mesh_of]
     return Study(
@@ -270,13 +252,13 @@ def study(
         layer_values=between,
         copies=copies_of_stages(
             plan,
-            compiled.lowered.partitioned.module,
+            lowered.partitioned.module,
             runs,
             values,
             rank,
             stages,
             cost,
-            ahead=keeps_barriers(compiled.lowered.traced.platform),
+            ahead=keeps_barriers(lowered.traced.platform),
         ),
         measured_step=1000 * statistics.median(steps) if steps else None,
         sharing=tuple(tuple(meshes.index(o) for o in plan.sharing[m] if o in meshes) for m in meshes),
@@ -290,16 +272,15 @@ def _by_letter(phases: Sequence[Sequence[float]], shares: Sequence[float]) -> di
     return {"F": tuple(forward), "I": tuple(b * s for b, s in halves), "W": tuple(b * (1 - s) for b, s in halves)}
 
 
-def _sending(compiled: Compiled | Estimated, link: Link | None, hiding: Hiding) -> list[dict[str, tuple[float, float]]]:
+def _sending(program: CountedProgram, link: Link | None, hiding: Hiding) -> list[dict[str, tuple[float, float]]]:
     """Return the seconds in which a device only sends in one run of each program, by itself and in a pair.
 
     They are given for it as a forward and as a backward, and 0 where they are unknown.
     """
-    executables = compiled.program.runtime.own_executables
-    if link is None or isinstance(compiled, Estimated):
-        return [dict.fromkeys("FB", (0.0, 0.0))] * len(executables)
+    if link is None or not isinstance(program, LoadedProgram):
+        return [dict.fromkeys("FB", (0.0, 0.0))] * len(program.runtime.own_executables)
     result = []
-    for executable in executables:
+    for executable in program.runtime.own_executables:
         shares, usages = hiding.get(executable.spec.mesh, {}), collectives_of(executable.compiled).of
         by_letter = {}
         for letter in "FB":
@@ -323,13 +304,13 @@ def _share(part: float, whole: float, stage: int) -> float:
 
 
 def program_costs(
-    compiled: Compiled | Estimated,
+    program: CountedProgram,
     measured: Sequence[Timeline],
     flops_per_second: float | None,
     bytes_per_second: float | None,
 ) -> tuple[list[float], str]:
     """Return the cost of one run of each program of the plan, and the unit."""
-    executables = compiled.program.runtime.own_executables
+    executables = program.runtime.own_executables
     if measured:
         times: dict[int, list[float]] = {}
         for entry in (e for one in measured for e in one.entries if e.program is not None):
@@ -345,9 +326,7 @@ def program_costs(
 _Flops = Mapping[str, tuple[float, float]]
 
 
-def _names(
-    compiled: Compiled | Estimated, imported: Module, rank: Mapping[int, int], stages: int, named: _Flops
-) -> tuple[tuple[str, ...], ...]:
+def _names(imported: Module, rank: Mapping[int, int], stages: int, named: _Flops) -> tuple[tuple[str, ...], ...]:
     """Return the names of each stage, in the order of the program."""
     topology = imported.main.topology
     assert topology is not None

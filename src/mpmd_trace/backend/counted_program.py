@@ -1,0 +1,138 @@
+"""What a program costs and how much memory it takes, as XLA counts it or as it is estimated."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Sequence
+from typing import Any, Protocol
+
+from mpmd_trace.backend.placement_report import PlacementReport, placement_report
+from mpmd_trace.backend.plan import Plan, ProgramSpec
+from mpmd_trace.diagnostics.tables import Table, as_html, in_units
+
+
+@dataclasses.dataclass(frozen=True)
+class MemoryAnalysis:
+    """Bytes per device on one mesh.
+
+    `peak` follows the plan: arguments, live values and the scratch memory of the program that runs.  It does
+    not count that issuing may run ahead of the devices.  Meshes that share devices have the peak of these, each the
+    same; the rest is of a mesh alone.
+    """
+
+    peak: int
+    arguments: int
+    results: int
+    temporary: int
+    code: int
+
+
+class MemoryReport(dict[str, MemoryAnalysis]):
+    """The memory of one device of each mesh in bytes, by the name of the mesh; as text and in notebooks, a table."""
+
+    @property
+    def table(self) -> Table:
+        """The report as a table."""
+        names = [field.name for field in dataclasses.fields(MemoryAnalysis)]
+        rows = [[mesh, *(in_units(getattr(one, name)) for name in names)] for mesh, one in self.items()]
+        return Table("memory of a device of each mesh", ["mesh", *names], rows)
+
+    def __str__(self) -> str:
+        return str(self.table)
+
+    def _repr_html_(self) -> str:
+        return as_html("", [self.table])
+
+
+class Counted(Protocol):
+    """A program of a plan with what it costs one device."""
+
+    @property
+    def spec(self) -> ProgramSpec: ...
+    @property
+    def cost(self) -> dict[str, float]: ...
+    @property
+    def temporary_bytes(self) -> int: ...
+    @property
+    def reused_bytes(self) -> int: ...
+    @property
+    def code_bytes(self) -> int: ...
+
+
+class Executables(Protocol):
+    """What has the programs of this process, in the order of the plan."""
+
+    @property
+    def own_executables(self) -> Sequence[Counted]: ...
+
+
+class CountedProgram:
+    """A plan whose programs are counted."""
+
+    plan: Plan
+    runtime: Executables
+
+    def cost_analysis(self) -> dict[str, Any]:
+        """XLA's estimates: sums over all devices for one call, and per program for one device and run.
+
+        With several processes those of the programs of this one.
+
+        Keys: `flops`, `bytes accessed`, `transfers`, `bytes transferred`, and `programs`, a dictionary from
+        the name and mesh of a program to its `runs` and everything that XLA says about it.
+        """
+        plan = self.plan
+        runs, devices = [0] * len(plan.programs), plan.devices
+        for run in plan.runs:
+            runs[run.program] += 1
+        totals = {"flops": 0.0, "bytes accessed": 0.0}
+        programs: dict[str, dict[str, float]] = {}
+        for executable in self.runtime.own_executables:
+            spec, cost = executable.spec, executable.cost
+            count = runs[spec.number]
+            for key in totals:
+                totals[key] += cost.get(key, 0.0) * count * devices[spec.mesh]
+            programs[f"p{spec.number} {spec.callee} on {spec.mesh}"] = {"runs": count, **cost}
+        return {
+            **totals,
+            "transfers": sum(len(t.outputs) for t in plan.transfers),
+            "bytes transferred": plan.transferred_bytes,
+            "programs": programs,
+        }
+
+    def memory_analysis(self) -> MemoryReport:
+        """Bytes per device, for each mesh; with several processes those of this one."""
+        plan, executables = self.plan, self.runtime.own_executables
+        temporary, reused = self.scratch
+        peaks = plan.live_bytes(temporary, reused)
+
+        def held(slots: Sequence[int], mesh: str) -> int:
+            return sum(plan.slots[s].bytes for s in dict.fromkeys(slots) if plan.slots[s].mesh == mesh)
+
+        return MemoryReport(
+            {
+                mesh: MemoryAnalysis(
+                    peak=peaks[mesh],
+                    arguments=held(plan.arguments, mesh),
+                    results=held(plan.results, mesh),
+                    temporary=max((temporary[e.spec.number] for e in executables if e.spec.mesh == mesh), default=0),
+                    code=sum(e.code_bytes for e in executables if e.spec.mesh == mesh),
+                )
+                for mesh in self.own_meshes
+            }
+        )
+
+    @property
+    def own_meshes(self) -> Sequence[str]:
+        """The meshes of this process, in the order of the plan."""
+        return list(self.plan.meshes)
+
+    @property
+    def scratch(self) -> tuple[dict[int, int], dict[int, int]]:
+        """The bytes of scratch memory, and of donated values that become results, of each program by number."""
+        executables = self.runtime.own_executables
+        temporary = {e.spec.number: e.temporary_bytes for e in executables}
+        return temporary, {e.spec.number: e.reused_bytes for e in executables}
+
+    def placement_report(self) -> PlacementReport:
+        """Return what each mesh holds and what moves between them, with the scratch memory of the programs."""
+        return placement_report(self.plan, *self.scratch)
