@@ -7,26 +7,6 @@ from mpmd_trace.passes.variants import CopyScalars
 from util import run
 
 
-def test_the_copy_is_made_even_when_the_argument_is_unused() -> None:
-    module = run(
-        """
-        func.func @main(%p: !A) -> !A attributes {topology = #topo} {
-          %0 = mpmd.fragment<mesh="alpha", origin=["init"]> () () {
-            %c = stablehlo.constant dense<1.0> : tensor<4xf32>
-            mpmd.return %c : tensor<4xf32>
-          } : () -> !A
-          %1 = mpmd.fragment<mesh="alpha", origin=["use"]> (%0, %p) (%x: tensor<4xf32>, %y: tensor<4xf32>) {
-            mpmd.return %y : tensor<4xf32>
-          } : (!A, !A) -> !A
-          return %1 : !A
-        }
-        """,
-        "mpmd-copy-constants",
-    )
-    use = module.main.body.terminator.operand(0).defining_op
-    assert [op.name for op in use.regions[0].block] == ["stablehlo.constant", "mpmd.return"]
-
-
 def test_scalars_for_inferred_fragments() -> None:
     text = """
         func.func @main() -> (!A, !mpmd.mesh_tensor<"alpha", tensor<f32>>, !mpmd.mesh_tensor<"alpha", tensor<f32>>) attributes {topology = #topo} {

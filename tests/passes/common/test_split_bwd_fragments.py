@@ -9,7 +9,6 @@ from transformer_stage import MATRICES as MATRICES_OF_A_BLOCK
 from transformer_stage import backward_stage
 
 from mpmd_trace.ir.ops import FragmentOp, TransferOp
-from mpmd_trace.ir.text import parse
 from mpmd_trace.passes.manager import run_passes
 from oracle import assert_same_meaning
 from util import PRELUDE, run
@@ -56,97 +55,6 @@ def test_only_unmarked_backward_fragments_with_both_kinds_of_results_are_split()
         assert len(parts(program(PLAIN, attrs=attrs))) == 1
     assert len(parts(program(PLAIN, sent="01"))) == 1
     assert len(parts(program(PLAIN, sent=""))) == 1
-
-
-def test_nothing_happens_when_the_function_has_one_op_more_than_what_stays() -> None:
-    # The reference compares with the size of the wrong block.  Here 4 ops: fragment, 2 transfers, return.
-    body = """
-    %a = stablehlo.negate %x : !L
-    %b = stablehlo.negate %a : !L
-    %c = stablehlo.negate %b : !L
-    %d = stablehlo.multiply %a, %y : !L
-    mpmd.return %c, %d : !L, !L
-    """
-    assert len(parts(program(body))) == 1
-    assert len(parts(program(body.replace("%b = stablehlo.negate %a", "%b = stablehlo.abs %x")))) == 2
-    assert len(parts(program(PLAIN))) == 2
-
-
-@pytest.mark.parametrize(
-    "repeated",
-    [
-        "%d = stablehlo.clamp %a, %b, %a : !L",
-        """
-    %d, %w = stablehlo.while(%i = %a, %j = %b) : !L, !L cond {
-      %n = stablehlo.constant dense<false> : tensor<i1>
-      stablehlo.return %n : tensor<i1>
-    } do {
-      %k = stablehlo.add %i, %a : !L
-      stablehlo.return %k, %j : !L, !L
-    }
-""",
-    ],
-)
-def test_an_operand_that_is_read_twice_counts_once(repeated: str) -> None:
-    body = f"""
-    %a = stablehlo.negate %x : !L
-    %b = stablehlo.sine %y : !L
-    %c = stablehlo.multiply %a, %b : !L
-    %s = stablehlo.tanh %c : !L
-    {repeated}
-    mpmd.return %s, %d : !L, !L
-    """
-    first, _ = parts(program(body))
-    producers = [value.defining_op for value in first.body.returned]
-    assert [op.name for op in producers if op] == ["stablehlo.tanh", "stablehlo.sine", "stablehlo.negate"]
-
-
-def test_values_captured_by_regions_count_as_operands() -> None:
-    body = """
-    %a = stablehlo.negate %x : !L
-    %b = stablehlo.abs %y : !L
-    %w = stablehlo.while(%i = %x) : !L cond {
-      %c = stablehlo.constant dense<false> : tensor<i1>
-      stablehlo.return %c : tensor<i1>
-    } do {
-      %n = stablehlo.add %i, %a : !L
-      stablehlo.return %n : !L
-    }
-    %v = stablehlo.while(%i = %b) : !L cond {
-      %c = stablehlo.constant dense<false> : tensor<i1>
-      stablehlo.return %c : tensor<i1>
-    } do {
-      %n = stablehlo.add %i, %a : !L
-      stablehlo.return %n : !L
-    }
-    mpmd.return %w, %v : !L, !L
-    """
-    before = parse(LOCAL + program(body))
-    after = before.clone()
-    run_passes(after, PASS)
-    assert_same_meaning(before, after)
-    first, second = (op for op in after.main.body if isinstance(op, FragmentOp))
-    assert [op.name for op in first.body.block] == ["stablehlo.negate", "stablehlo.while", "mpmd.return"]
-    assert [op.name for op in second.body.block] == ["stablehlo.abs", "stablehlo.while", "mpmd.return"]
-    assert len(first.results) == 3  # the negated value and the argument y are left for the second part
-
-
-def test_constants_are_copied_and_dead_code_does_not_matter() -> None:
-    # The reference crashes on dead ops that need what only the first part has.
-    body = """
-    %k = stablehlo.constant dense<1.0> : !L
-    %a = stablehlo.negate %x : !L
-    %s = stablehlo.abs %a : !L
-    %dead = stablehlo.add %s, %s : !L
-    %b = stablehlo.multiply %k, %y : !L
-    mpmd.return %s, %b : !L, !L
-    """
-    before = parse(LOCAL + program(body).replace("%unused", "%n = mpmd.transfer %r : (!B) -> !A\n  %unused"))
-    after = before.clone()
-    run_passes(after, PASS)
-    assert_same_meaning(before, after)
-    _, second = (op for op in after.main.body if isinstance(op, FragmentOp))
-    assert [op.name for op in second.body.block] == ["stablehlo.constant", "stablehlo.multiply", "mpmd.return"]
 
 
 def test_microbatches_share_both_parts() -> None:

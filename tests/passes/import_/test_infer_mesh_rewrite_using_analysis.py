@@ -1,6 +1,5 @@
 """mpmd-infer-mesh-rewrite-using-analysis: ops and fragments"""
 
-import pytest
 from import_programs import run
 
 from mpmd_trace.ir.ops import FragmentOp
@@ -66,40 +65,3 @@ def test_body_is_copied_once_however_many_ops_are_absorbed() -> None:
     (fragment,) = [op for op in module.main.body if isinstance(op, FragmentOp)]
     assert len(fragment.body.block.ops) == 301
     assert fragment.num_operands == 1
-
-
-ADD, ABS, CONSTANT = "stablehlo.add %a, %b", "stablehlo.abs %a", "stablehlo.constant dense<1.0>"
-IMPURE = "stablehlo.custom_call @f(%a)"
-
-
-@pytest.mark.parametrize(
-    ("op", "clones", "is_copied"),
-    [(ABS, 1, True), (CONSTANT, 1, True), (ADD, 1, False), (ADD, 2, True), (IMPURE, 1, False)],
-)
-def test_what_two_fragments_read_is_copied_into_them_or_a_fragment_on_each_mesh(
-    op: str, clones: int, is_copied: bool
-) -> None:
-    type = "(!T) -> !T" if op is IMPURE else "!T"
-    module = run(
-        f"""
-        func.func @main(%a: !T, %b: !T) -> (!P0, !P1) attributes {{topology = #topo}} {{
-          %0 = {op} : {type}
-          %1 = mpmd.assign %0 : (!T) -> !P1
-          %2 = mpmd.assign %0 : (!T) -> !P0
-          %f0 = mpmd.fragment<mesh="p0", origin=["s"]> (%2) (%x: !T) {{
-            mpmd.return %x : !T
-          }} : (!P0) -> !P0
-          %f1 = mpmd.fragment<mesh="p1", origin=["t"]> (%1) (%x: !T) {{
-            mpmd.return %x : !T
-          }} : (!P1) -> !P1
-          return %f0, %f1 : !P0, !P1
-        }}
-        """,
-        f"{PASS}{{max-clones={clones}}}",
-    )
-    fragments = [op for op in module.main.body if isinstance(op, FragmentOp)]
-    bodies = [(f.mesh, [o.name for o in f.body.block][:-1]) for f in fragments]
-    made = [(mesh, [op.split()[0]]) for mesh in ("p0", "p1")]
-    assert bodies == (made if is_copied else [*made, ("p0", []), ("p1", [])])
-    inferred = [f.attrs.get("mpmd.inferred_by") for f in fragments]
-    assert [i is not None for i in inferred] == ([False] * 2 if is_copied else [True] * 2 + [False] * 2)

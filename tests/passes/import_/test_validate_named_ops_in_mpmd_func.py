@@ -29,25 +29,3 @@ def test_only_the_outer_op_of_a_plain_function_is_reported() -> None:
     assert "named computation 'outer' is in function @main, which has no topology" in error.message
     with pytest.raises(MpmdError):  # but the pipeline does, in the end
         check(NESTED.replace("ATTRIBUTES", ""), PASS, "module {}")
-
-
-def test_ops_in_other_regions_are_reported() -> None:
-    ok, found = diagnostics(
-        """
-        func.func @main(%a: !T, %i: tensor<i32>) -> !T attributes {topology = #topo} {
-          %0 = "stablehlo.case"(%i) ({
-            %1 = mpmd.named_tensor %a name="t" : !T
-            %2 = mpmd.named_computation<"f"> (%1) (%x: !T) {
-              mpmd.return %x : !T
-            } : (!T) -> !T
-            stablehlo.return %2 : !T
-          }) : (tensor<i32>) -> !T
-          return %0 : !T
-        }
-        """,
-        PASS,
-    )
-    assert ok
-    assert [d.severity for d in found] == ["error", "error"]
-    assert "named tensor 't' is in the body of a 'stablehlo.case' in @main" in found[0].message
-    assert "named computation 'f' is in the body of a 'stablehlo.case'" in found[1].message

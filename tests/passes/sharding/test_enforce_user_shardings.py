@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from mpmd_trace.ir.text import parse
 from mpmd_trace.passes.manager import run_passes
-from util import check, diagnostics, run
+from util import run
 
 PASS = "mpmd-enforce-user-shardings"
 PRELUDE = """
@@ -28,47 +28,8 @@ module {{
 MORE = PRELUDE.splitlines()[1] + '\n!t = !mpmd.mesh_tensor<"s1", tensor<8x6xf32>>\n'
 
 
-LAST = '[{"e"}, {}]'
-
-
 def sharding(dims: str) -> str:
     return f"{{sdy.sharding = #sdy.sharding<@mesh, {dims}>}}"
-
-
-def test_sub_axes_are_cut_with_a_warning() -> None:
-    def program(arg: str, given: str, header: str) -> str:
-        return around(
-            f"%a: !s {sharding(arg)}",
-            f"!s {sharding(given)}",
-            f'%f = mpmd.fragment<mesh="s0", origin=["f"]{header}> (%a) (%x: tensor<8x6xf32>) '
-            "{ mpmd.return %x : tensor<8x6xf32> } : (!s) -> !s\nreturn %f : !s",
-        )
-
-    given = '[{"e", "d":(1)2, ?}, {?}]'
-    before = program(given, given, "")
-    header = ', in_shardings=[<@mesh, [{"e"}, {?}]>], out_shardings=[<@mesh, [{"e"}, {?}]>]'
-    check(before, PASS, program('[{"e"}, {?}]', given, header), MORE)
-    succeeded, found = diagnostics(before, PASS, MORE)
-    assert succeeded
-    assert [d.severity for d in found] == ["warning", "warning"]
-    again = before[before.index("func.func") : before.rindex("}")].replace("@main", "@other")
-    _, found = diagnostics(before[: before.rindex("}")] + again + "}", PASS, MORE)
-    assert [d.severity for d in found] == ["warning", "warning"], "once for all functions"
-
-
-def test_only_the_last_transfer_of_a_chain_changes() -> None:
-    def program(first: str, second: str) -> str:
-        return around(
-            f"%a: !s {sharding('[{}, {}]')}",
-            f"!s {sharding(LAST)}",
-            f"%t = mpmd.transfer {first} %a : (!s) -> !t\n%u = mpmd.transfer {second} %t : (!t) -> !s\nreturn %u : !s",
-        )
-
-    def given(dims: str) -> str:
-        return f"{{sdy.sharding = #sdy.sharding_per_value<[<@mesh, {dims}>]>}}"
-
-    old = given('[{"d"}, {}]')
-    check(program(old, old), PASS, program(old, given('[{"e"}, {}]')), MORE)
 
 
 def test_a_new_list_says_nothing_about_the_other_operands() -> None:

@@ -56,3 +56,27 @@ func.func @main(%p: !B) -> !B attributes {topology = #topo} {
   return %3 : !B
 }
 // CHECK-COUNT-2: sdy.constant
+
+// ----- The copy is made even when the argument is unused
+func.func @main(%p: !A) -> !A attributes {topology = #topo} {
+  %0 = mpmd.fragment<mesh="alpha", origin=["init"]> () () {
+    %c = stablehlo.constant dense<1.0> : tensor<4xf32>
+    mpmd.return %c : tensor<4xf32>
+  } : () -> !A
+  %1 = mpmd.fragment<mesh="alpha", origin=["use"]> (%0, %p) (%x: tensor<4xf32>, %y: tensor<4xf32>) {
+    mpmd.return %y : tensor<4xf32>
+  } : (!A, !A) -> !A
+  return %1 : !A
+}
+// =>
+func.func @main(%arg0: !A) -> !A attributes {topology = #topo} {
+  %0 = mpmd.fragment<mesh="alpha", origin=["init"]> () () {
+    %cst = stablehlo.constant dense<1.000000e+00> : tensor<4xf32>
+    mpmd.return %cst : tensor<4xf32>
+  } : () -> !A
+  %1 = mpmd.fragment<mesh="alpha", origin=["use"]> (%0, %arg0) (%arg1: tensor<4xf32>, %arg2: tensor<4xf32>) {
+    %cst = stablehlo.constant dense<1.000000e+00> : tensor<4xf32>
+    mpmd.return %arg2 : tensor<4xf32>
+  } : (!A, !A) -> !A
+  return %1 : !A
+}

@@ -49,3 +49,18 @@ func.func @main(%arg0: !A) -> !A attributes {topology = #topo} {
   } : (!A) -> !A
   return %0 : !A
 }
+
+// ----- Different values stay different results
+func.func @main(%p: !A, %q: !A) -> (!A, !A, !A) attributes {topology = #topo} {
+  %0:3 = mpmd.fragment<mesh="alpha", origin=["f"]> (%p, %q) (%x: tensor<4xf32>, %y: tensor<4xf32>) {
+    mpmd.return %x, %y, %x : tensor<4xf32>, tensor<4xf32>, tensor<4xf32>
+  } : (!A, !A) -> (!A, !A, !A)
+  return %0#0, %0#1, %0#2 : !A, !A, !A
+}
+// =>
+func.func @main(%arg0: !A, %arg1: !A) -> (!A, !A, !A) attributes {topology = #topo} {
+  %0:3 = mpmd.fragment<mesh="alpha", origin=["f"]> (%arg0, %arg1) (%arg2: tensor<4xf32>, %arg3: tensor<4xf32>) {
+    mpmd.return %arg2, %arg3, %arg2 : tensor<4xf32>, tensor<4xf32>, tensor<4xf32>
+  } : (!A, !A) -> (!A, !A, !A)
+  return %0#0, %0#1, %0#0 : !A, !A, !A
+}

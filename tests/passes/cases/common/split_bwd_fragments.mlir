@@ -134,3 +134,256 @@ func.func @main(%p: !A, %q: !A, %r: !B) -> (!B, !A) attributes {topology = #topo
   return %t0, %0#1 : !B, !A
 }
 // error: !stablehlo.token
+
+// ----- An operand that is read twice counts once (1)
+func.func @main(%p: !A, %q: !A, %r: !B) -> (!B, !A) attributes {topology = #topo} {
+  %0:2 = mpmd.fragment<mesh="alpha", origin=["f"(1)]> (%p, %q) (%x: !L, %y: !L) {
+    %a = stablehlo.negate %x : !L
+    %b = stablehlo.sine %y : !L
+    %c = stablehlo.multiply %a, %b : !L
+    %s = stablehlo.tanh %c : !L
+    %d = stablehlo.clamp %a, %b, %a : !L
+    mpmd.return %s, %d : !L, !L
+  } : (!A, !A) -> (!A, !A)
+  %t0 = mpmd.transfer %0#0 : (!A) -> !B
+  %unused = mpmd.transfer %r : (!B) -> !A
+  return %t0, %0#1 : !B, !A
+}
+// =>
+func.func @main(%arg0: !A, %arg1: !A, %arg2: !B) -> (!B, !A) attributes {topology = #topo} {
+  %0:3 = mpmd.fragment<mesh="alpha", origin=["f"(1)]> (%arg0, %arg1) {split_keep_transferred} (%arg3: !L, %arg4: !L) {
+    %4 = stablehlo.negate %arg3 : !L
+    %5 = stablehlo.sine %arg4 : !L
+    %6 = stablehlo.multiply %4, %5 : !L
+    %7 = stablehlo.tanh %6 : !L
+    mpmd.return %7, %5, %4 : !L, !L, !L
+  } : (!A, !A) -> (!A, !A, !A)
+  %1 = mpmd.fragment<mesh="alpha", origin=["f"(1)]> (%arg0, %arg1, %0#1, %0#2) {split_drop_transferred} (%arg3: !L, %arg4: !L, %arg5: !L, %arg6: !L) {
+    %4 = stablehlo.clamp %arg6, %arg5, %arg6 : !L
+    mpmd.return %4 : !L
+  } : (!A, !A, !A, !A) -> !A
+  %2 = mpmd.transfer %0#0 : (!A) -> !B
+  %3 = mpmd.transfer %arg2 : (!B) -> !A
+  return %2, %1 : !B, !A
+}
+
+// ----- An operand that is read twice counts once (2)
+func.func @main(%p: !A, %q: !A, %r: !B) -> (!B, !A) attributes {topology = #topo} {
+  %0:2 = mpmd.fragment<mesh="alpha", origin=["f"(1)]> (%p, %q) (%x: !L, %y: !L) {
+    %a = stablehlo.negate %x : !L
+    %b = stablehlo.sine %y : !L
+    %c = stablehlo.multiply %a, %b : !L
+    %s = stablehlo.tanh %c : !L
+    %d, %w = stablehlo.while(%i = %a, %j = %b) : !L, !L cond {
+      %n = stablehlo.constant dense<false> : tensor<i1>
+      stablehlo.return %n : tensor<i1>
+    } do {
+      %k = stablehlo.add %i, %a : !L
+      stablehlo.return %k, %j : !L, !L
+    }
+    mpmd.return %s, %d : !L, !L
+  } : (!A, !A) -> (!A, !A)
+  %t0 = mpmd.transfer %0#0 : (!A) -> !B
+  %unused = mpmd.transfer %r : (!B) -> !A
+  return %t0, %0#1 : !B, !A
+}
+// =>
+func.func @main(%arg0: !A, %arg1: !A, %arg2: !B) -> (!B, !A) attributes {topology = #topo} {
+  %0:3 = mpmd.fragment<mesh="alpha", origin=["f"(1)]> (%arg0, %arg1) {split_keep_transferred} (%arg3: !L, %arg4: !L) {
+    %4 = stablehlo.negate %arg3 : !L
+    %5 = stablehlo.sine %arg4 : !L
+    %6 = stablehlo.multiply %4, %5 : !L
+    %7 = stablehlo.tanh %6 : !L
+    mpmd.return %7, %5, %4 : !L, !L, !L
+  } : (!A, !A) -> (!A, !A, !A)
+  %1 = mpmd.fragment<mesh="alpha", origin=["f"(1)]> (%arg0, %arg1, %0#1, %0#2) {split_drop_transferred} (%arg3: !L, %arg4: !L, %arg5: !L, %arg6: !L) {
+    %4:2 = stablehlo.while(%iterArg = %arg6, %iterArg_0 = %arg5) : !L, !L
+    cond {
+      %c = stablehlo.constant dense<false> : tensor<i1>
+      stablehlo.return %c : tensor<i1>
+    } do {
+      %5 = stablehlo.add %iterArg, %arg6 : !L
+      stablehlo.return %5, %iterArg_0 : !L, !L
+    }
+    mpmd.return %4#0 : !L
+  } : (!A, !A, !A, !A) -> !A
+  %2 = mpmd.transfer %0#0 : (!A) -> !B
+  %3 = mpmd.transfer %arg2 : (!B) -> !A
+  return %2, %1 : !B, !A
+}
+
+// ----- Values captured by regions count as operands
+func.func @main(%arg0: !A, %arg1: !A, %arg2: !B) -> (!B, !A) attributes {topology = #topo} {
+  %0:2 = mpmd.fragment<mesh="alpha", origin=["f"(1)]> (%arg0, %arg1) (%arg3: !L, %arg4: !L) {
+    %3 = stablehlo.negate %arg3 : !L
+    %4 = stablehlo.abs %arg4 : !L
+    %5 = stablehlo.while(%iterArg = %arg3) : !L
+    cond {
+      %c = stablehlo.constant dense<false> : tensor<i1>
+      stablehlo.return %c : tensor<i1>
+    } do {
+      %7 = stablehlo.add %iterArg, %3 : !L
+      stablehlo.return %7 : !L
+    }
+    %6 = stablehlo.while(%iterArg = %4) : !L
+    cond {
+      %c = stablehlo.constant dense<false> : tensor<i1>
+      stablehlo.return %c : tensor<i1>
+    } do {
+      %7 = stablehlo.add %iterArg, %3 : !L
+      stablehlo.return %7 : !L
+    }
+    mpmd.return %5, %6 : !L, !L
+  } : (!A, !A) -> (!A, !A)
+  %1 = mpmd.transfer %0#0 : (!A) -> !B
+  %2 = mpmd.transfer %arg2 : (!B) -> !A
+  return %1, %0#1 : !B, !A
+}
+// =>
+func.func @main(%arg0: !A, %arg1: !A, %arg2: !B) -> (!B, !A) attributes {topology = #topo} {
+  %0:3 = mpmd.fragment<mesh="alpha", origin=["f"(1)]> (%arg0, %arg1) {split_keep_transferred} (%arg3: !L, %arg4: !L) {
+    %4 = stablehlo.negate %arg3 : !L
+    %5 = stablehlo.while(%iterArg = %arg3) : !L
+    cond {
+      %c = stablehlo.constant dense<false> : tensor<i1>
+      stablehlo.return %c : tensor<i1>
+    } do {
+      %6 = stablehlo.add %iterArg, %4 : !L
+      stablehlo.return %6 : !L
+    }
+    mpmd.return %5, %4, %arg4 : !L, !L, !L
+  } : (!A, !A) -> (!A, !A, !A)
+  %1 = mpmd.fragment<mesh="alpha", origin=["f"(1)]> (%arg0, %arg1, %0#1, %0#2) {split_drop_transferred} (%arg3: !L, %arg4: !L, %arg5: !L, %arg6: !L) {
+    %4 = stablehlo.abs %arg6 : !L
+    %5 = stablehlo.while(%iterArg = %4) : !L
+    cond {
+      %c = stablehlo.constant dense<false> : tensor<i1>
+      stablehlo.return %c : tensor<i1>
+    } do {
+      %6 = stablehlo.add %iterArg, %arg5 : !L
+      stablehlo.return %6 : !L
+    }
+    mpmd.return %5 : !L
+  } : (!A, !A, !A, !A) -> !A
+  %2 = mpmd.transfer %0#0 : (!A) -> !B
+  %3 = mpmd.transfer %arg2 : (!B) -> !A
+  return %2, %1 : !B, !A
+}
+
+// ----- Constants are copied and dead code does not matter
+// The reference crashes on dead ops that need what only the first part has.
+func.func @main(%arg0: !A, %arg1: !A, %arg2: !B) -> (!B, !A) attributes {topology = #topo} {
+  %0:2 = mpmd.fragment<mesh="alpha", origin=["f"(1)]> (%arg0, %arg1) (%arg3: !L, %arg4: !L) {
+    %cst = stablehlo.constant dense<1.000000e+00> : !L
+    %4 = stablehlo.negate %arg3 : !L
+    %5 = stablehlo.abs %4 : !L
+    %6 = stablehlo.add %5, %5 : !L
+    %7 = stablehlo.multiply %cst, %arg4 : !L
+    mpmd.return %5, %7 : !L, !L
+  } : (!A, !A) -> (!A, !A)
+  %1 = mpmd.transfer %0#0 : (!A) -> !B
+  %2 = mpmd.transfer %arg2 : (!B) -> !A
+  %3 = mpmd.transfer %arg2 : (!B) -> !A
+  return %1, %0#1 : !B, !A
+}
+// =>
+func.func @main(%arg0: !A, %arg1: !A, %arg2: !B) -> (!B, !A) attributes {topology = #topo} {
+  %0:2 = mpmd.fragment<mesh="alpha", origin=["f"(1)]> (%arg0, %arg1) {split_keep_transferred} (%arg3: !L, %arg4: !L) {
+    %5 = stablehlo.negate %arg3 : !L
+    %6 = stablehlo.abs %5 : !L
+    mpmd.return %6, %arg4 : !L, !L
+  } : (!A, !A) -> (!A, !A)
+  %1 = mpmd.fragment<mesh="alpha", origin=["f"(1)]> (%arg0, %arg1, %0#1) {split_drop_transferred} (%arg3: !L, %arg4: !L, %arg5: !L) {
+    %cst = stablehlo.constant dense<1.000000e+00> : !L
+    %5 = stablehlo.multiply %cst, %arg5 : !L
+    mpmd.return %5 : !L
+  } : (!A, !A, !A) -> !A
+  %2 = mpmd.transfer %0#0 : (!A) -> !B
+  %3 = mpmd.transfer %arg2 : (!B) -> !A
+  %4 = mpmd.transfer %arg2 : (!B) -> !A
+  return %2, %1 : !B, !A
+}
+
+// ----- Nothing happens when the function has one op more than what stays (1)
+// The reference compares with the size of the wrong block. Here 4 ops: fragment, 2 transfers, return.
+func.func @main(%p: !A, %q: !A, %r: !B) -> (!B, !A) attributes {topology = #topo} {
+  %0:2 = mpmd.fragment<mesh="alpha", origin=["f"(1)]> (%p, %q) (%x: !L, %y: !L) {
+    %a = stablehlo.negate %x : !L
+    %b = stablehlo.negate %a : !L
+    %c = stablehlo.negate %b : !L
+    %d = stablehlo.multiply %a, %y : !L
+    mpmd.return %c, %d : !L, !L
+  } : (!A, !A) -> (!A, !A)
+  %t0 = mpmd.transfer %0#0 : (!A) -> !B
+  %unused = mpmd.transfer %r : (!B) -> !A
+  return %t0, %0#1 : !B, !A
+}
+// =>
+func.func @main(%arg0: !A, %arg1: !A, %arg2: !B) -> (!B, !A) attributes {topology = #topo} {
+  %0:2 = mpmd.fragment<mesh="alpha", origin=["f"(1)]> (%arg0, %arg1) (%arg3: !L, %arg4: !L) {
+    %3 = stablehlo.negate %arg3 : !L
+    %4 = stablehlo.negate %3 : !L
+    %5 = stablehlo.negate %4 : !L
+    %6 = stablehlo.multiply %3, %arg4 : !L
+    mpmd.return %5, %6 : !L, !L
+  } : (!A, !A) -> (!A, !A)
+  %1 = mpmd.transfer %0#0 : (!A) -> !B
+  %2 = mpmd.transfer %arg2 : (!B) -> !A
+  return %1, %0#1 : !B, !A
+}
+
+// ----- Nothing happens when the function has one op more than what stays (2)
+func.func @main(%p: !A, %q: !A, %r: !B) -> (!B, !A) attributes {topology = #topo} {
+  %0:2 = mpmd.fragment<mesh="alpha", origin=["f"(1)]> (%p, %q) (%x: !L, %y: !L) {
+    %a = stablehlo.negate %x : !L
+    %b = stablehlo.abs %x : !L
+    %c = stablehlo.negate %b : !L
+    %d = stablehlo.multiply %a, %y : !L
+    mpmd.return %c, %d : !L, !L
+  } : (!A, !A) -> (!A, !A)
+  %t0 = mpmd.transfer %0#0 : (!A) -> !B
+  %unused = mpmd.transfer %r : (!B) -> !A
+  return %t0, %0#1 : !B, !A
+}
+// =>
+func.func @main(%arg0: !A, %arg1: !A, %arg2: !B) -> (!B, !A) attributes {topology = #topo} {
+  %0:3 = mpmd.fragment<mesh="alpha", origin=["f"(1)]> (%arg0, %arg1) {split_keep_transferred} (%arg3: !L, %arg4: !L) {
+    %4 = stablehlo.abs %arg3 : !L
+    %5 = stablehlo.negate %4 : !L
+    mpmd.return %5, %arg4, %arg3 : !L, !L, !L
+  } : (!A, !A) -> (!A, !A, !A)
+  %1 = mpmd.fragment<mesh="alpha", origin=["f"(1)]> (%arg0, %arg1, %0#1, %0#2) {split_drop_transferred} (%arg3: !L, %arg4: !L, %arg5: !L, %arg6: !L) {
+    %4 = stablehlo.negate %arg6 : !L
+    %5 = stablehlo.multiply %4, %arg5 : !L
+    mpmd.return %5 : !L
+  } : (!A, !A, !A, !A) -> !A
+  %2 = mpmd.transfer %0#0 : (!A) -> !B
+  %3 = mpmd.transfer %arg2 : (!B) -> !A
+  return %2, %1 : !B, !A
+}
+
+// ----- Nothing happens when the function has one op more than what stays (3)
+func.func @main(%p: !A, %q: !A, %r: !B) -> (!B, !A) attributes {topology = #topo} {
+  %0:2 = mpmd.fragment<mesh="alpha", origin=["f"(1)]> (%p, %q) (%x: !L, %y: !L) {
+    %a = stablehlo.negate %x : !L
+    %b = stablehlo.multiply %a, %y : !L
+    mpmd.return %a, %b : !L, !L
+  } : (!A, !A) -> (!A, !A)
+  %t0 = mpmd.transfer %0#0 : (!A) -> !B
+  %unused = mpmd.transfer %r : (!B) -> !A
+  return %t0, %0#1 : !B, !A
+}
+// =>
+func.func @main(%arg0: !A, %arg1: !A, %arg2: !B) -> (!B, !A) attributes {topology = #topo} {
+  %0:3 = mpmd.fragment<mesh="alpha", origin=["f"(1)]> (%arg0, %arg1) {split_keep_transferred} (%arg3: !L, %arg4: !L) {
+    %4 = stablehlo.negate %arg3 : !L
+    mpmd.return %4, %arg4, %4 : !L, !L, !L
+  } : (!A, !A) -> (!A, !A, !A)
+  %1 = mpmd.fragment<mesh="alpha", origin=["f"(1)]> (%arg0, %arg1, %0#1, %0#2) {split_drop_transferred} (%arg3: !L, %arg4: !L, %arg5: !L, %arg6: !L) {
+    %4 = stablehlo.multiply %arg6, %arg5 : !L
+    mpmd.return %4 : !L
+  } : (!A, !A, !A, !A) -> !A
+  %2 = mpmd.transfer %0#0 : (!A) -> !B
+  %3 = mpmd.transfer %arg2 : (!B) -> !A
+  return %2, %1 : !B, !A
+}

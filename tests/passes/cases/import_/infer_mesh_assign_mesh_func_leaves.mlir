@@ -211,3 +211,26 @@ func.func private @f(%a: !T {src=<>}, %b: !T {src=<>}) -> (!T, !T, !T)
 // passes: mpmd-infer-mesh-assign-mesh-func-leaves{error-limit=0}
 func.func @main() { return }
 // error: error-limit is a positive number, or -1
+
+// ----- Outputs without a mesh fail at the limit (1)
+// passes: mpmd-infer-mesh-assign-mesh-func-leaves{error-limit=1}
+// passes: mpmd-infer-mesh-assign-mesh-func-leaves{error-limit=3}
+// Every one is reported, but only `error-limit` of them make the pass fail.
+func.func @main(%a: !T {src=<>}) -> (!T, !T {jax.result_info = "loss"}, !T)
+    attributes {topology = #topo} {
+  return %a, %a, %a : !T, !T, !T
+}
+// error: output 0 of @main can be on no mesh: it combines values of different
+// error: output 1 (loss) of @main can be on no mesh ... mpmd_infer_transfers
+// error: output 2 of @main can be on no mesh: it combines values of different
+
+// ----- Outputs without a mesh fail at the limit (2)
+// passes: mpmd-infer-mesh-assign-mesh-func-leaves{error-limit=4}
+// passes: mpmd-infer-mesh-assign-mesh-func-leaves{error-limit=-1}
+func.func @main(%a: !T {src=<>}) -> (!T, !T {jax.result_info = "loss"}, !T)
+    attributes {topology = #topo} {
+  return %a, %a, %a : !T, !T, !T
+}
+// error, but no failure: output 0 of @main can be on no mesh: it combines values of different
+// error, but no failure: output 1 (loss) of @main can be on no mesh ... mpmd_infer_transfers
+// error, but no failure: output 2 of @main can be on no mesh: it combines values of different

@@ -197,3 +197,32 @@ func.func @main(%a: !T) -> !P0 attributes {topology = #topo} {
   return %r : !P0
 }
 // error: meshes "p0" and "p1" ... unroll the loop
+
+// ----- Token between effects
+// passes: mpmd-infer-mesh-rewrite-using-analysis
+// The reference aborts on a token that goes from op to op.
+func.func @main(%a: !T) -> !P0 attributes {topology = #topo} {
+  %0:2 = stablehlo.custom_call @f(%a) {has_side_effect = true} : (!T) -> (!T, !stablehlo.token)
+  %1 = stablehlo.custom_call @g(%a, %0#1) {has_side_effect = true} : (!T, !stablehlo.token) -> !T
+  %2 = mpmd.assign %1 : (!T) -> !P0
+  %3 = mpmd.assign %0#0 : (!T) -> !P0
+  return %2 : !P0
+}
+// =>
+func.func @main(%arg0: !T) -> !P0 attributes {topology = #topo} {
+  %0 = mpmd.assign %arg0 : (!T) -> !P0
+  %1:2 = mpmd.fragment<mesh="p0", origin=[]> (%0) {mpmd.inferred_by = ["infer_mesh_wrap_meshless_ops"]} (%arg1: !T) {
+    %8:2 = stablehlo.custom_call @f(%arg1) {has_side_effect = true} : (!T) -> (!T, !stablehlo.token)
+    mpmd.return %8#0, %8#1 : !T, !stablehlo.token
+  } : (!P0) -> (!P0, !stablehlo.token)
+  %2 = mpmd.unassign %1#0 : (!P0) -> !T
+  %3 = mpmd.assign %arg0 : (!T) -> !P0
+  %4 = mpmd.fragment<mesh="p0", origin=[]> (%3, %1#1) {mpmd.inferred_by = ["infer_mesh_wrap_meshless_ops"]} (%arg1: !T, %arg2: !stablehlo.token) {
+    %8 = stablehlo.custom_call @g(%arg1, %arg2) {has_side_effect = true} : (!T, !stablehlo.token) -> !T
+    mpmd.return %8 : !T
+  } : (!P0, !stablehlo.token) -> !P0
+  %5 = mpmd.unassign %4 : (!P0) -> !T
+  %6 = mpmd.assign %5 : (!T) -> !P0
+  %7 = mpmd.assign %2 : (!T) -> !P0
+  return %6 : !P0
+}

@@ -26,3 +26,17 @@ func.func @main(%a: !T) -> !T attributes {topology = #topo} {
   return %0 : !T
 }
 // fine
+
+// ----- Ops in other regions are reported
+func.func @main(%a: !T, %i: tensor<i32>) -> !T attributes {topology = #topo} {
+  %0 = "stablehlo.case"(%i) ({
+    %1 = mpmd.named_tensor %a name="t" : !T
+    %2 = mpmd.named_computation<"f"> (%1) (%x: !T) {
+      mpmd.return %x : !T
+    } : (!T) -> !T
+    stablehlo.return %2 : !T
+  }) : (tensor<i32>) -> !T
+  return %0 : !T
+}
+// error, but no failure: named tensor 't' is in the body of a 'stablehlo.case' in @main
+// error, but no failure: named computation 'f' is in the body of a 'stablehlo.case'

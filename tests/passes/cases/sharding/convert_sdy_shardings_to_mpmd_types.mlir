@@ -1,4 +1,5 @@
 // passes: mpmd-convert-sdy-shardings-to-mpmd-types
+!s = !mpmd.mesh_tensor<"s0", tensor<8x6xf32>>
 
 // ----- Loops carry the sharding of their operands
 !a = !mpmd.mesh_tensor<"s0", tensor<8xf32>>
@@ -10,7 +11,8 @@ module {
     (%x: !a, %i: tensor<ui32>) {
       %f = mpmd.fragment<mesh="s0", origin=["f"], in_shardings=[<@m2, [{"d"}]>],
       out_shardings=[<@m2, [{"d"}]>]> (%x) (%y: tensor<8xf32>) {
-        mpmd.return %y : tensor<8xf32> } : (!a) -> !a
+        mpmd.return %y : tensor<8xf32>
+      } : (!a) -> !a
       mpmd.return %f : !a
     } : !a
     return %r : !a
@@ -37,3 +39,15 @@ module {
 }
 // CHECK-COUNT-1: sdy.sharding_per_value
 // CHECK: sdy.sharding_constraint
+
+// ----- A transfer that would reshard is an error but no failure
+module {
+  sdy.mesh @m2 = <["d"=2]>
+  func.func public @main(%p: !s {sdy.sharding = #sdy.sharding<@m2, [{"d"}, {}]>}) -> (!s, !s)
+      attributes {topology = #mpmd.topology<<"s0" : <["d"=2]>>>} {
+    %t = mpmd.transfer {sdy.sharding = #sdy.sharding_per_value<[<@m2, [{}, {"d"}]>]>} %p : (!s) -> !s
+    %u = mpmd.transfer {sdy.sharding = #sdy.sharding_per_value<[<@m2, [{}, {"d"}]>]>} %p : (!s) -> !s
+    return %t, %u : !s, !s
+  }
+}
+// error, but no failure: [{"d"}, {}]

@@ -1,5 +1,6 @@
 // passes: mpmd-enforce-user-shardings
 !s = !mpmd.mesh_tensor<"s0", tensor<8x6xf32>>
+!t = !mpmd.mesh_tensor<"s1", tensor<8x6xf32>>
 
 // ----- A returned argument is cut like the result
 module {
@@ -39,5 +40,84 @@ module {
       mpmd.return %x : tensor<8x6xf32>
     } : (!s) -> !s
     return %f : !s
+  }
+}
+
+// ----- Sub-axes are cut
+module {
+  sdy.mesh @mesh = <["d"=4, "e"=2]>
+  func.func public @main(%a: !s {sdy.sharding = #sdy.sharding<@mesh, [{"e", "d":(1)2, ?}, {?}]>}) -> (!s {sdy.sharding = #sdy.sharding<@mesh, [{"e", "d":(1)2, ?}, {?}]>})
+      attributes {topology = #mpmd.topology<<"s0" : <["d"=4, "e"=2]>>, <"s1" : <["d"=4, "e"=2]>>>} {
+    %f = mpmd.fragment<mesh="s0", origin=["f"]> (%a) (%x: tensor<8x6xf32>) {
+      mpmd.return %x : tensor<8x6xf32>
+    } : (!s) -> !s
+    return %f : !s
+  }
+}
+// =>
+module {
+  sdy.mesh @mesh = <["d"=4, "e"=2]>
+  func.func public @main(%a: !s {sdy.sharding = #sdy.sharding<@mesh, [{"e"}, {?}]>}) -> (!s {sdy.sharding = #sdy.sharding<@mesh, [{"e", "d":(1)2, ?}, {?}]>})
+      attributes {topology = #mpmd.topology<<"s0" : <["d"=4, "e"=2]>>, <"s1" : <["d"=4, "e"=2]>>>} {
+    %f = mpmd.fragment<mesh="s0", origin=["f"], in_shardings=[<@mesh, [{"e"}, {?}]>], out_shardings=[<@mesh, [{"e"}, {?}]>]> (%a) (%x: tensor<8x6xf32>) {
+      mpmd.return %x : tensor<8x6xf32>
+    } : (!s) -> !s
+    return %f : !s
+  }
+}
+
+// ----- Sub-axes are cut with a warning
+module {
+  sdy.mesh @mesh = <["d"=4, "e"=2]>
+  func.func public @main(%a: !s {sdy.sharding = #sdy.sharding<@mesh, [{"e", "d":(1)2, ?}, {?}]>}) -> (!s {sdy.sharding = #sdy.sharding<@mesh, [{"e", "d":(1)2, ?}, {?}]>})
+      attributes {topology = #mpmd.topology<<"s0" : <["d"=4, "e"=2]>>, <"s1" : <["d"=4, "e"=2]>>>} {
+    %f = mpmd.fragment<mesh="s0", origin=["f"]> (%a) (%x: tensor<8x6xf32>) {
+      mpmd.return %x : tensor<8x6xf32>
+    } : (!s) -> !s
+    return %f : !s
+  }
+}
+// warning: argument 0 of @main has a sharding with sub-axes, which program inputs and outputs cannot
+// warning: result 0 of @main has a sharding with sub-axes, which program inputs and outputs cannot
+
+// ----- Sub-axes are cut with a warning for all functions
+module {
+  sdy.mesh @mesh = <["d"=4, "e"=2]>
+  func.func public @main(%a: !s {sdy.sharding = #sdy.sharding<@mesh, [{"e", "d":(1)2, ?}, {?}]>}) -> (!s {sdy.sharding = #sdy.sharding<@mesh, [{"e", "d":(1)2, ?}, {?}]>})
+      attributes {topology = #mpmd.topology<<"s0" : <["d"=4, "e"=2]>>, <"s1" : <["d"=4, "e"=2]>>>} {
+    %f = mpmd.fragment<mesh="s0", origin=["f"]> (%a) (%x: tensor<8x6xf32>) {
+      mpmd.return %x : tensor<8x6xf32>
+    } : (!s) -> !s
+    return %f : !s
+  }
+  func.func public @other(%a: !s {sdy.sharding = #sdy.sharding<@mesh, [{"e", "d":(1)2, ?}, {?}]>}) -> (!s {sdy.sharding = #sdy.sharding<@mesh, [{"e", "d":(1)2, ?}, {?}]>})
+      attributes {topology = #mpmd.topology<<"s0" : <["d"=4, "e"=2]>>, <"s1" : <["d"=4, "e"=2]>>>} {
+    %f = mpmd.fragment<mesh="s0", origin=["f"]> (%a) (%x: tensor<8x6xf32>) {
+      mpmd.return %x : tensor<8x6xf32>
+    } : (!s) -> !s
+    return %f : !s
+  }
+}
+// warning: argument 0 of @main has a sharding with sub-axes, which program inputs and outputs cannot
+// warning: result 0 of @main has a sharding with sub-axes, which program inputs and outputs cannot
+
+// ----- Only the last transfer of a chain changes
+module {
+  sdy.mesh @mesh = <["d"=4, "e"=2]>
+  func.func public @main(%a: !s {sdy.sharding = #sdy.sharding<@mesh, [{}, {}]>}) -> (!s {sdy.sharding = #sdy.sharding<@mesh, [{"e"}, {}]>})
+      attributes {topology = #mpmd.topology<<"s0" : <["d"=4, "e"=2]>>, <"s1" : <["d"=4, "e"=2]>>>} {
+    %t = mpmd.transfer {sdy.sharding = #sdy.sharding_per_value<[<@mesh, [{"d"}, {}]>]>} %a : (!s) -> !t
+    %u = mpmd.transfer {sdy.sharding = #sdy.sharding_per_value<[<@mesh, [{"d"}, {}]>]>} %t : (!t) -> !s
+    return %u : !s
+  }
+}
+// =>
+module {
+  sdy.mesh @mesh = <["d"=4, "e"=2]>
+  func.func public @main(%a: !s {sdy.sharding = #sdy.sharding<@mesh, [{}, {}]>}) -> (!s {sdy.sharding = #sdy.sharding<@mesh, [{"e"}, {}]>})
+      attributes {topology = #mpmd.topology<<"s0" : <["d"=4, "e"=2]>>, <"s1" : <["d"=4, "e"=2]>>>} {
+    %t = mpmd.transfer {sdy.sharding = #sdy.sharding_per_value<[<@mesh, [{"d"}, {}]>]>} %a : (!s) -> !t
+    %u = mpmd.transfer {sdy.sharding = #sdy.sharding_per_value<[<@mesh, [{"e"}, {}]>]>} %t : (!t) -> !s
+    return %u : !s
   }
 }
