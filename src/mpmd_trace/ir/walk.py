@@ -16,9 +16,8 @@ def walk_regions(
         for op in ops:
             if not post_order:
                 yield op
-            regions = op.regions
-            if regions and (enters_frozen or len(regions) > 1 or not regions[0].frozen):
-                path.append((op, _ops_in(regions, reverse, enters_frozen)))
+            if op.regions:
+                path.append((op, _ops_in(op.regions, reverse, enters_frozen)))
                 break
             if post_order:
                 yield op
@@ -29,14 +28,6 @@ def walk_regions(
 
 
 def _ops_in(regions: Sequence[Any], reverse: bool, enters_frozen: bool) -> Iterator[Any]:
-    if len(regions) == 1 and not reverse and (enters_frozen or not regions[0].frozen):
-        blocks = regions[0].blocks
-        if len(blocks) == 1:  # as nearly always
-            return iter(blocks[0])
-    return _ops_in_all(regions, reverse, enters_frozen)
-
-
-def _ops_in_all(regions: Sequence[Any], reverse: bool, enters_frozen: bool) -> Iterator[Any]:
     for region in reversed(regions) if reverse else regions:
         if enters_frozen or not region.frozen:
             for block in reversed(region.blocks) if reverse else region.blocks:
