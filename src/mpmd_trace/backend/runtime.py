@@ -11,26 +11,22 @@ import functools
 import time
 from collections.abc import Callable, Sequence
 from operator import itemgetter
-from typing import Any, cast
+from typing import Any
 
 import jax
 import jax.numpy as jnp
 import numpy as np
-from jax.sharding import Mesh, NamedSharding
 
 from mpmd_trace.backend.executables import Executable
 from mpmd_trace.backend.issue_threads import SLOW, ThreadedPlan, lanes_of
+from mpmd_trace.backend.movers import Call, Move, Movers, copying
 from mpmd_trace.backend.placement import Placement
-from mpmd_trace.backend.plan import Free, Plan, Run, Slot, Transfer
+from mpmd_trace.backend.plan import Free, Plan, Run, Transfer
 from mpmd_trace.backend.profiled import annotated_calls
 from mpmd_trace.backend.steps import Places, Step, make_steps
 from mpmd_trace.jax_compat import runtime as compat
-from mpmd_trace.jax_compat.layouts import put
 from mpmd_trace.jax_compat.profiling import is_profiling, step_annotation
 
-Call = Callable[[Sequence[Any]], Sequence[Any]]
-#: Where a value is copied to, and whether the copy must not share the buffer of its source.
-Copy = tuple[NamedSharding, bool]
 #: call, choice of its inputs, first and last+1 place of its results, places to empty afterwards.
 Issued = tuple[Call, Callable[[list[Any]], Sequence[Any]], int, int, tuple[int, ...]]
 
@@ -48,8 +44,7 @@ class Runtime:
         self.plan = plan
         self.executables = list(executables)
         self.placement = placement
-        self._movers: dict[tuple[object, ...], Call] = {}
-        self._known_copies: dict[tuple[object, ...], Copy | None] = {}
+        self.movers = Movers(placement)
         #: The instructions that take time, and what carries out each of them on its own.
         self.instructions: list[Run | Transfer] = []
         self.calls: list[Call] = []
@@ -193,124 +188,24 @@ class Runtime:
             executable = self.executables[instruction.program]
             assert executable is not None
             return executable.call
-        return self.mover(instruction)
+        return self.movers.mover(self._moves(instruction))
 
     def _is_copy(self, transfer: Transfer) -> bool:
         """Return whether a transfer is plain copies, which may share a call with others."""
-        return bool(self._copies(transfer))
+        return bool(self.movers.copies(self._moves(transfer)))
+
+    def _moves(self, transfer: Transfer) -> tuple[Move, ...]:
+        slots = self.plan.slots
+        return tuple((slots[i].place, slots[o].place) for i, o in zip(transfer.inputs, transfer.outputs, strict=True))
 
     def _issued(self, step: Step, places: Places) -> Issued:
         outputs = places.of(step.outputs)
         first = outputs[0] if outputs else 0
         call = self.calls[step.numbers[0]]
         if len(step.numbers) > 1:
-            call = self._batch([c for i in step.instructions if isinstance(i, Transfer) for c in self._copies(i)])
+            transfers = (i for i in step.instructions if isinstance(i, Transfer))
+            call = copying([copy for one in transfers for copy in self.movers.copies(self._moves(one))])
         return call, _chooser(places.of(step.inputs)), first, first + len(outputs), places.of(step.frees)
-
-    # Transfers.
-
-    def sharding(self, slot: int) -> NamedSharding:
-        slot_info = self.plan.slots[slot]
-        return self.placement.sharding(slot_info.type, slot_info.memory_kind)
-
-    def mover(self, transfer: Transfer) -> Call:
-        """Return the function that carries out a (batched) transfer."""
-        pairs = self._pairs(transfer)
-        key = tuple((a.place, b.place) for a, b in pairs)
-        result = self._movers.get(key)
-        if result is None:
-            copies = self._copies(transfer)
-            result = self._movers[key] = self._batch(copies) if copies else self._mover(pairs)
-        return result
-
-    def _pairs(self, transfer: Transfer) -> list[tuple[Slot, Slot]]:
-        slots = self.plan.slots
-        return [(slots[i], slots[o]) for i, o in zip(transfer.inputs, transfer.outputs, strict=True)]
-
-    def _copies(self, transfer: Transfer) -> tuple[Copy, ...]:
-        """Return where each value is copied to; empty where one of them has other tiles there."""
-        copies = tuple(self._copy(*pair) for pair in self._pairs(transfer))
-        return cast(tuple[Copy, ...], copies) if all(copies) else ()
-
-    def _copy(self, before: Slot, after: Slot) -> Copy | None:
-        key = before.place, after.place
-        if key not in self._known_copies:
-            self._known_copies[key] = self._find_copy(before, after)
-        return self._known_copies[key]
-
-    def _find_copy(self, before: Slot, after: Slot) -> Copy | None:
-        if before.layout is not None or after.layout is not None:
-            return None  # a plain copy keeps the layout
-        source, target = self.sharding(before.number), self.sharding(after.number)
-        if not compat.same_tiles(before.type.tensor.shape or (), source, target):
-            return None
-        return target, bool(source.device_set & target.device_set)
-
-    def _batch(self, copies: Sequence[Copy]) -> Call:
-        return compat.batched_copy([target for target, _ in copies], [fresh for _, fresh in copies])
-
-    def _mover(self, pairs: Sequence[tuple[Slot, Slot]]) -> Call:
-        movers = []
-        for pair in pairs:
-            copy = self._copy(*pair)
-            if any(slot.layout is not None for slot in pair):
-                movers.append(self._lay_out(*pair))
-            else:
-                movers.append(self._batch([copy]) if copy else self._reshard(*pair))
-        if len(movers) == 1:
-            return movers[0]
-        return lambda arrays: [mover([a])[0] for mover, a in zip(movers, arrays, strict=True)]
-
-    def _lay_out(self, before: Slot, after: Slot) -> Call:
-        """Return a transfer between unusual layouts: by way of the usual one, of which there are plain copies."""
-        target = self.placement.spec(*after.place)
-        plain = before._replace(layout=None), after._replace(layout=None)
-        usual = self.placement.spec(*plain[0].place)
-        stays = before.type is after.type and before.memory_kind == after.memory_kind
-        move = None if stays else self._mover([plain])
-
-        def call(arrays: Sequence[jax.Array]) -> list[jax.Array]:
-            array = put(arrays[0], usual) if before.layout is not None else arrays[0]
-            if move is not None:
-                (array,) = move([array])
-            return [put(array, target)] if after.layout is not None else [array]
-
-        return call
-
-    def _reshard(self, before: Slot, after: Slot) -> Call:
-        """First to the target's tiles on the source mesh, by a program; then a plain copy.
-
-        Between meshes of different size `jax.device_put` does it, through the host where it must.
-        """
-        source, target = self.sharding(before.number), self.sharding(after.number)
-        overlap = bool(source.device_set & target.device_set)
-        if source.num_devices != target.num_devices:
-            return lambda arrays: [jax.device_put(arrays[0], target, may_alias=False)]
-        between, program = self.to_tiles(before, after)
-        if not overlap:
-            copy = compat.batched_copy([target], [False])
-            return lambda arrays: copy(program(arrays))
-        if (
-            tuple(between.mesh.devices.flat) == tuple(target.mesh.devices.flat)
-            and between.memory_kind == target.memory_kind
-        ):
-            return program
-        again = compat.batched_copy([target], [True])
-        return lambda arrays: again(program(arrays))
-
-    def to_tiles(self, before: Slot, after: Slot) -> tuple[NamedSharding, Call]:
-        """Return the sharding on the source mesh with the tiles of the target, and a program that makes it."""
-        source, target = self.sharding(before.number), self.sharding(after.number)
-        devices = source.mesh.devices.reshape(target.mesh.devices.shape)
-        between = NamedSharding(Mesh(devices, target.mesh.axis_names), target.spec)
-        type = before.type.tensor.text
-        text = f"module {{ func.func @main(%x: {type}) -> {type} {{ return %x : {type} }} }}"
-        given = self.placement.spec(before.type, before.memory_kind)
-        if source.memory_kind is not None:
-            between = between.with_memory_kind(source.memory_kind)
-        wanted = jax.ShapeDtypeStruct(given.shape, given.dtype, sharding=between)
-        lowered = compat.lower_function(text, [given], [wanted], name="reshard")
-        return between, compat.compile_lowered(lowered).call
 
 
 #: After so many calls that took long to issue, threads do it.

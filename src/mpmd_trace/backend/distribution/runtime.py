@@ -28,9 +28,10 @@ from mpmd_trace.backend.distribution.parts import Exchanged, part_of, value_of
 from mpmd_trace.backend.distribution.reshard_transfer import ReshardTransfer, owners_of, sample
 from mpmd_trace.backend.distribution.transport import Log, here, tag_of
 from mpmd_trace.backend.executables import Executable
+from mpmd_trace.backend.movers import Call
 from mpmd_trace.backend.placement import Placement
 from mpmd_trace.backend.plan import Free, Plan, Run, Slot, Transfer
-from mpmd_trace.backend.runtime import Call, Runtime
+from mpmd_trace.backend.runtime import Runtime
 from mpmd_trace.diagnostics.messages import MpmdError
 from mpmd_trace.diagnostics.progress import LOG
 from mpmd_trace.jax_compat.layouts import put
@@ -187,7 +188,7 @@ class ProcessRuntime(Runtime):
         unusual = before.layout is not None or after.layout is not None
         usual = self.placement.spec(before.type, before.memory_kind)
         wanted = self.placement.spec(after.type, after.memory_kind)
-        source = self.sharding(before.number)
+        source = self.movers.sharding(before.place)
         prepare: Callable[[Any], Any] | None = None
         transport = self.job.transport
         if (by_devices := self.job.by_devices) is not None:
@@ -234,7 +235,7 @@ class ProcessRuntime(Runtime):
         It wants as many devices of one kind, another set of processes, and device memory on both sides.  Other tiles
         are no reason: they are made on the source first.
         """
-        source, target = self.sharding(before.number), self.sharding(after.number)
+        source, target = self.movers.sharding(before.place), self.movers.sharding(after.place)
         if source.num_devices != target.num_devices:
             return f"it goes from {source.num_devices} to {target.num_devices} devices"
         kinds = list(dict.fromkeys(d.device_kind for s in (source, target) for d in s.mesh.devices.flat))
@@ -258,9 +259,9 @@ class ProcessRuntime(Runtime):
 
     def _one_to_one(self, before: Slot, after: Slot) -> tuple[NamedSharding, Callable[[Any], Any] | None]:
         """Return the sharding on the source mesh whose blocks are those of the target, and what has to make it."""
-        between, program = self.sharding(before.number), None
-        if self._find_copy(before, after) is None:
-            between, program = self.to_tiles(before, after)
+        between, program = self.movers.sharding(before.place), None
+        if self.movers.copy(before.place, after.place) is None:
+            between, program = self.movers.to_tiles(before.place, after.place)
         if self.job.process not in self.order.held[before.number]:
             make = from_shards(self.placement.spec(*before.place).update(sharding=between))
             return between, lambda _: make([])
