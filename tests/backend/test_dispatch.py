@@ -94,6 +94,20 @@ def test_a_transfer_that_reshards_is_a_call_of_its_own(copied: list[int]) -> Non
     assert calls == [1, 1]
 
 
+def test_transfer_guards_take_transfers_for_explicit_ones(copied: list[int]) -> None:
+    program, _ = moved(copied, "(%x: !a) -> !b", "%0 = mpmd.transfer %x : (!a) -> !b return %0 : !b")
+    x = jax.device_put(np.arange(4, dtype=np.float32), program.input_shardings[0])
+    with jax.transfer_guard_device_to_device("disallow"):
+        (y,) = program(x)
+    np.testing.assert_array_equal(y, x)
+    with (
+        jax.transfer_guard_device_to_device("disallow_explicit"),
+        pytest.raises(jax.errors.JaxRuntimeError, match="Disallowed device-to-device") as error,
+    ):
+        program(x)
+    assert "transfer of f32[4] from mesh 'a' to 'b'" in "".join(error.value.__notes__)
+
+
 def test_an_error_in_a_batch_names_all_transfers_of_it(copied: list[int]) -> None:
     program, _ = moved(
         copied,

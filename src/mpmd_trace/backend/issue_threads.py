@@ -145,7 +145,7 @@ class ThreadedPlan:
             steps = self._lanes[lane].steps
             at = 0
             try:
-                with compat.traceback_scope():
+                with compat.issuing():
                     for at, ((call, pick, first, last, frees), awaited) in enumerate(
                         zip(self._issued[lane], self._lanes[lane].awaited, strict=True)
                     ):

@@ -133,7 +133,7 @@ class Runtime:
         at = 0
         check = jax.config.jax_debug_nans or jax.config.jax_debug_infs
         try:
-            with compat.traceback_scope():
+            with compat.issuing():
                 for at, (call, pick, first, last, frees) in enumerate(steps):
                     slots[first:last] = call(pick(slots))
                     if check:

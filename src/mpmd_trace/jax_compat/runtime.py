@@ -8,14 +8,14 @@ from __future__ import annotations
 import contextlib
 import functools
 import threading
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from types import MappingProxyType
 from typing import Any
 
 import jax
 import numpy as np
 from jax._src import array as jax_array
-from jax._src import compilation_cache, compiler, core, effects, op_shardings, stages
+from jax._src import compilation_cache, compiler, config, core, effects, op_shardings, stages
 from jax._src import mesh as jax_mesh
 from jax._src.interpreters import mlir as jax_mlir
 from jax._src.interpreters import pxla
@@ -375,9 +375,14 @@ def _copied(x: jax.Array, target: jax.sharding.NamedSharding, fresh: bool) -> ja
     return jax.make_array_from_single_device_arrays(x.shape, target, blocks, dtype=x.dtype)
 
 
-#: Every array remembers the Python frames that made it.  Inside of `with traceback_scope():` those below are
-#: collected once, not for each call and array.
-traceback_scope = _jax.TracebackScope
+@contextlib.contextmanager
+def issuing() -> Iterator[None]:
+    """While a plan is issued: transfer guards take its copies for explicit ones, as the user's meshes ask for them.
+
+    Every array remembers the Python frames that made it: those below are collected once, not for each call and array.
+    """
+    with _jax.TracebackScope(), config.explicit_device_put_scope():
+        yield
 
 
 def shards_of(x: jax.Array) -> list[jax.Array]:
