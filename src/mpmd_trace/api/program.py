@@ -15,7 +15,7 @@ from mpmd_trace.config import Config
 from mpmd_trace.diagnostics.location import UNKNOWN
 from mpmd_trace.diagnostics.messages import MpmdError
 from mpmd_trace.frontend.errors import callers_place, raise_problems
-from mpmd_trace.frontend.module_fields import numbers_in_modules
+from mpmd_trace.frontend.explanations import numbers_in_modules
 
 
 @dataclasses.dataclass(frozen=True, eq=False, repr=False)

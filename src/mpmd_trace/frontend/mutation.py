@@ -12,7 +12,7 @@ from typing import Any, TypeVar
 
 import jax
 
-from mpmd_trace.frontend.errors import FrontendError, mistake, place_of, problem
+from mpmd_trace.frontend.errors import mistake
 from mpmd_trace.frontend.functions import labels, name_of
 
 T = TypeVar("T")
@@ -66,16 +66,3 @@ def _variables(objects: dict[str, Any]) -> Iterator[tuple[str, Any, Any]]:
         for path, leaf in jax.tree_util.tree_leaves_with_path(tree, is_leaf=lambda x: isinstance(x, variable)):
             if isinstance(leaf, variable):
                 yield name + jax.tree_util.keystr(path), leaf, leaf.get_raw_value()
-
-
-def explained(error: Exception, fn: Callable[..., Any]) -> FrontendError | None:
-    """What to do about an error of NNX that says that `fn` changes an object which it closes over, if it is one."""
-    if "flax.nnx" not in sys.modules or "different trace level" not in str(error):
-        return None
-    text = str(error).partition("\n")[0].partition("(")[0].strip()
-    message = (
-        f"{name_of(fn)} changes an object that is not among the arguments of the function that changes it: {text}. "
-        "Pass modules, optimizers and random streams as arguments, and use mpmd_trace.nnx: its jit, name_layers, "
-        "named_computation and value_and_grad keep such changes."
-    )
-    return FrontendError([problem(message, place_of(fn))])

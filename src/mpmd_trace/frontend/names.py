@@ -4,13 +4,11 @@ from __future__ import annotations
 
 import difflib
 import fnmatch
-import re
-import traceback
 from collections.abc import Iterable, Mapping, Sequence
 
 from mpmd_trace.diagnostics.messages import Diagnostic, shortened
 from mpmd_trace.diagnostics.source_files import is_users
-from mpmd_trace.frontend.errors import FrontendError, problem
+from mpmd_trace.frontend.errors import problem
 from mpmd_trace.ir.assignment import Assignment
 
 
@@ -95,24 +93,6 @@ def without_names(program: str, assignments: Iterable[str]) -> str:
         "functions with mpmd_trace.named_computation. (Unused values are ignored: a name in code whose result is not "
         "used does not occur.) For a program that is meant to have no names, use a configuration that assigns none."
     )
-
-
-def unlike_names(error: Exception) -> FrontendError | None:
-    """Say what to do about an error of JAX about two trees whose layers differ only in their names; None for others."""
-    if not isinstance(error, ValueError):
-        return None
-    classes = re.findall(r"<class '[\w.<>]*?(\w+(?:\['.+?'\])?)'>", str(error))
-    pairs = ((a, b) for a in classes for b in classes if a != b and a.partition("[")[0] == b.partition("[")[0])
-    one, other = next(pairs, (None, None))
-    if one is None:
-        return None
-    own = [frame for frame in traceback.extract_tb(error.__traceback__) if is_users(frame.filename)]
-    message = (
-        f"the step combines two trees whose layers have different names: one has the layer {one}, the other {other}. "
-        "Usually the optimizer state was made before the layers were named. Call mpmd_trace.equinox.name_layers first, "
-        "and make the optimizer state from the model that it returns."
-    )
-    return FrontendError([problem(message, f"{own[-1].filename}:{own[-1].lineno}" if own else None)])
 
 
 def _unused(name: str, assigned: Assignment, names: Iterable[str]) -> str:

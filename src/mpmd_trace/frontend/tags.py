@@ -24,8 +24,8 @@ import numpy as np
 
 from mpmd_trace.frontend import marker_primitives, mutation
 from mpmd_trace.frontend.errors import FrontendError, mistake
+from mpmd_trace.frontend.explanations import leak
 from mpmd_trace.frontend.functions import positional_names
-from mpmd_trace.frontend.leaks import leak
 from mpmd_trace.frontend.statics import ARRAY, StaticLeaf, Statics, is_hashable, without_statics
 from mpmd_trace.jax_compat import tracing
 
