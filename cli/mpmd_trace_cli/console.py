@@ -12,10 +12,10 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any, ParamSpec, TextIO, TypeVar
 
-from mpmd_trace.diagnostics.brief import from_here
 from mpmd_trace.diagnostics.internal import InternalError, internal_error
 from mpmd_trace.diagnostics.messages import MpmdError, MpmdWarning
 from mpmd_trace.diagnostics.progress import without_bar
+from mpmd_trace.diagnostics.source_files import from_here
 from mpmd_trace_cli import INTERRUPTED
 from mpmd_trace_cli.files import explain_os_error
 from mpmd_trace_cli.status import FOUND, PROGRAM_FAILED, WRONG_CALL, ProgramFailed, status_of

@@ -8,7 +8,7 @@ import os
 from collections.abc import Sequence
 from typing import Any
 
-from mpmd_trace.diagnostics.brief import from_here
+from mpmd_trace.diagnostics.source_files import from_here
 from mpmd_trace.ir.ops import Module
 from mpmd_trace.ir.text import parse
 from mpmd_trace.passes.request import PartitionRequest

@@ -10,7 +10,7 @@ from typing import Annotated, NoReturn
 import typer
 
 from mpmd_trace import __version__
-from mpmd_trace.diagnostics.brief import from_here
+from mpmd_trace.diagnostics.source_files import from_here
 from mpmd_trace.passes.registry import PASSES, PIPELINES
 from mpmd_trace.report.files import check_folder
 from mpmd_trace_cli import INTERRUPTED

@@ -2,15 +2,18 @@
 
 from __future__ import annotations
 
+import importlib
+import io
 import logging
 import os
+import pickle
 import re
+from collections.abc import Callable, Iterator
 from typing import Any
 
 import jax
 import numpy as np
 
-from mpmd_trace.api.pickling import dumps
 from mpmd_trace.backend.stored import Stored, read, versions, written
 from mpmd_trace.config import Config
 from mpmd_trace.diagnostics.messages import MpmdError
@@ -31,7 +34,7 @@ _APART = ("where", "input_mesh_assignment", "output_mesh_assignment")
 
 def signature(traced: Traced, adapter: Any) -> bytes:
     """Return what Python needs to call a program.  Raises `MpmdError` for what cannot be written to a file."""
-    return dumps(
+    return _dumps(
         {
             **{name: getattr(traced, name) for name in _KEPT},
             "constants": [np.asarray(c) for c in traced.constants],
@@ -102,3 +105,55 @@ def keep(key: str, stored: Stored, config: Config, seconds: float) -> None:
         return
     device = next(iter(config.topology.values())).devices.flat[0]
     cache.put(f"mpmd_trace-{key}", written(stored), seconds, device.client)
+
+
+# The structure of arguments and results: pytrees whose static leaves may be functions of a library.
+
+
+class _Pickler(pickle.Pickler):
+    """Functions by name, also those that a decorator of their module has wrapped (`jax.nn.relu`)."""
+
+    def reducer_override(self, obj: Any) -> Any:
+        if isinstance(obj, jax.tree_util.PyTreeDef):
+            # By a value: nodes may have sentinels in their structure that a pickle would copy.
+            return jax.tree.structure, (jax.tree.unflatten(obj, range(obj.num_leaves)),)
+        module, name = getattr(obj, "__module__", None), getattr(obj, "__qualname__", None)
+        if isinstance(obj, type) or not callable(obj) or not isinstance(module, str) or not isinstance(name, str):
+            return NotImplemented
+        for depth, layer in enumerate(_layers(module, name)):
+            if layer is obj:
+                return (_layer, (module, name, depth)) if depth else name
+        return NotImplemented
+
+
+def _layers(module: str, name: str) -> Iterator[Any]:
+    """Yield what a module has under a name, and what that wraps, outermost first."""
+    try:
+        target: Any = importlib.import_module(module)
+        for part in name.split("."):
+            target = getattr(target, part)
+    except (ImportError, AttributeError, ValueError):
+        return
+    while target is not None:
+        yield target
+        target = getattr(target, "__wrapped__", None)
+
+
+def _layer(module: str, name: str, depth: int) -> Any:
+    return list(_layers(module, name))[depth]
+
+
+def _dumps(value: Any) -> bytes:
+    """`value` as bytes.  Raises `MpmdError` for what cannot be found again by its name."""
+    file = io.BytesIO()
+    try:
+        _Pickler(file, protocol=5).dump(value)
+    except (pickle.PicklingError, AttributeError, TypeError) as error:
+        raise MpmdError(
+            f"the structure of arguments or results cannot be written to a file: {error}. Static parts of them must "
+            "be plain values, or functions and classes that a module has under their names (no lambdas)"
+        ) from None
+    return file.getvalue()
+
+
+loads: Callable[[bytes], Any] = pickle.loads

@@ -11,10 +11,10 @@ import jax
 import numpy as np
 from jax.sharding import Mesh
 
+from mpmd_trace.api.compilation_cache import loads
 from mpmd_trace.api.compiled import Compiled
 from mpmd_trace.api.lowered import Lowered
 from mpmd_trace.api.options import Settings
-from mpmd_trace.api.pickling import loads
 from mpmd_trace.backend.placement import overlaps
 from mpmd_trace.backend.stored import Stored, read, versions
 from mpmd_trace.config import Config

@@ -7,8 +7,8 @@ import re
 from collections.abc import Iterator, Sequence
 from typing import Literal
 
-from mpmd_trace.diagnostics.brief import from_here, with_users_line
 from mpmd_trace.diagnostics.location import UNKNOWN, Location
+from mpmd_trace.diagnostics.source_files import from_here, with_users_line
 
 #: Of diagnostics that differ in names and numbers alone, so many are shown.
 SAME_KIND = 3

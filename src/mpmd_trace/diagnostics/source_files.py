@@ -1,9 +1,13 @@
-"""Whose a source file is: the user's, this package's, or a library's."""
+"""Whose a source file is: the user's, this package's, or a library's; and how errors show places in it."""
 
 from __future__ import annotations
 
+import linecache
 import os
 import sysconfig
+import traceback
+from collections.abc import Sequence
+from types import TracebackType
 
 _OURS = os.path.dirname(os.path.dirname(os.path.abspath(__file__))) + os.sep
 _BESIDE = tuple(f"{os.sep}{name}{os.sep}" for name in ("mpmd_trace_cli", "mpmd_trace_devtools"))
@@ -24,3 +28,19 @@ def is_users(file: str) -> bool:
     What is typed into Python or IPython is a user's, too.
     """
     return file.startswith(_TYPED) or (not is_ours(file) and not file.startswith((*_LIBRARIES, "<")))
+
+
+def from_here(text: str) -> str:
+    """Return the text with files relative to the current folder."""
+    here = os.getcwd() + os.sep
+    return text.replace(here, "") if here != os.sep * 2 else text
+
+
+def with_users_line(name: str, lines: Sequence[str], trace: TracebackType | None) -> list[str]:
+    """Return what a notebook shows of an error: the line of the user's code that raised it, and the message."""
+    own = [frame for frame in traceback.extract_tb(trace) if is_users(frame.filename)]
+    shown = [name]
+    if own:
+        where, number = own[-1].filename, own[-1].lineno or 0
+        shown = [f"{name} in {from_here(where)}:{number}", f"    {linecache.getline(where, number).strip()}"]
+    return [*shown, "", *lines]

@@ -151,3 +151,27 @@ def names_in(eqn: Equation) -> list[str]:
     return sorted(
         names.union(one.params["name"] for one in inside if one.primitive is marker_primitives.named_tensor_p)
     )
+
+
+# Constants that are too large to be written into a program: they become inputs of it, and of each body with them.
+
+
+#: Constants of more bytes become inputs of the program; smaller ones are written into it.
+LARGE_CONSTANT_BYTES = 16 * 1024
+
+
+@tracing.per_jaxpr
+def large_constants(closed: Closed) -> dict[int, Any]:
+    """Return the large constants anywhere in `closed`, by identity."""
+    parts = opened(closed)
+    result = {id(c): c for c in parts.consts if is_large(c)}
+    for eqn in parts.eqns:
+        result.update({id(v.val): v.val for v in eqn.invars if tracing.is_literal(v) and is_large(v.val)})
+        for inner in tracing.subjaxprs(eqn):
+            result.update(large_constants(inner))
+    return result
+
+
+def is_large(value: Any) -> bool:
+    """Return whether a constant becomes an input."""
+    return getattr(value, "nbytes", 0) > LARGE_CONSTANT_BYTES

@@ -21,7 +21,7 @@ from jax.sharding import AbstractMesh, Mesh, NamedSharding
 
 from mpmd_trace.frontend import marker_primitives
 from mpmd_trace.frontend.fingerprint import Written
-from mpmd_trace.frontend.large_constants import is_large
+from mpmd_trace.frontend.jaxpr_queries import is_large
 from mpmd_trace.jax_compat import tracing
 from mpmd_trace.jax_compat.tracing import Closed, Equation
 

@@ -19,7 +19,7 @@ from jax import lax
 
 from mpmd_trace.diagnostics.messages import Diagnostic
 from mpmd_trace.frontend import folding, marker_primitives, memory_kinds
-from mpmd_trace.frontend.calls import Division, Divisions, Place
+from mpmd_trace.frontend.calls import Division, Divisions, OutlinedCalls, Place
 from mpmd_trace.frontend.control_flow import can_thread
 from mpmd_trace.frontend.effects import TOKEN, Order, once
 from mpmd_trace.frontend.errors import problem, warn
@@ -32,13 +32,12 @@ from mpmd_trace.frontend.jaxpr_queries import (
     has_names,
     has_no_order,
     kind_of,
+    large_constants,
     must_change,
     names_in,
     recomputes,
     stays,
 )
-from mpmd_trace.frontend.large_constants import large_constants
-from mpmd_trace.frontend.outline_calls import OutlinedCalls
 from mpmd_trace.frontend.remat import Expressions, Later, Site, Values, now
 from mpmd_trace.frontend.repeated import WRITTEN, hands_on, is_regular
 from mpmd_trace.frontend.scope import Scope, Shared, count_in, distinct, is_computation, tag_of

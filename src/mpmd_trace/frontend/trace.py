@@ -13,19 +13,18 @@ import jax
 
 from mpmd_trace.diagnostics.internal import explains_internal_errors
 from mpmd_trace.diagnostics.spelling import quote
-from mpmd_trace.frontend import arg_shardings, arguments, explicit_axes, module_fields, mutation
+from mpmd_trace.frontend import arg_shardings, arguments, explicit_axes
 from mpmd_trace.frontend.arg_shardings import Spec
 from mpmd_trace.frontend.arguments import Leaf
 from mpmd_trace.frontend.batch_rows import SplitRows, split_rows, uneven_rows
 from mpmd_trace.frontend.effects import effect_problems
 from mpmd_trace.frontend.errors import place_of, raise_problems, warn, without_warnings
+from mpmd_trace.frontend.explanations import explained, leak
 from mpmd_trace.frontend.gradients import microbatches_refused_by
-from mpmd_trace.frontend.jaxpr_queries import only_returned
-from mpmd_trace.frontend.large_constants import large_constants
+from mpmd_trace.frontend.jaxpr_queries import large_constants, only_returned
 from mpmd_trace.frontend.layers import assigned_parts
-from mpmd_trace.frontend.leaks import leak
 from mpmd_trace.frontend.memory_kinds import HOST, divide_results, returned_arguments
-from mpmd_trace.frontend.names import name_problems, unlike_names, without_names
+from mpmd_trace.frontend.names import name_problems, without_names
 from mpmd_trace.frontend.nonlinear_losses import nonlinear_losses
 from mpmd_trace.frontend.remat import Site
 from mpmd_trace.frontend.rewrite import Rewriter
@@ -286,7 +285,7 @@ def trace(
     except jax.errors.UnexpectedTracerError as error:
         raise leak(fn, error) from error
     except Exception as error:
-        told = mutation.explained(error, fn) or unlike_names(error) or module_fields.explained(error, fn, args, kwargs)
+        told = explained(error, fn, args, kwargs)
         if told is None:
             _say_in_users_words(error, fn, given.leaves)
             raise

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from mpmd_trace.api.partitioned import PartitionedProgram
 from mpmd_trace.backend.placement_report import PlacementReport
-from mpmd_trace.diagnostics.brief import from_here
 from mpmd_trace.diagnostics.messages import shortened
+from mpmd_trace.diagnostics.source_files import from_here
 from mpmd_trace.passes.partition import partition_as
 from mpmd_trace.report.explain import BeforePlacement, explain, rules_of
 
