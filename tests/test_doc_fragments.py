@@ -52,9 +52,24 @@ AROUND: dict[str, dict[int, tuple[str, str]]] = {
     },
     "checkpoints": {
         0: (
+            "compiled = mt.jit(step, config).lower(*arguments).compile()\n"
+            "import os\nos.makedirs(folder + '1/run')\nos.chdir(folder + '1')\n"
+            "opt_state = arguments[1]\nmt.save('run/500', arguments[:2])\n"
+            "mt.checkpoint.save_safetensors('hf_model', weights)",
+            "jax.tree.map(np.testing.assert_array_equal, (weights, opt_state), arguments[:2])\nweights = arguments[0]",
+        ),
+        1: (
             "model = {'a': jnp.arange(3.0)}\nmt.save(folder, (model, {'m': jnp.ones(2)}))",
             "np.testing.assert_array_equal(model['a'], np.arange(3.0))",
-        )
+        ),
+    },
+    "resuming": {
+        0: (
+            "compiled = mt.jit(step, config).lower(*arguments).compile()\n"
+            "model, opt_state, folder, number = weights, arguments[1], folder + '3', 7",
+            "jax.tree.map(np.testing.assert_array_equal, (model, opt_state), arguments[:2])",
+        ),
+        1: ("model, opt_state = arguments[:2]", "assert number == 7"),
     },
     "processes": {
         1: (
