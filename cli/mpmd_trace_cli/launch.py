@@ -48,7 +48,7 @@ def is_launched() -> bool:
 def launch(job: Job) -> int:
     """Run the script to the end; the exit status: 0, or that of the process that failed first."""
     if job.processes < 1:
-        raise CallError(f"-n is the number of processes, at least 1, not {job.processes}")
+        raise CallError(f"the number of processes is {job.processes}; it must be 1 or more")
     if job.devices is not None and job.devices < 1:
         raise CallError(f"--devices is the number of CPU devices of each process, at least 1, not {job.devices}")
     if job.timeout is not None and not 0 < job.timeout < math.inf:

@@ -65,7 +65,11 @@ def load_program(where: str, settings: Sequence[str] = (), target: str | None = 
             raise_problems([problem(text)], place_of(program))
         program = _guarded(program, path)
     if not isinstance(program, Program):
-        raise CallError(f"{where} is of type {type(program).__name__}, not an mpmd_trace.Program")
+        name = attribute or "program"
+        raise CallError(
+            f"'{name}' of {path} is of type {type(program).__name__}, not an mpmd_trace.Program; define "
+            f"`{name} = mpmd_trace.Program(fn, args, config)`"
+        )
     _check(program)
     return _with_settings(program, settings)
 
@@ -95,9 +99,12 @@ def _check(program: Program) -> None:
     for name in ("gradient_tolerance", "loss_tolerance"):
         if not isinstance(getattr(program, name), int | float):
             wrong.append(f"{name} is a number, not {_kind(getattr(program, name))}")
-    for name in ("advance", "loss", "gradients"):
-        if getattr(program, name) is not None and not callable(getattr(program, name)):
-            wrong.append(f"{name} is a function or None, not {_kind(getattr(program, name))}")
+    for name, parameters in {"advance": ("i", "args", "result"), "loss": ("result",), "gradients": ("result",)}.items():
+        function = getattr(program, name)
+        if function is not None and not callable(function):
+            wrong.append(f"{name} is a function or None, not {_kind(function)}")
+        elif function is not None and (error := _misfit(function, *parameters)) is not None:
+            wrong.append(f"{name} is called as {name}({', '.join(parameters)}), and this one cannot be: {error}")
     raise_problems([problem(f"a field of the mpmd_trace.Program is wrong: {text}") for text in wrong], program.where)
     check_arguments(program, program.args, "the arguments of the mpmd_trace.Program", program.where)
 

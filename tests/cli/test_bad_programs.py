@@ -32,6 +32,11 @@ MISTAKES = {
     "no_config": ("mpmd_trace.Program(", "it is not None", "config is made by mpmd_trace.make_config"),
     "few_next_arguments": ("advance=lambda", "do not fit the step 'step'", "missing a required argument: 'x'"),
     "no_next_tuple": ("advance=lambda", "returns: of type MLP", "but they are a tuple"),
+    "few_parameters_of_advance": (
+        "mpmd_trace.Program(",
+        "advance is called as advance(i, args, result), and this one cannot be: too many positional arguments",
+        "",
+    ),
     "batches_of_an_iterator": ("advance=lambda", "something else when it is called again (args[1])", "from a list"),
     "no_number": ("loss=lambda", "not a value of type MLP", "returns one number of a result"),
     "no_tolerance": ("mpmd_trace.Program(", "loss_tolerance is a number, not of type str", ""),
@@ -107,7 +112,7 @@ def test_files_of_the_user_are_left_alone(command: Command, tmp_path: Path) -> N
         ("nowhere.at.all:program", "error: there is no module 'nowhere.at.all'"),
         ("..bad:program", "error: there is no"),
         ("{folder}", "{folder} is a folder; name a Python file in it"),
-        ("os:path", "error: os:path is of type module, not an mpmd_trace.Program"),
+        ("os:path", "error: 'path' of os is of type module, not an mpmd_trace.Program"),
         ("os:nothing", "error: os defines no 'nothing'"),
     ],
 )

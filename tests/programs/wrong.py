@@ -134,6 +134,10 @@ def no_next_tuple() -> Any:
     return changed(advance=lambda i, args, result: result[0])
 
 
+def few_parameters_of_advance() -> Any:
+    return changed(advance=lambda args, result: result)
+
+
 def batches_of_an_iterator() -> Any:
     batches = (jnp.full((ROWS, WIDTH), i) for i in range(9))
     return changed(advance=lambda i, args, result: (result[0], next(batches)))
