@@ -67,7 +67,7 @@ class Compiled(StageInfo):
     def _repr_html_(self) -> str:
         programs, runs = len(self.program.plan.programs), len(self.program.plan.runs)
         title = f"Compiled: {self._summary()}; {programs} programs, {runs} runs a step"
-        return as_html(title, [self.memory_analysis().table, self.placement_report().moves])
+        return as_html(title, [*self.memory_analysis().tables, self.placement_report().moves])
 
     # Calling.
 

@@ -13,13 +13,13 @@ from types import SimpleNamespace
 from typing import Any
 
 from mpmd_trace.backend.counted_program import CountedProgram
-from mpmd_trace.backend.plan import Place, ProgramSpec
+from mpmd_trace.backend.plan import ProgramSpec
 from mpmd_trace.backend.planner import make_plan
 from mpmd_trace.ir.core import Op, Region, Value
 from mpmd_trace.ir.ops import FuncOp, Module
 from mpmd_trace.ir.parser import parse_generic
 from mpmd_trace.ir.sharding_attributes import TensorShardingAttr, TensorShardingPerValueAttr
-from mpmd_trace.ir.shardings import bit_width, local_shape, mesh_of, mesh_symbols
+from mpmd_trace.ir.shardings import bit_width, byte_size, local_shape, mesh_of, mesh_symbols
 from mpmd_trace.ir.types import TensorType
 from mpmd_trace.ir.work import flops
 from mpmd_trace.jax_compat.mlir import run_pipeline
@@ -55,7 +55,9 @@ class EstimatedProgram(CountedProgram):
         if spec.callee not in self._counted:
             self._counted[spec.callee] = self._count(spec.callee)
         work, between, scratch = self._counted[spec.callee]
-        inputs, outputs = ([self._place_bytes(p) for p in places] for places in (spec.inputs, spec.outputs))
+        inputs, outputs = (
+            [math.ceil(byte_size(type, self._symbols)) for type, *_ in places] for places in (spec.inputs, spec.outputs)
+        )
         left = list(spec.outputs)
         reused = 0
         for position in spec.donated:
@@ -64,11 +66,6 @@ class EstimatedProgram(CountedProgram):
                 reused += inputs[position]
         accessed = float(sum(inputs) + sum(outputs)) + between
         return _Estimate(spec, {"flops": work, "bytes accessed": accessed}, scratch, reused)
-
-    def _place_bytes(self, place: Place) -> int:
-        type = place[0]
-        mesh = None if type.sharding is None else mesh_of(type.sharding, self._symbols)
-        return _bytes(type.tensor, local_shape(type.tensor, type.sharding, mesh))
 
     def _count(self, callee: str) -> tuple[float, float, int]:
         """Operations, bytes that are written and read again, and scratch memory, of one device."""
@@ -100,10 +97,10 @@ class EstimatedProgram(CountedProgram):
         """Return the part of the work that one device does, after the shardings of the results of contractions."""
         whole = local = 0.0
         for op in _heavy(body):
-            work = float(_count(_shape(op.results[0])))
+            work = float(math.prod(_shape(op.results[0])))
             values = (*op.operands, *op.results)
             whole += work
-            local += work / max(_count(_shape(v)) / max(_count(self._local(v)), 1) for v in values)
+            local += work / max(math.prod(_shape(v)) / max(math.prod(self._local(v)), 1) for v in values)
         return local / whole if whole else 1.0
 
     def _scratch_of(self, body: Region) -> tuple[float, int]:
@@ -145,16 +142,12 @@ class EstimatedProgram(CountedProgram):
 
 
 def _bytes(type: Any, shape: tuple[int, ...]) -> int:
-    return -(-_count(shape) * bit_width(type.element) // 8) if isinstance(type, TensorType) else 0
+    return -(-math.prod(shape) * bit_width(type.element) // 8) if isinstance(type, TensorType) else 0
 
 
 def _shape(value: Value) -> tuple[int, ...]:
     type = value.type
     return local_shape(type, None, None) if isinstance(type, TensorType) and type.is_ranked else ()
-
-
-def _count(shape: tuple[int, ...]) -> int:
-    return math.prod(shape)
 
 
 def _is_program(op: Op) -> bool:

@@ -11,7 +11,7 @@ from typing import Any
 from mpmd_trace.backend.load import LoadedProgram
 from mpmd_trace.backend.plan import Plan
 from mpmd_trace.backend.timeline import planned_runs
-from mpmd_trace.diagnostics.tables import Table, as_html, as_text, in_units
+from mpmd_trace.diagnostics.tables import Shown, Table, in_units
 from mpmd_trace.jax_compat.targets import most_in_use
 from mpmd_trace.scheduling.utilization import mfu
 
@@ -42,7 +42,7 @@ class StepClock:
 
 
 @dataclasses.dataclass(frozen=True)
-class StepStats:
+class StepStats(Shown):
     """Figures of the last steps; `dataclasses.asdict` gives what a logger takes.
 
     None stands for what is not known yet, or not on this hardware.
@@ -72,7 +72,7 @@ class StepStats:
     memory_is_counted: bool
 
     @property
-    def _tables(self) -> list[Table]:
+    def tables(self) -> list[Table]:
         def shown(value: float | None, form: str) -> str:
             return "unknown" if value is None else format(value, form)
 
@@ -89,12 +89,6 @@ class StepStats:
         title = "most memory in use on a device" if self.memory_is_counted else "peak memory of a step on a device"
         memory = [(mesh, in_units(size)) for mesh, size in self.memory.items()]
         return [Table("the last steps", ["figure", "value"], rows), Table(title, ["mesh", "memory"], memory)]
-
-    def __str__(self) -> str:
-        return as_text(self._tables)
-
-    def _repr_html_(self) -> str:
-        return as_html("", self._tables)
 
 
 def step_stats(

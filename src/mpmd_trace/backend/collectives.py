@@ -11,7 +11,7 @@ import re
 from collections.abc import Iterator, Mapping
 from typing import Any
 
-from mpmd_trace.diagnostics.tables import Table, as_html
+from mpmd_trace.diagnostics.tables import Shown, Table
 
 #: The collectives of HLO, by the names that its text has.
 KINDS = ("all-gather", "all-reduce", "reduce-scatter", "all-to-all", "collective-permute")
@@ -73,25 +73,18 @@ class Collectives:
         return ", ".join(f"{usage.runs} {kind}" for kind, usage in self.of.items() if usage.runs) or "none"
 
 
-class CollectivesReport(dict[str, Collectives]):
+class CollectivesReport(Shown, dict[str, Collectives]):
     """What one device of each mesh runs in a step, by the name of the mesh; as text and in notebooks, a table."""
 
     @property
-    def table(self) -> Table:
-        """The report as a table."""
+    def tables(self) -> list[Table]:
         rows = [
             [mesh, kind, f"{one.runs:,}", f"{one.arrays:,}", f"{one.bytes:,}", f"{one.hidden_share:.0%}"]
             for mesh, all_of in self.items()
             for kind, one in all_of.of.items()
         ]
         head = ["mesh", "collective", "runs", "arrays", "bytes", "hidden"]
-        return Table("collectives of a device in a step", head, rows or [["none", *[""] * 5]], words=2)
-
-    def __str__(self) -> str:
-        return str(self.table)
-
-    def _repr_html_(self) -> str:
-        return as_html("", [self.table])
+        return [Table("collectives of a device in a step", head, rows or [["none", *[""] * 5]], words=2)]
 
 
 def collectives_of(compiled: Any) -> Collectives:

@@ -8,7 +8,7 @@ from typing import Any, Protocol
 
 from mpmd_trace.backend.placement_report import PlacementReport, placement_report
 from mpmd_trace.backend.plan import Plan, ProgramSpec
-from mpmd_trace.diagnostics.tables import Table, as_html, in_units
+from mpmd_trace.diagnostics.tables import Shown, Table, in_units
 
 
 @dataclasses.dataclass(frozen=True)
@@ -27,21 +27,14 @@ class MemoryAnalysis:
     code: int
 
 
-class MemoryReport(dict[str, MemoryAnalysis]):
+class MemoryReport(Shown, dict[str, MemoryAnalysis]):
     """The memory of one device of each mesh in bytes, by the name of the mesh; as text and in notebooks, a table."""
 
     @property
-    def table(self) -> Table:
-        """The report as a table."""
+    def tables(self) -> list[Table]:
         names = [field.name for field in dataclasses.fields(MemoryAnalysis)]
         rows = [[mesh, *(in_units(getattr(one, name)) for name in names)] for mesh, one in self.items()]
-        return Table("memory of a device of each mesh", ["mesh", *names], rows)
-
-    def __str__(self) -> str:
-        return str(self.table)
-
-    def _repr_html_(self) -> str:
-        return as_html("", [self.table])
+        return [Table("memory of a device of each mesh", ["mesh", *names], rows)]
 
 
 class Counted(Protocol):

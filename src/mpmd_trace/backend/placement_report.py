@@ -22,7 +22,7 @@ from typing import Literal
 
 from mpmd_trace.backend.plan import Plan, Run, Slot, Transfer, parse_mesh
 from mpmd_trace.backend.replacements import alike, ends, path_in, replacements
-from mpmd_trace.diagnostics.tables import Table, as_html, as_text, in_units
+from mpmd_trace.diagnostics.tables import Shown, Table, in_units
 from mpmd_trace.ir.attributes import MeshAttr
 from mpmd_trace.ir.ops import HOISTED
 from mpmd_trace.ir.shardings import local_shape
@@ -131,7 +131,7 @@ class Gathered:
 
 
 @dataclasses.dataclass(frozen=True)
-class PlacementReport:
+class PlacementReport(Shown):
     """What each mesh holds and what moves in a step."""
 
     meshes: tuple[MeshMemory, ...]
@@ -183,11 +183,9 @@ class PlacementReport:
         rows += [[one.name, one.mesh, f"leaves on {one.leaves}", in_units(one.bytes)] for one in self.returning]
         return Table("not where it is used", ["array", "mesh", "used on", "size"], rows, words=3)
 
-    def __str__(self) -> str:
-        return as_text([self.held, self.moves, self._problems])
-
-    def _repr_html_(self) -> str:
-        return as_html("", [self.held, self.moves, self._problems])
+    @property
+    def tables(self) -> list[Table]:
+        return [self.held, self.moves, self._problems]
 
 
 def placement_report(

@@ -53,6 +53,21 @@ def as_html(title: str, tables: Sequence[Table]) -> str:
     return f"<div><p><b>{html.escape(title)}</b></p>{shown}</div>"
 
 
+class Shown:
+    """What is shown as tables: those with rows as text, and in notebooks as HTML."""
+
+    @property
+    def tables(self) -> Sequence[Table]:
+        """The tables."""
+        raise NotImplementedError
+
+    def __str__(self) -> str:
+        return as_text(self.tables)
+
+    def _repr_html_(self) -> str:
+        return as_html("", self.tables)
+
+
 def in_units(count: int | float) -> str:
     """Return bytes in the largest binary unit of which there is one: `512 B`, `1.5 KiB`, `20.0 MiB`."""
     value, unit = float(count), "B"
