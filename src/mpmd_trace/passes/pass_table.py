@@ -51,13 +51,12 @@ _VARIANTS = {
     "variants": """
         clean-up-for-xla introduce-direct-transfers erase-unused-arguments-of-all-calls rewrite-directly
         finalize-keeping-memories merge-units-in-callees merge-by-rules-strictly verify-stages-of-loops
-        extract-reshards-keeping-host-copies convert-shardings-unsetting-whole copy-scalars
+        propagate-with-chlo extract-reshards-keeping-host-copies convert-shardings-unsetting-whole copy-scalars
     """,
     "microbatches.merge_inferred_apart": "merge-inferred-apart",
     "microbatches.follow_schedule": "follow-schedule",
     "fission.split_divided": "split-divided-bwd-fragments",
     "programs.mark_equal_donation": "mark-equal-donation",
-    "propagation.propagate_with_chlo": "propagate-with-chlo",
 }
 #: Those whose names say something else.
 _OTHERS = {

@@ -103,7 +103,6 @@ from mpmd_trace.passes.programs.overlap_microbatches import OverlapMicrobatches
 from mpmd_trace.passes.programs.reuse_programs import ReusePrograms
 from mpmd_trace.passes.programs.share_programs import SharePrograms
 from mpmd_trace.passes.propagation.prefer_rows import PreferRows
-from mpmd_trace.passes.propagation.propagate_with_chlo import WHOLE_UP_TO, PropagateWithChlo
 from mpmd_trace.passes.propagation.use_own_meshes import UseOwnMeshes
 from mpmd_trace.passes.request import PartitionRequest
 from mpmd_trace.passes.sharding.convert_sdy_constants import ConvertSdyConstants
@@ -116,6 +115,7 @@ from mpmd_trace.passes.sharding.simplify_program import SimplifyProgram
 from mpmd_trace.passes.stablehlo_optimize import StablehloOptimize
 from mpmd_trace.passes.symbol_dce import SymbolDce
 from mpmd_trace.passes.variants import (
+    WHOLE_UP_TO,
     CleanUpForXla,
     ConvertShardingsUnsettingWhole,
     CopyScalars,
@@ -125,6 +125,7 @@ from mpmd_trace.passes.variants import (
     IntroduceDirectTransfers,
     MergeByRulesStrictly,
     MergeUnitsInCallees,
+    PropagateWithChlo,
     RewriteDirectly,
     VerifyStagesOfLoops,
 )

@@ -28,6 +28,10 @@ from mpmd_trace.passes.import_.mesh_sets import MeshSets
 from mpmd_trace.passes.loop_numbers import LoopNumbers
 from mpmd_trace.passes.sharding.convert_sdy_shardings_to_mpmd_types import ConvertSdyShardingsToMpmdTypes, unset_whole
 from mpmd_trace.passes.sharding.extract_reshards_from_inter_mesh_transfers import ExtractReshardsFromInterMeshTransfers
+from mpmd_trace.passes.sharding.shardy_propagation import ShardyPropagation
+
+#: `whole_up_to` in pipelines of ours, where no one compares what Shardy makes of smaller programs with the reference.
+WHOLE_UP_TO = 1_000
 
 
 class CleanUpForXla(CleanUp):
@@ -180,6 +184,20 @@ class VerifyStagesOfLoops(VerifyStageMerging):
     def loop_of(self) -> Callable[[FragmentOp, int | None, int | None], int]:
         loops = LoopNumbers()
         return lambda fragment, count, counter: loops.of(fragment.mesh, None if count else fragment.stage, counter)
+
+
+@dataclasses.dataclass(frozen=True)
+class PropagateWithChlo(ShardyPropagation):
+    """Propagate shardings with Shardy, and with rules for ops of CHLO, which Shardy does not have.
+
+    Shardings without axes are dropped first, and without any shardings, users of a constant expression share it.
+    """
+
+    name = "mpmd-propagate-with-chlo"
+    summary = "mpmd-shardy-propagation with rules for ops of CHLO"
+    keeps_chlo = True
+
+    whole_up_to: int = WHOLE_UP_TO
 
 
 @dataclasses.dataclass(frozen=True)

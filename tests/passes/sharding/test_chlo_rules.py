@@ -7,7 +7,7 @@ import pytest
 from mpmd_trace.ir.attributes import TensorShardingAttr
 from mpmd_trace.ir.text import parse
 from mpmd_trace.passes.manager import run_passes
-from mpmd_trace.passes.propagation.propagate_with_chlo import PropagateWithChlo
+from mpmd_trace.passes.variants import PropagateWithChlo
 
 DOT = '"chlo.ragged_dot"({}) <{{ragged_dot_dimension_numbers = #chlo.ragged_dot<{}>}}>'
 #: lhs, rhs and sizes of groups of rows: two batch dimensions of 2, 8 rows, 4 columns, 3 groups, 6 features.

@@ -108,7 +108,7 @@ class MarkAliasingAndDonation(FunctionPass):
     ) -> ArrayAttr | None:
         """Return the new `arg_attrs`, None if nothing is marked.  Those of most microbatches are `known`."""
         if not given.keys().isdisjoint([use.value for use in candidates]):
-            return self._marker(op, function, diagnostics).mark(candidates, given)
+            return _Marker(self, op, function, diagnostics).mark(candidates, given)
         key = (
             self.alike(op),
             tuple([use.index for use in candidates]),
@@ -118,11 +118,8 @@ class MarkAliasingAndDonation(FunctionPass):
             op.attrs.get("res_attrs"),
         )
         if key not in known:
-            known[key] = self._marker(op, function, diagnostics).mark(candidates, given)
+            known[key] = _Marker(self, op, function, diagnostics).mark(candidates, given)
         return known[key]
-
-    def _marker(self, op: FragmentOp, function: FuncOp, diagnostics: Diagnostics) -> _Marker:
-        return _Marker(op, function, diagnostics, self.kind, self.late_results(op))
 
 
 def _last_uses(function: FuncOp) -> tuple[list[tuple[FragmentOp, list[Use]]], set[Value]]:
@@ -174,17 +171,12 @@ class _Marker:
     """Decides for the candidates of one fragment, in order; an output is aliased at most once."""
 
     def __init__(
-        self,
-        op: FragmentOp,
-        function: FuncOp,
-        diagnostics: Diagnostics,
-        kind: Callable[[Type], Hashable],
-        late: LateResults | None,
+        self, rules: MarkAliasingAndDonation, op: FragmentOp, function: FuncOp, diagnostics: Diagnostics
     ) -> None:
         self.op = op
-        self.kind = kind
+        self.kind = rules.kind
         #: None if it does not matter.
-        self.late = late
+        self.late = rules.late_results(op)
         self.function = function
         self.diagnostics = diagnostics
         self.inputs = list(value_dicts(op, "arg_attrs") or [EMPTY] * op.num_operands)
@@ -193,7 +185,7 @@ class _Marker:
         self.free: dict[tuple[Hashable, Attribute | None], int] = {}
         for k in range(len(op.results)):
             if not is_pinned_host(self.outputs[k]):
-                key = (kind(op.results[k].type), self.outputs[k].entries.get(LAYOUT_MODE))
+                key = (self.kind(op.results[k].type), self.outputs[k].entries.get(LAYOUT_MODE))
                 self.free[key] = self.free.get(key, 0) | 1 << k
 
     def mark(self, candidates: Sequence[Use], given: dict[Value, DictAttr]) -> ArrayAttr | None:

@@ -77,7 +77,6 @@ class _Count:
         #: For values of these types together, the bytes; sums of bytes are exact in any order.
         self.sums: dict[tuple[Type, ...], float] = {}
         self.attributes: dict[float, IntegerAttr] = {}
-        self.hosted: dict[Attribute | None, bool] = {}
         self.diagnostics = diagnostics
         self.function = function
         topology = function.topology
@@ -119,19 +118,11 @@ class _Count:
             if mesh is not None:
                 self.live[mesh] = self.live.get(mesh, 0.0) + sign * size
 
-    def on_host(self, attributes: Attribute | None) -> bool:
-        """Return whether something is in host memory, of what these are the attributes."""
-        result = self.hosted.get(attributes)
-        if result is None:
-            is_array = isinstance(attributes, ArrayAttr)
-            result = self.hosted[attributes] = is_array and mentions(attributes, MEMORY_KIND, PINNED_HOST)
-        return result
-
     def run(self, op: FragmentOp | TransferOp) -> None:
         dying: Sequence[Value] = self.last_read.get(op, ())
         if isinstance(op, FragmentOp):
             operands = [use.value for use in op.operand_uses]
-            if self.on_host(op.attrs.get("arg_attrs")):
+            if _on_host(op.attrs.get("arg_attrs")):
                 pairs = zip(operands, value_dicts(op, "arg_attrs") or (), strict=False)
                 operands = [v for v, d in pairs if not is_pinned_host(d)]
                 dying = [value for value in dying if value in operands]
@@ -148,10 +139,15 @@ class _Count:
         for result in op.results:
             if result.first_use is not None:
                 born.append(result)
-        if self.on_host(op.attrs.get("res_attrs")):
+        if _on_host(op.attrs.get("res_attrs")):
             dicts = value_dicts(op, "res_attrs") or ()
             born = [result for result in born if not is_pinned_host(dicts[result.index])]
         self.add(born, 1)
+
+
+def _on_host(attributes: Attribute | None) -> bool:
+    """Return whether something is in host memory, of what these are the attributes."""
+    return isinstance(attributes, ArrayAttr) and mentions(attributes, MEMORY_KIND, PINNED_HOST)
 
 
 def _last_read(function: FuncOp, kept: set[Value]) -> dict[Op, list[Value]]:

@@ -138,28 +138,12 @@ def _work(ops: Sequence[Op], written: Sequence[Value]) -> float:
     return total
 
 
-How = Literal[
-    "keep",
-    "recompute cheap",
-    "recompute",
-    "offload",
-    "offload, fetch late",
-    "recompute cheap, offload",
-    "recompute cheap, offload, fetch late",
-]
-HOW: dict[How, str] = {
+#: What may be done with what is not offloaded, and what that means.
+How = Literal["keep", "recompute cheap", "recompute"]
+_HOW: dict[How, str] = {
     "keep": "is kept",
     "recompute cheap": "is recomputed where that takes no product",
     "recompute": "is recomputed",
-    "offload": "is in host memory in between, and comes back while the program before its backward runs",
-    "offload, fetch late": "is in host memory in between, for which its backward waits",
-    "recompute cheap, offload": (
-        "is recomputed where that takes no product, and else in host memory in between; that comes back while the "
-        "program before its backward runs"
-    ),
-    "recompute cheap, offload, fetch late": (
-        "is recomputed where that takes no product, and else in host memory in between, for which its backward waits"
-    ),
 }
 #: A byte that goes to the host or comes back costs as much as so many of memory traffic: what PCIe 5 is to HBM3.
 PER_HOST_BYTE = 50.0
@@ -190,13 +174,27 @@ class Option:
     the part of the cost that is copies to the host and back.
     """
 
-    how: How
     cost: float
     change: Change
+    how: How = "keep"
     dropped: Mapping[Forward, tuple[tuple[int, ...], Recomputed]] = dataclasses.field(default_factory=dict)
     offloaded: Mapping[Forward, tuple[int, ...]] = dataclasses.field(default_factory=dict)
     fetched: Mapping[Forward, FragmentOp] = dataclasses.field(default_factory=dict)
     copied: float = 0.0
+
+    @property
+    def changes_something(self) -> bool:
+        """Whether anything is made again or goes to the host."""
+        return bool(self.dropped or self.offloaded)
+
+    def __str__(self) -> str:
+        if not self.offloaded:
+            return _HOW[self.how]
+        again = self.how == "recompute cheap"
+        text = f"{_HOW[self.how]}, and else in host memory in between" if again else "is in host memory in between"
+        if not self.fetched:
+            return f"{text}, for which its backward waits"
+        return f"{text}{'; that' if again else ', and'} comes back while the program before its backward runs"
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
@@ -232,7 +230,7 @@ def stages_of(mesh: str, shape: MeshAttr, held: Liveness, *, remat: bool, offloa
     result = []
     for forwards in groups.values():
         checkpointed = any(has_checkpoint(b.body) for one in forwards for b in one.backwards)
-        options = [Option("keep", 0.0, Change())]
+        options = [Option(0.0, Change())]
         if remat and not checkpointed:
             options += _recomputing(forwards, held, devices)
         if offload:
@@ -282,7 +280,7 @@ def _recomputing(forwards: list[Forward], held: Liveness, devices: int) -> Itera
             cost += made.work / devices
             changes.append(_change_of_recomputing(one, listed, made, held))
         if dropped:
-            yield Option(how, cost, Change.of(changes), dropped)
+            yield Option(cost, Change.of(changes), how, dropped)
 
 
 def _change_of_recomputing(one: Forward, results: tuple[int, ...], made: Recomputed, held: Liveness) -> Change:
@@ -336,7 +334,4 @@ def _offloading(
             back.update((one.fragment.results[i], again) for i in moved)
     change = Change.of(changes)
     change = dataclasses.replace(change, read=tuple(pair for pair in change.read if pair not in back))
-    how: How = "offload" if option.how == "keep" else "recompute cheap, offload"
-    if not early:
-        how = "offload, fetch late" if option.how == "keep" else "recompute cheap, offload, fetch late"
-    return Option(how, option.cost + copied, change, option.dropped, offloaded, early, copied)
+    return Option(option.cost + copied, change, option.how, option.dropped, offloaded, early, copied)

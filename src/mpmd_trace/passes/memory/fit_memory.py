@@ -16,7 +16,7 @@ from mpmd_trace.ir.types import MeshTensorType, mesh_tensor
 from mpmd_trace.passes.base import FunctionPass, option
 from mpmd_trace.passes.common.body_rewrites import prune, replace_op
 from mpmd_trace.passes.fragment_info import call_counter, set_call_counter
-from mpmd_trace.passes.memory.activations import HOW, Forward, Option, Recomputed, Stage, stages_of, work_of
+from mpmd_trace.passes.memory.activations import Forward, Option, Recomputed, Stage, stages_of, work_of
 from mpmd_trace.passes.memory.liveness import Change, Liveness, Places
 from mpmd_trace.passes.memory.remarks import MEMORY
 from mpmd_trace.passes.memory.reserved import Reserved, room_on
@@ -179,7 +179,7 @@ class FitMemory(FunctionPass):
         if stages:
             text = f"{MEMORY}on mesh '{mesh}' values take {after:,.0f} bytes at the peak"
             diagnostics.remark(function.loc, text + (f", without that {before:,.0f}" if before != after else ""))
-        return [one for one in options if one.how != "keep"]
+        return [one for one in options if one.changes_something]
 
     def _part_of_copies(
         self,
@@ -198,7 +198,7 @@ class FitMemory(FunctionPass):
 
 def _described(mesh: str, stage: Stage, one: Option) -> str:
     names = ", ".join(stage.names)
-    text = f"{MEMORY}on mesh '{mesh}' what a forward of {names} leaves ({stage.bytes:,.0f} bytes) {HOW[one.how]}"
+    text = f"{MEMORY}on mesh '{mesh}' what a forward of {names} leaves ({stage.bytes:,.0f} bytes) {one}"
     if one.cost:
         text += f", at the cost of {one.cost:,.0f} bytes of memory traffic in a step"
     return text + ("; jax.checkpoint says what is recomputed" if stage.has_checkpoint else "")

@@ -12,9 +12,11 @@ pipeline are of one kind, and so are all microbatches.  Whether that is right sh
 
 from __future__ import annotations
 
+import collections
 import functools
+import itertools
 import re
-from collections.abc import Hashable
+from collections.abc import Callable, Hashable
 
 from mpmd_trace.ir.attributes import DictAttr
 from mpmd_trace.ir.bodies import fingerprint, remembers
@@ -38,14 +40,9 @@ def _has_no_dims(type: Type) -> bool:
     return not isinstance(inner, TensorType) or inner.shape == ()
 
 
-class _Numbers:
-    """Small numbers for hashable keys, so that comparing keys of keys stays cheap."""
-
-    def __init__(self) -> None:
-        self._of: dict[Hashable, int] = {}
-
-    def __call__(self, key: Hashable) -> int:
-        return self._of.setdefault(key, len(self._of))
+def _numbers() -> Callable[[Hashable], int]:
+    """Return a function that gives small numbers to hashable keys, so that comparing keys of keys stays cheap."""
+    return collections.defaultdict[Hashable, int](itertools.count().__next__).__getitem__
 
 
 def shardings_of(attributes: DictAttr) -> DictAttr:
@@ -86,7 +83,7 @@ class Kinds:
     alike: dict[str, str]
 
     def __init__(self, function: FuncOp, *, across: bool = False) -> None:
-        self._number = _Numbers()
+        self._number = _numbers()
         self.alike = _alike(function) if across else {}
         self._terminator = function.body.terminator
         self._results = [self._number(("result", shardings_of(d))) for d in function.res_attrs]
@@ -182,7 +179,6 @@ class Kinds:
             before = len(set(self.op.values()))
             if before == count:
                 self.stable = True
-                self._forward()
                 return
             count = before
         self.stable = False
@@ -256,11 +252,8 @@ def abstract_text(body: Region) -> str:
 @remembers
 def result_labels(body: Region) -> tuple[int, ...]:
     """Per returned value a number; equal ones are computed alike, up to constants and positions of slices."""
-    numbers: dict[object, int] = {}
     known: dict[Value, int] = {}
-
-    def number(key: object) -> int:
-        return numbers.setdefault(key, len(numbers))
+    number = _numbers()
 
     def of(value: Value) -> int:
         if value not in known:  # an argument, or a value of an op with regions
@@ -290,7 +283,7 @@ def operand_labels(body: Region) -> tuple[int, ...]:
     A fragment that adds up the gradients of all microbatches reads each of them at another place of a long
     chain.  All but the ends of the chain look the same from a few ops away.
     """
-    numbers: dict[object, int] = {}
+    number = _numbers()
     block = body.block
     terminator = block.terminator
     looks = {
@@ -299,7 +292,7 @@ def operand_labels(body: Region) -> tuple[int, ...]:
         if op is not terminator and op.name not in _HIDDEN_OPS
     }
     values: list[Value] = [*block.args, *(r for op in block for r in op.results)]
-    labels: dict[Value, int] = {v: numbers.setdefault(v.type, len(numbers)) for v in values}
+    labels = {v: number(v.type) for v in values}
     for _ in range(_LOOK_AHEAD):
         fresh: dict[Value, int] = {}
         for value in values:
@@ -311,7 +304,6 @@ def operand_labels(body: Region) -> tuple[int, ...]:
                     continue
                 results = tuple(labels.get(r, -1) for r in op.results)
                 readers.add((looks.get(op, op.name), use.index, results))  # type: ignore[arg-type]
-            key = (value.type, frozenset(readers))
-            fresh[value] = numbers.setdefault(key, len(numbers))
+            fresh[value] = number((value.type, frozenset(readers)))
         labels = fresh
     return tuple(labels[a] for a in block.args)

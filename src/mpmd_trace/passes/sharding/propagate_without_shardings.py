@@ -105,20 +105,16 @@ def _meshes_of_shardings(body: Region) -> frozenset[str | None]:
 
 
 def propagate_in_bodies(
-    module: Module,
-    function: FuncOp,
-    fragments: ByBody,
-    diagnostics: Diagnostics,
-    *,
-    chlo: bool = False,
-    split: bool = True,
+    module: Module, function: FuncOp, fragments: ByBody, diagnostics: Diagnostics, *, chlo: bool
 ) -> bool:
     """Replace every body by what Shardy makes of it.  Gives False, and changes nothing, when that fails.
 
-    Equal bodies should be one object.  `chlo`: Shardy is given rules for CHLO.  `split`: whether readers
-    of a constant expression get copies of it in the bodies that Shardy does not see, too.
+    Equal bodies should be one object.  `chlo`: Shardy is given rules for CHLO, and in bodies that it does not see,
+    readers of a constant expression share it.
     """
-    new_body = {body: with_constants_apart(body, split=split) for body in fragments.bodies if can_do(body, chlo=chlo)}
+    new_body = {
+        body: with_constants_apart(body, split=not chlo) for body in fragments.bodies if can_do(body, chlo=chlo)
+    }
     shown = {body: ops[0] for body, ops in fragments.bodies.items() if body not in new_body}
     if shown:
         made = _propagated(module, function, list(shown.values()), diagnostics)

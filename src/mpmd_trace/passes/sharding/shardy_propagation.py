@@ -13,10 +13,12 @@ from mpmd_trace.passes import settled
 from mpmd_trace.passes.base import Pass
 from mpmd_trace.passes.dedup_bodies import first_equal, share_equal_bodies
 from mpmd_trace.passes.sharding.agreement import agrees
+from mpmd_trace.passes.sharding.chlo_rules import with_rules
 from mpmd_trace.passes.sharding.edges import SHARDING, user_sharding
 from mpmd_trace.passes.sharding.equivalence_classes import Kinds, has_meshes_alike, shardings_of
 from mpmd_trace.passes.sharding.propagate_without_shardings import (
     drop_unused_transfers,
+    drop_whole_shardings,
     has_no_shardings,
     propagate_in_bodies,
 )
@@ -65,21 +67,11 @@ class ShardyPropagation(Pass):
     name = "mpmd-shardy-propagation"
     summary = "run Shardy's sharding propagation through fragments and transfers"
     keeps_settled = True
+    #: Whether ops of CHLO are there, of which Shardy knows nothing, and shardings need not be those of the reference.
+    keeps_chlo = False
 
     #: Programs with at most so many ops, bodies of fragments counted for each fragment, are not reduced.
     whole_up_to: int = 5_000
-
-    def prepare(self, module: Module, function: FuncOp) -> None:
-        """Do what is to be done before it is known whether there are shardings."""
-
-    def propagate_in_bodies(
-        self, module: Module, function: FuncOp, fragments: settled.ByBody, diagnostics: Diagnostics
-    ) -> bool:
-        """Replace every body of a program without shardings by what Shardy makes of it; False when that fails."""
-        return propagate_in_bodies(module, function, fragments, diagnostics)
-
-    def prepare_bodies(self, function: FuncOp) -> None:
-        """Do what is to be done with bodies that Shardy will see."""
 
     def run(self, module: Module, diagnostics: Diagnostics) -> bool:
         functions = [f for f in module.functions if not f.is_declaration]
@@ -91,12 +83,14 @@ class ShardyPropagation(Pass):
         fragments.replace_bodies(first_equal(fragments.bodies).__getitem__)
         if view is None:
             drop_unused_transfers(function)
-        self.prepare(module, function)
+        if self.keeps_chlo:
+            drop_whole_shardings(module, function)
         if self.whole_up_to and has_no_shardings(module, function, fragments):
-            done = self.propagate_in_bodies(module, function, fragments, diagnostics)
+            done = propagate_in_bodies(module, function, fragments, diagnostics, chlo=self.keeps_chlo)
             settled.keep(function, view)
             return done or not diagnostics.failed
-        self.prepare_bodies(function)
+        if self.keeps_chlo:
+            fragments.replace_bodies(with_rules)
         size = _size(function.body)
         for kinds in _choices(module, function, reduced=size > self.whole_up_to):
             reduction = Reduction(module, function, kinds)
