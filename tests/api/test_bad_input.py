@@ -39,6 +39,17 @@ def test_a_mesh_that_does_not_exist() -> None:
     assert here(error, "mpmd_trace.make_config(topology()")
 
 
+def test_names_on_meshes_of_a_wrong_topology_are_not_told() -> None:
+    error = error_of(lambda: mpmd_trace.make_config({"m0": jax.devices()[0]}, {"f0": "m0"}))  # type: ignore[dict-item]
+    assert "make it with jax.sharding.Mesh" in str(error)
+
+
+@pytest.mark.parametrize("function", [mpmd_trace.place, lambda program, ws: mpmd_trace.create(lambda: ws, program)])
+def test_a_program_that_is_not_compiled(function: Callable[..., Any]) -> None:
+    error = error_of(lambda: function(mpmd_trace.jit(loss, config()), weights()))
+    assert "this needs a compiled program, not a Jitted; pass what jitted.lower(*args).compile() returns" in str(error)
+
+
 def test_a_name_that_occurs_nowhere() -> None:
     cfg = mpmd_trace.make_config(topology(), {"f0": "m0", "f1": "m1", "f2": "m1"})
     with pytest.warns(mpmd_trace.MpmdWarning) as found:

@@ -87,6 +87,7 @@ def test_prefixes_of_arguments_and_results() -> None:
         ({"m0": AbstractMesh((2,), ("é",))}, {}, {}, "the mesh 'm0' has an axis named 'é'"),
         (TOPOLOGY, None, {}, "name_to_mesh_assignment maps names to values, as {name: value}; got None"),
         (TOPOLOGY, ["a0"], {}, "name_to_mesh_assignment maps names to values"),
+        (TOPOLOGY, {"a0", "b0"}, {}, "name_to_mesh_assignment maps names to values"),
         (TOPOLOGY, {1: "m0"}, {}, "name_to_mesh_assignment has the key 1, which cannot be a name"),
         (TOPOLOGY, {"a,b": "m0"}, {}, "has the key 'a,b', which cannot be a name"),
         (TOPOLOGY, {"a": "m0"}, {"name_to_stage_assignment": {2: 0}}, "has the key 2, which cannot be a name"),

@@ -272,7 +272,8 @@ def _mapping(given: Any, what: str, problems: list[Problem]) -> dict[str, Any]:
     except (TypeError, ValueError):
         result = {}
         problems.append(f"{what} maps names to values, as {{name: value}}; got {given!r}.")
-    if isinstance(given, Sequence) and any(isinstance(pair, str) for pair in given):  # "ab" is no pair
+    is_listed = isinstance(given, Iterable) and not isinstance(given, Mapping)
+    if is_listed and any(isinstance(pair, str) for pair in given):  # "ab" is no pair
         problems.append(f"{what} maps names to values, as {{name: value}}; got {given!r}.")
         return {}
     for name in [name for name in result if not is_name(name)]:
@@ -391,9 +392,9 @@ def _assignment(value: Any, what: str, meshes: Mapping[str, Any], problems: list
         problems.append(f"{what} is assigned to {value!r}, which gives two stages.")
         return None
     if parsed.mesh not in meshes:
-        problems.append(
-            f"{what} is assigned to the mesh {parsed.mesh!r}, which the topology lacks. " + nearest(parsed.mesh, meshes)
-        )
+        if meshes:  # else the topology is wrong, which has been said
+            lacks = f"{what} is assigned to the mesh {parsed.mesh!r}, which the topology lacks."
+            problems.append(f"{lacks} {nearest(parsed.mesh, meshes)}")
         return None
     if parsed.memory_kind not in (None, *MEMORY_KINDS):
         problems.append(

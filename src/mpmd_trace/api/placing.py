@@ -31,6 +31,11 @@ def abstract(compiled: Compiled, argnums: int | Sequence[int] = 0) -> Any:
 
     Leaves that are not arrays have the values for which the program was compiled.
     """
+    if not isinstance(compiled, Compiled):
+        raise MpmdError(
+            f"this needs a compiled program, not a {type(compiled).__name__}; pass what jitted.lower(*args).compile() "
+            "returns"
+        )
     inputs = compiled.function_types.inputs[0]
     numbers = (argnums,) if isinstance(argnums, int) else tuple(argnums)
     bad = [n for n in numbers if not -len(inputs) <= n < len(inputs)]
@@ -50,8 +55,8 @@ def place(compiled: Compiled, *args: Any) -> tuple[Any, ...]:
     Raises:
         MpmdError: if an argument has another structure, shape or dtype than the program was compiled for, or is gone.
     """
-    compiled.program.check_attached()
     wanted = abstract(compiled, range(len(args)))
+    compiled.program.check_attached()
     check_not_deleted(args)
     given = jax.tree.leaves(args)
     arrays = jax.tree.map(lambda x: array_in(x) if is_ref(x) else x, args)
@@ -85,8 +90,8 @@ def create(fn: Callable[..., Any], compiled: Compiled, *args: Any, argnums: int 
     Raises:
         MpmdError: if `fn` returns something else than what the program was compiled for.
     """
-    compiled.program.check_attached()
     wanted = abstract(compiled, argnums)
+    compiled.program.check_attached()
     dynamic, static = divided(args, is_dynamic)
     made: list[Statics] = []  # what `fn` returned last
 

@@ -240,7 +240,11 @@ def cut_batch(args: Sequence[Any], positions: Sequence[int], count: int, fn: Cal
             else:
                 rows.setdefault(shape[0], f"{name}{jax.tree_util.keystr(path)}")
     if not jax.tree.leaves([args[i] for i in positions]):
-        wrong.append("there is no array in it")
+        raise mistake(
+            f"there is no batch to cut into {count} microbatches: of the positional arguments, those that are not "
+            "differentiated are the batch, or those of batch_argnums, and there is no array in them. Pass the batch as "
+            "a positional argument."
+        )
     if wrong:
         raise mistake(
             f"the batch cannot be cut into {count} microbatches of equally many rows: {'; '.join(wrong)}. Choose a "

@@ -14,7 +14,7 @@ import jax.numpy as jnp
 import numpy as np
 
 from mpmd_trace.api.checkpoints.entries import is_here, rows_here
-from mpmd_trace.diagnostics.messages import Diagnostic, MpmdError
+from mpmd_trace.diagnostics.messages import Diagnostic, MpmdError, listed
 
 _T = TypeVar("_T")
 
@@ -244,8 +244,8 @@ def missing(wanted: Sequence[str], known: Iterable[str], path: str, *, named: bo
         return [f"{path} has all arrays that are wanted, but it was not saved as a tuple with one element: {how}"]
     lines = []
     for name in absent[:_LISTED]:
-        near = difflib.get_close_matches(name, known, 3, 0.6)
-        lines.append(f"{path} has no {name or 'value'}" + (f"; it has {', '.join(near)}" if near else ""))
+        near = difflib.get_close_matches(name, known, 3, 0.6) or sorted(known)
+        lines.append(f"{path} has no {name or 'value'}" + (f"; it has {listed(near, 3)}" if near else ""))
     if len(absent) > _LISTED:
         lines.append(f"{path} lacks {len(absent) - _LISTED} more arrays that are wanted")
     return lines
