@@ -16,7 +16,7 @@ from pipelines import assert_same
 
 import mpmd_trace
 from mpmd_trace import MpmdError, MpmdWarning
-from mpmd_trace.jax_compat import explicit_axes
+from mpmd_trace.frontend.explicit_axes import without_explicit_axes
 
 Params = list[dict[str, jax.Array]]
 SHAPE, AXES = (2, 2), ("data", "model")
@@ -245,5 +245,5 @@ def test_explicit_axes_are_seen_wherever_they_are() -> None:
     explicit = [
         jax.make_jaxpr(f)(*args) for f, *args in [(jnp.sin, placed), (manual, x), (lambda: placed,), (looped[1],)]
     ]
-    assert [explicit_axes.is_plain(one) for one in plain] == [True] * len(plain)
-    assert [explicit_axes.is_plain(one) for one in explicit] == [False] * len(explicit)
+    assert [without_explicit_axes(one) is one for one in plain] == [True] * len(plain)
+    assert [without_explicit_axes(one) is one for one in explicit] == [False] * len(explicit)

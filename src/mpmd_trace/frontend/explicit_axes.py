@@ -35,12 +35,11 @@ def traced(
     mesh = explicit_axes.shared_mesh(meshes)
     closed = tracing.lowered(_traced(flat, given, _types(given, leaves, in_shardings, meshes, mesh), meshes, mesh))
     kept = [_sharding(aval) for aval in tracing.out_avals(closed)]
-    return _plain(closed), kept
+    return without_explicit_axes(closed), kept
 
 
-def _plain(closed: Closed) -> Closed:
-    if explicit_axes.is_plain(closed):
-        return closed
+def without_explicit_axes(closed: Closed) -> Closed:
+    """Return a program without shardings in types; itself, if there are none."""
     plain = explicit_axes.Plain()
     known = {id(closed): closed}
 

@@ -18,7 +18,7 @@ from jax._src.mesh import empty_abstract_mesh
 from jax._src.named_sharding import NamedSharding
 from jax.sharding import AbstractMesh, AxisType, Mesh, PartitionSpec
 
-from mpmd_trace.jax_compat.tracing import Closed, Equation, is_jaxpr, raw_equations, subjaxprs
+from mpmd_trace.jax_compat.tracing import Closed, Equation, is_jaxpr, subjaxprs
 
 ShardingTypeError = core.ShardingTypeError
 
@@ -84,23 +84,16 @@ def _plain_aval(aval: Any) -> Any:
     return aval.update(sharding=NamedSharding(_with_auto_axes(mesh), spec))
 
 
-def is_plain(closed: Closed) -> bool:
-    """Return whether no Explicit axes occur in a program; `Plain` takes five times as long to say so."""
-    inner: Any = getattr(closed, "jaxpr", closed)
-    seen, left = set(), [closed]
-    while left:
-        one = left.pop()
-        if id(one) in seen:
-            continue
-        seen.add(id(one))
-        for eqn in raw_equations(one):
-            if _is_explicit(eqn.ctx.cur_abstract_mesh) or any(_has_explicit(v.aval) for v in eqn.outvars):
-                return False
-            if eqn.params:
-                if any(isinstance(value, _WITH_MESH) and _has_explicit(value) for value in eqn.params.values()):
-                    return False
-                left.extend(subjaxprs(eqn))
-    return not any(_has_explicit(v.aval) for v in (*inner.constvars, *inner.invars))
+def _mentions_explicit(inner: Any) -> bool:
+    """Return whether Explicit axes occur in a jaxpr itself."""
+    if any(_has_explicit(v.aval) for v in (*inner.constvars, *inner.invars)):
+        return True
+    for eqn in inner.eqns:
+        if _is_explicit(eqn.ctx.cur_abstract_mesh) or any(_has_explicit(v.aval) for v in eqn.outvars):
+            return True
+        if any(isinstance(value, _WITH_MESH) and _has_explicit(value) for value in eqn.params.values()):
+            return True
+    return False
 
 
 _WITH_MESH = (Mesh, AbstractMesh, NamedSharding)
@@ -134,6 +127,9 @@ class Plain:
         return result
 
     def _converted(self, inner: Any) -> Any:
+        parts = (part for eqn in inner.eqns for part in subjaxprs(eqn))
+        if not _mentions_explicit(inner) and all(self._made[id(part)][1] is part for part in parts):
+            return inner
         with jax.sharding.use_abstract_mesh(empty_abstract_mesh):
             return _Conversion(self._param).of(inner)
 
@@ -164,10 +160,6 @@ class _Conversion:
         for eqn in inner.eqns:
             self._equation(eqn)
         outvars = [self._atom(v) for v in inner.outvars]
-        old = (*inner.constvars, *inner.invars, *inner.eqns, *inner.outvars)
-        new = (*constvars, *invars, *self._eqns, *outvars)
-        if len(old) == len(new) and all(a is b for a, b in zip(old, new, strict=True)):
-            return inner
         return inner.replace(constvars=constvars, invars=invars, eqns=self._eqns, outvars=outvars)
 
     def _variable(self, v: Any) -> Any:
@@ -186,17 +178,11 @@ class _Conversion:
         if eqn.primitive.name in _CASTS:
             self._variables[eqn.outvars[0]] = self._cast(eqn, operands[0])
             return
-        context = _plain_context(eqn.ctx)
         changed = [v for v in eqn.outvars if _plain_aval(v.aval) is not v.aval]
         shardings = {k: None for k, v in eqn.params.items() if k.endswith("sharding") and _is_over_explicit(v)}
         params = {k: self._param(v) for k, v in eqn.params.items()} | shardings
-        same = all(params[k] is v for k, v in eqn.params.items()) and context is eqn.ctx
-        if same and not changed and all(a is b for a, b in zip(operands, eqn.invars, strict=True)):
-            self._variables.update((v, v) for v in eqn.outvars)
-            self._eqns.append(eqn)
-            return
         outvars = [self._variable(v) for v in eqn.outvars]
-        self._eqns.append(eqn.replace(invars=operands, outvars=outvars, params=params, ctx=context))
+        self._eqns.append(eqn.replace(invars=operands, outvars=outvars, params=params, ctx=_plain_context(eqn.ctx)))
         if any(True for _ in subjaxprs(eqn)) or _keeps_sharding(eqn):
             return
         for v in changed:
