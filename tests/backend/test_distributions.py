@@ -80,7 +80,7 @@ def test_every_distribution_has_steps(meshes: int, schedule: str, microbatches: 
         check_order(plan, order)
         for process in set(process_of.values()):
             part = part_of(plan, order, process)
-            _, steps = make_steps(part.instructions, functools.partial(part.is_copy, order=order))
+            _, steps = make_steps(part.instructions, part.copies.__contains__)
             places = Places(plan, steps)
             for step in steps:
                 at = places.of(step.outputs)
@@ -99,7 +99,7 @@ def test_own_copies_between_the_copies_of_others_share_a_call() -> None:
         order = distribute(plan, {name: (process,) for name, process in process_of.items()})
         for process in set(process_of.values()):
             part = part_of(plan, order, process)
-            _, steps = make_steps(part.instructions, functools.partial(part.is_copy, order=order))
+            _, steps = make_steps(part.instructions, part.copies.__contains__)
             joined = [step.outputs for step in steps if len(step.instructions) > 1]
             gaps += sum(out != tuple(range(out[0], out[0] + len(out))) for out in joined)
     assert gaps

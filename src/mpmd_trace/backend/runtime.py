@@ -61,10 +61,8 @@ class Runtime:
         self._results = _chooser(places.of(plan.results))
         self._donated = sorted(plan.donated.difference(plan.results))
         self._started = 0
-        #: The meshes, but for those that share the devices of an earlier one.
-        self._owners = [mesh for mesh in plan.meshes if plan.shared.get(mesh, mesh) == mesh]
         #: Whether threads may issue. On CPUs, launches take long only where they compute or wait for memory.
-        self.may_use_threads = len(self._owners) > 1 and any(
+        self.may_use_threads = len(set(plan.sharing.values())) > 1 and any(
             device.platform != "cpu" for mesh in placement.meshes.values() for device in mesh.devices.flat
         )
         #: How many calls in a row took long to issue; and whether so many did that threads issue now.

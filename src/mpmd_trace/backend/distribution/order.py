@@ -65,25 +65,24 @@ class RunProgram:
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
-class Send:
+class _End:
+    message: Message
+
+    @property
+    def at(self) -> int:
+        return self.message.at
+
+
+class Send(_End):
     """The source process of a message sends it, as soon as it has the slot."""
 
-    message: Message
-
-    @property
-    def at(self) -> int:
-        return self.message.at
+    __slots__ = ()
 
 
-@dataclasses.dataclass(frozen=True, slots=True)
-class Receive:
+class Receive(_End):
     """The destination of a message receives it."""
 
-    message: Message
-
-    @property
-    def at(self) -> int:
-        return self.message.at
+    __slots__ = ()
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -120,10 +119,6 @@ class Order:
     actions: tuple[Action, ...]
     messages: tuple[Message, ...]
     held: tuple[tuple[int, ...], ...]
-
-    def members(self, mesh: str) -> tuple[int, ...]:
-        """Return the processes that have devices of a mesh."""
-        return tuple(sorted(set(self.owners[mesh])))
 
     def parts(self) -> dict[int, tuple[Action, ...]]:
         """Return what each process issues, in this order.  A `Free` names only what the process holds."""

@@ -3,10 +3,9 @@
 from __future__ import annotations
 
 import dataclasses
-import functools
 from collections.abc import Mapping, Sequence
 
-from mpmd_trace.backend.distribution.order import Action, LocalCopy, Order, Receive, Send
+from mpmd_trace.backend.distribution.order import Action, LocalCopy, Order, Receive, RunProgram, Send
 from mpmd_trace.backend.plan import Free, Instruction, Plan, Run, Transfer
 from mpmd_trace.backend.steps import make_steps
 
@@ -19,20 +18,16 @@ class Part:
     """The part of one process.
 
     Attributes:
-        process: its number.
         instructions: those of the plan that the process has a part in, in order; a `Free` names only what it holds.
         actions: what it does for each of them that is no `Free`, by its number in the plan; in the same order.
         arriving: the values that may be pending, as they come from other processes.
+        copies: the transfers that may be plain copies: among its own devices, of values that are there.
     """
 
-    process: int
     instructions: tuple[Instruction, ...]
     actions: Mapping[int, tuple[Action, ...]]
     arriving: frozenset[int]
-
-    def is_copy(self, transfer: Transfer, order: Order) -> bool:
-        """Return whether a transfer may be plain copies: among the process's own devices, of values that are there."""
-        return _is_local(transfer, order) and self.arriving.isdisjoint(transfer.inputs)
+    copies: frozenset[Transfer]
 
 
 def part_of(plan: Plan, order: Order, process: int, *, ahead: bool = False) -> Part:
@@ -42,7 +37,7 @@ def part_of(plan: Plan, order: Order, process: int, *, ahead: bool = False) -> P
     on another process: while this one waits for the inputs of a program, those of the next are on their way.  That is
     for transports whose receives match by tag and wait for no other process.
     """
-    part = _part(plan, process, order.of(process))
+    part = _part(plan, order.of(process))
     return _posted_ahead(plan, part) if ahead else part
 
 
@@ -65,7 +60,7 @@ def _posted_ahead(plan: Plan, part: Part) -> Part:
     return dataclasses.replace(part, instructions=tuple(one for _, one, _ in placed), actions=actions)
 
 
-def _part(plan: Plan, process: int, those: Sequence[Action]) -> Part:
+def _part(plan: Plan, those: Sequence[Action]) -> Part:
     actions: dict[int, list[Action]] = {}
     instructions: list[Instruction] = []
     arriving: set[int] = set()
@@ -79,7 +74,9 @@ def _part(plan: Plan, process: int, those: Sequence[Action]) -> Part:
         if isinstance(action, LocalCopy) and action.tags:
             arriving.add(action.value)
     in_turn = {at: tuple(sorted(actions_at, key=_turn)) for at, actions_at in actions.items()}
-    return Part(process, tuple(instructions), in_turn, frozenset(arriving))
+    own = (action.instruction for action in those if isinstance(action, RunProgram))
+    copies = (one for one in own if isinstance(one, Transfer) and arriving.isdisjoint(one.inputs))
+    return Part(tuple(instructions), in_turn, frozenset(arriving), frozenset(copies))
 
 
 def issued(plan: Plan, order: Order) -> dict[int, tuple[Action, ...]]:
@@ -90,8 +87,8 @@ def issued(plan: Plan, order: Order) -> dict[int, tuple[Action, ...]]:
     """
     result: dict[int, tuple[Action, ...]] = {}
     for process, those in order.parts().items():
-        part = _part(plan, process, those)
-        leading, steps = make_steps(part.instructions, functools.partial(part.is_copy, order=order))
+        part = _part(plan, those)
+        leading, steps = make_steps(part.instructions, part.copies.__contains__)
         actions: list[Action] = [Free(leading)] if leading else []
         groups = iter(part.actions.values())
         for step in steps:
@@ -113,8 +110,3 @@ def _turn(action: Action) -> tuple[int, int]:
     if not isinstance(action, Send | Receive | LocalCopy):
         return 0, 0
     return value_of(action), (Send, Receive, LocalCopy).index(type(action))
-
-
-def _is_local(transfer: Transfer, order: Order) -> bool:
-    source, target = order.members(transfer.source), order.members(transfer.target)
-    return transfer.source == transfer.target or (source == target and len(source) == 1)

@@ -151,7 +151,7 @@ class ProcessRuntime(Runtime):
         return collective
 
     def _is_copy(self, transfer: Transfer) -> bool:
-        return self.part.is_copy(transfer, self.order) and super()._is_copy(transfer)
+        return transfer in self.part.copies and super()._is_copy(transfer)
 
     def _what(self, action: Action, step: int) -> str:
         """Return an action in words, with its place in the step."""
