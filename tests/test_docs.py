@@ -29,7 +29,8 @@ from mpmd_trace_devtools.interpreter import interpret
 def test_readme_program_equals_plain_jit(tmp_path: Path) -> None:
     [code] = blocks("README.md")
     check = (
-        "\nplain = jax.jit(step)(weights, batch)\n"
+        "\nplain, loss_of_batch = jax.jit(step)(weights, batch)\n"
+        "np.testing.assert_allclose(float(value), float(loss_of_batch), rtol=1e-5)\n"
         "for a, b in zip(new_weights, plain):\n"
         "    np.testing.assert_allclose(np.asarray(a), np.asarray(b), rtol=2e-5, atol=1e-6)\n"
         "print({d.id for w in new_weights for d in w.devices()})\n"
@@ -86,10 +87,10 @@ def test_programs_of_the_other_pages(page: str, tmp_path: Path) -> None:
 
 
 def test_saving_a_compiled_program(tmp_path: Path) -> None:
-    program = blocks("README.md")[0].replace("mt.jit(step, config)(weights, batch)", "None")
+    program = blocks("README.md")[0].replace("mt.jit(step, config)(weights, batch)", "None, None")
     saved = blocks("docs/compiling.md")[0]
     check = """
-for a, b in zip(new_weights, jax.jit(step)(weights, batch)):
+for a, b in zip(new_weights, jax.jit(step)(weights, batch)[0]):
     np.testing.assert_allclose(np.asarray(a), np.asarray(b), rtol=2e-5, atol=1e-6)
 print(again.as_text("plan") == compiled.as_text("plan"))
 """
@@ -102,7 +103,7 @@ def test_the_rules_in_the_docs_work(tmp_path: Path) -> None:
     check = """
 for found in (eager, merged, compared):
     jitted = mt.jit(step, found)
-    for a, b in zip(jitted(weights, batch), jax.jit(step)(weights, batch)):
+    for a, b in zip(jitted(weights, batch)[0], jax.jit(step)(weights, batch)[0]):
         np.testing.assert_allclose(np.asarray(a), np.asarray(b), rtol=2e-5, atol=1e-6)
     print(jitted.lower(weights, batch).as_text().count("mpmd.fragment_call"))
 order = [line for line in mt.jit(step, eager).lower(weights, batch).as_text().splitlines() if 'mesh="first"' in line]
