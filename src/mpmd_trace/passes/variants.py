@@ -20,7 +20,7 @@ from mpmd_trace.passes.common.verify_stage_merging import VerifyStageMerging
 from mpmd_trace.passes.fragment_rules import MergeRule
 from mpmd_trace.passes.greedy import apply_greedily
 from mpmd_trace.passes.import_.clean_up import CleanUp, read_clean
-from mpmd_trace.passes.import_.infer_mesh_finalize import InferMeshFinalize, backwards, drop_if_trivial
+from mpmd_trace.passes.import_.infer_mesh_finalize import InferMeshFinalize
 from mpmd_trace.passes.import_.infer_mesh_rewrite_using_analysis import InferMeshRewriteUsingAnalysis, Rewrite
 from mpmd_trace.passes.import_.introduce_transfers import DIRECT_RULES, IntroduceTransfers
 from mpmd_trace.passes.import_.mesh_flow import function_name
@@ -119,10 +119,6 @@ class FinalizeKeepingMemories(InferMeshFinalize):
         value = unassign.operand(0)
         is_argument = isinstance(value, BlockArg) and isinstance(value.owner.parent_op, FuncOp)
         return is_argument and unassign.mesh_type.memory_kind != assign.mesh_type.memory_kind
-
-    def drop_pairs(self, module: Module) -> None:
-        for op in backwards(module):  # the order of uses is free, so the walk goes on to the first op
-            drop_if_trivial(op, self.changes_memory)
 
     def finish(self, functions: Sequence[FuncOp]) -> None:
         _follow_memories(functions)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import functools
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Sequence
 from typing import cast
 
 from mpmd_trace.ir.attributes import ArrayAttr, StringAttr
@@ -25,7 +25,7 @@ from mpmd_trace.ir.ops import (
     make_transfer,
     make_unassign,
 )
-from mpmd_trace.ir.semantics import REDUCTION_OPS, trivially_dead
+from mpmd_trace.ir.semantics import REDUCTION_OPS
 from mpmd_trace.ir.types import MeshTensorType, Type
 from mpmd_trace.passes.base import Pass, option
 from mpmd_trace.passes.common.walks import enclosing_function
@@ -49,16 +49,6 @@ from mpmd_trace.passes.import_.mesh_sets import (
     without_sets,
 )
 from mpmd_trace.passes.mesh_order import in_topology_order
-
-#: Whether a value that is unassigned and assigned on one mesh is wanted in another memory.
-ChangesMemory = Callable[[UnassignOp, AssignOp], bool]
-
-
-def changes_memory(unassign: UnassignOp, assign: AssignOp) -> bool:
-    """Return whether a call wants the value in another memory of its mesh, whose callee says in which one, by type."""
-    if unassign.mesh_type.memory_kind == assign.mesh_type.memory_kind:
-        return False
-    return any(isinstance(user, CallOp) for user in assign.results[0].users)
 
 
 def _transfer_to(value: Value, assign: AssignOp) -> TransferOp | None:
@@ -206,7 +196,6 @@ class InferMeshFinalize(Pass):
         for function in functions:
             if function.is_entry_point and not _type_arguments(function, diagnostics):
                 return True
-        self.drop_pairs(module)
         patterns = [
             OpPattern("mpmd.assign", self._assign_of_unassign),
             OpPattern("mpmd.broadcast", functools.partial(_lower_broadcast, diagnostics)),
@@ -251,16 +240,13 @@ class InferMeshFinalize(Pass):
         return True
 
     def changes_memory(self, unassign: UnassignOp, assign: AssignOp) -> bool:
-        """Return whether a value that is unassigned and assigned on one mesh is wanted in another memory."""
-        return changes_memory(unassign, assign)
+        """Return whether a value that is unassigned and assigned on one mesh is wanted in another memory.
 
-    def drop_pairs(self, module: Module) -> None:
-        """Do what the greedy driver does first, as far as it is only dead code and assigns on the same mesh.
-
-        The driver goes from the last op to the first.  As long as it meets nothing else, what it schedules to visit
-        again stays as it is, so that one walk has the same result, in the same order of uses.
+        This is so if a call wants it: its callee says in which one, by type.
         """
-        all(drop_if_trivial(op, self.changes_memory) for op in backwards(module))
+        if unassign.mesh_type.memory_kind == assign.mesh_type.memory_kind:
+            return False
+        return any(isinstance(user, CallOp) for user in assign.results[0].users)
 
     def finish(self, functions: Sequence[FuncOp]) -> None:
         """Do what is left, once all values have their types."""
@@ -300,41 +286,6 @@ def _type_arguments(function: FuncOp, diagnostics: Diagnostics) -> bool:
         last = put_behind(last, make_unassign(arg), function.body)
         arg.replace_all_uses_with(last.result)  # its own use goes along, to the end of the list
         last.set_operand(0, arg)
-    return True
-
-
-# Assigns to the mesh of the value: nearly all there are.
-
-
-def backwards(module: Module) -> Iterator[Op]:
-    """Yield the ops of all functions, the last one first; they may be erased meanwhile."""
-    for function in reversed(module.functions):
-        for region in function.regions:
-            for block in reversed(region.blocks):
-                yield from reversed(block)
-
-
-def drop_if_trivial(op: Op, changes_memory: ChangesMemory) -> bool:
-    """Remove the op if it is dead or an assign on the same mesh; False when it may be for another pattern."""
-    if isinstance(op, AssignOp):
-        result = op.results[0]
-        if result.first_use is not None:
-            unassign = op.operand_uses[0].value.defining_op
-            if not isinstance(unassign, UnassignOp):
-                return True
-            if unassign.mesh_type.mesh != op.mesh_type.mesh or changes_memory(unassign, op):
-                return False
-            result.replace_all_uses_with(unassign.operand_uses[0].value)
-        op.erase()
-        return True
-    if isinstance(op, UnassignOp):
-        if op.results[0].first_use is None:
-            op.erase()
-        return True
-    if op.name in ("mpmd.broadcast", "mpmd.reduce") or any(not region.frozen for region in op.regions):
-        return False
-    if trivially_dead(op):
-        op.erase()
     return True
 
 
