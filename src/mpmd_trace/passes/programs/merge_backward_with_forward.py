@@ -2,10 +2,7 @@
 
 from __future__ import annotations
 
-from mpmd_trace.ir.core import Op
-from mpmd_trace.ir.diagnostics import Diagnostics
-from mpmd_trace.ir.ops import FragmentOp, FuncOp, Module
-from mpmd_trace.passes.base import FunctionPass
+from mpmd_trace.ir.ops import FragmentOp
 from mpmd_trace.passes.fragment_info import (
     call_counter,
     has_remat,
@@ -15,10 +12,10 @@ from mpmd_trace.passes.fragment_info import (
     split_type,
     stages_consistent,
 )
-from mpmd_trace.passes.programs.merge_followers import merge_in_place
+from mpmd_trace.passes.programs.merge_followers import MergeFollowers, Pair
 
 
-class MergeBackwardWithForward(FunctionPass):
+class MergeBackwardWithForward(MergeFollowers):
     """Merge a backward fragment with the forward of another microbatch that directly follows it on its mesh.
 
     Under 1F1B, such pairs occur on every mesh but the last, between warm-up and drain. A step then launches fewer
@@ -53,28 +50,15 @@ class MergeBackwardWithForward(FunctionPass):
     name = "mpmd-merge-backward-with-forward"
     summary = "merge a backward fragment with the next microbatch's forward that follows it"
 
-    def run_on_function(self, function: FuncOp, module: Module, diagnostics: Diagnostics) -> bool:
-        order: dict[Op, int] = {op: i for i, op in enumerate(function.body)}
-        changed = False
-        last: dict[str, FragmentOp] = {}
-        for op in list(order):
-            if isinstance(op, FragmentOp):
-                before = last.get(op.mesh)
-                counters = None if before is None else _counters(before, op)
-                if before is not None and counters is not None:
-                    merged = merge_in_place(before, op, order)
-                    if merged is not None:
-                        set_merged_call_counters(merged, counters)
-                        changed = True
-                last[op.mesh] = op  # a forward, once merged, begins no other pair
-        return changed
+    def merges(self, first: FragmentOp, second: FragmentOp) -> bool:
+        if not (is_backward(first) and is_forward(second) and stages_consistent(first, second)):
+            return False
+        counters = call_counter(first), call_counter(second)
+        if None in counters or counters[0] == counters[1]:
+            return False
+        return not any(split_type(op) or has_remat(op) for op in (first, second))
 
-
-def _counters(first: FragmentOp, second: FragmentOp) -> tuple[int, int] | None:
-    """Return the microbatches, when they are a backward and a forward of different ones, both whole."""
-    if not (is_backward(first) and is_forward(second) and stages_consistent(first, second)):
-        return None
-    if any(split_type(op) or has_remat(op) for op in (first, second)):
-        return None
-    backward, forward = call_counter(first), call_counter(second)
-    return None if backward is None or forward is None or backward == forward else (backward, forward)
+    def label(self, merged: FragmentOp, counters: Pair, phases: Pair) -> None:
+        backward, forward = counters
+        if backward is not None and forward is not None:
+            set_merged_call_counters(merged, (backward, forward))

@@ -12,6 +12,9 @@ from mpmd_trace.passes.base import FunctionPass
 from mpmd_trace.passes.common.merge import merge_fragments
 from mpmd_trace.passes.fragment_info import call_counter, fragment_transpose_count, set_call_counter, stages_consistent
 
+#: Of the first fragment, and of the second.
+Pair = tuple[int | None, int | None]
+
 
 @dataclasses.dataclass(frozen=True)
 class MergeFollowers(FunctionPass):
@@ -40,20 +43,25 @@ class MergeFollowers(FunctionPass):
             if not isinstance(op, FragmentOp):
                 continue
             before, current = last.get(op.mesh), op
-            if before is not None and self._wanted(before, op):
+            if before is not None and self.merges(before, op):
                 counters = call_counter(before), call_counter(op)
                 phases = fragment_transpose_count(before), fragment_transpose_count(op)
                 merged = merge_in_place(before, op, order)
                 if merged is not None:
                     current, changed = merged, True
-                    if counters[0] == counters[1]:
-                        set_call_counter(merged, counters[0])
-                    if counters[0] != counters[1] or phases[0] is None or phases[0] != phases[1]:
-                        merged.stage = None
+                    self.label(merged, counters, phases)
             last[op.mesh] = current
         return changed
 
-    def _wanted(self, first: FragmentOp, second: FragmentOp) -> bool:
+    def label(self, merged: FragmentOp, counters: Pair, phases: Pair) -> None:
+        """Say which microbatch and stage the fragment is of that was made of two with these microbatches and phases."""
+        if counters[0] == counters[1]:
+            set_call_counter(merged, counters[0])
+        if counters[0] != counters[1] or phases[0] is None or phases[0] != phases[1]:
+            merged.stage = None
+
+    def merges(self, first: FragmentOp, second: FragmentOp) -> bool:
+        """Return whether a fragment and the next one on its mesh become one, where nothing has to run between."""
         if self.may_merge is None or not (first.is_user and second.is_user):
             return False
         return stages_consistent(first, second) and self.may_merge(first, second)
