@@ -70,6 +70,12 @@ class IntegerAttr(Attribute):
         return IntegerAttr.interned(f"{value} : {type}", value=value, type=type)
 
 
+def integer_in(entries: Mapping[str, Attribute], name: str) -> int | None:
+    """Return the value of an integer among attributes; None where there is none of that name."""
+    attribute = entries.get(name)
+    return attribute.value if isinstance(attribute, IntegerAttr) else None
+
+
 class SymbolRefAttr(Attribute):
     """`@f`; `name` is the (root) symbol without the @."""
 

@@ -25,6 +25,7 @@ from mpmd_trace.ir.attribute_base import SymbolRefAttr as SymbolRefAttr
 from mpmd_trace.ir.attribute_base import TopologyAttr as TopologyAttr
 from mpmd_trace.ir.attribute_base import UserOriginAttr as UserOriginAttr
 from mpmd_trace.ir.attribute_base import dict_text as dict_text
+from mpmd_trace.ir.attribute_base import integer_in as integer_in
 from mpmd_trace.ir.sharding_attributes import SYMBOL as SYMBOL
 from mpmd_trace.ir.sharding_attributes import Axis as Axis
 from mpmd_trace.ir.sharding_attributes import TensorShardingAttr as TensorShardingAttr

@@ -20,6 +20,7 @@ from mpmd_trace.ir.attributes import (
     TensorShardingPerValueAttr,
     TopologyAttr,
     UserOriginAttr,
+    integer_in,
 )
 from mpmd_trace.ir.core import Block, Op, Region, Use, Value, make_op, op_class
 from mpmd_trace.ir.functions import FuncOp as FuncOp
@@ -75,8 +76,7 @@ class _WithOrigin(Op):
     @property
     def call_counter(self) -> int | None:
         """The microbatch or call number, from the discardable attribute `call_counter`."""
-        counter = self.attrs.get("call_counter")
-        return counter.value if isinstance(counter, IntegerAttr) else None
+        return integer_in(self.attrs, "call_counter")
 
     @property
     def is_user(self) -> bool:
@@ -94,8 +94,7 @@ class FragmentOp(_WithOrigin, _WithBody):
 
     @property
     def stage(self) -> int | None:
-        stage_id = self.props.get("stage_id")
-        return stage_id.value if isinstance(stage_id, IntegerAttr) else None
+        return integer_in(self.props, "stage_id")
 
     @stage.setter
     def stage(self, value: int | None) -> None:
@@ -224,14 +223,12 @@ class CallOp(Op):
 
     @property
     def call_counter(self) -> int | None:
-        counter = self.attrs.get("call_counter")
-        return counter.value if isinstance(counter, IntegerAttr) else None
+        return integer_in(self.attrs, "call_counter")
 
     @property
     def repeats(self) -> int:
         """For how many iterations of a loop it stands, its own and those that follow."""
-        count = self.attrs.get(REPEATS)
-        return count.value if isinstance(count, IntegerAttr) else 1
+        return integer_in(self.attrs, REPEATS) or 1
 
 
 @op_class
@@ -247,8 +244,7 @@ class ForOp(_WithBody):
 
     @property
     def unroll_factor(self) -> int | None:
-        factor = self.props.get("unroll_factor")
-        return factor.value if isinstance(factor, IntegerAttr) else None
+        return integer_in(self.props, "unroll_factor")
 
 
 @op_class

@@ -10,7 +10,7 @@ which passes may move, copy, unify and remove; export makes a `func.call` of it.
 from __future__ import annotations
 
 from mpmd_trace.diagnostics.spelling import quote
-from mpmd_trace.ir.attributes import IntegerAttr, StringAttr, SymbolRefAttr
+from mpmd_trace.ir.attributes import StringAttr, SymbolRefAttr, integer_in
 from mpmd_trace.ir.core import Op, Region, make_op
 
 #: The target of these calls, and the attribute that their functions have in text.
@@ -30,8 +30,7 @@ def outlined_callee(op: Op) -> str | None:
 
 def outlined_work(op: Op) -> int:
     """Return the work of a call of an outlined function."""
-    work = op.attrs.get(_WORK)
-    return work.value if isinstance(work, IntegerAttr) else 0
+    return integer_in(op.attrs, _WORK) or 0
 
 
 def outlined_attributes(callee: str, work: int) -> dict[str, str]:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 
-from mpmd_trace.ir.attributes import DenseArrayAttr, IntegerAttr
+from mpmd_trace.ir.attributes import DenseArrayAttr, integer_in
 from mpmd_trace.ir.core import Op, Value
 from mpmd_trace.ir.types import TensorType
 
@@ -17,8 +17,8 @@ def integers(op: Op, name: str) -> tuple[int, ...]:
 
 def integer(op: Op, name: str, absent: int = 0) -> int:
     """Return the value of an integer attribute."""
-    attribute = op.props.get(name)
-    return attribute.value if isinstance(attribute, IntegerAttr) else absent
+    value = integer_in(op.props, name)
+    return absent if value is None else value
 
 
 def listed(op: Op, attribute: str, name: str) -> tuple[int, ...]:

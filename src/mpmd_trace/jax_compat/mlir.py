@@ -174,7 +174,8 @@ def _defines(text: str, callee: str) -> bool:
     return re.search(rf'func\.func\s[^@(]*@"?{plain}"?\s*\(|sym_name\s*=\s*"{plain}"', text) is not None
 
 
-def _generic(module: Any) -> str:
+def module_to_generic(module: Any) -> str:
+    """Return a jaxlib module in generic form with locations; the module is not changed."""
     text: str = module.operation.get_asm(print_generic_op_form=True, enable_debug_info=True, assume_verified=True)
     return text
 
@@ -188,7 +189,7 @@ def to_generic(
     """
     check_nesting(text, filename)
     with text_context(allow_unregistered=allow_unregistered) as context:
-        generic = _generic(_parse(text, context, filename, diagnostics))
+        generic = module_to_generic(_parse(text, context, filename, diagnostics))
     if filename == "-":
         return generic
     return generic.replace('loc("-":', f"loc({quote(filename)}:")
@@ -216,7 +217,7 @@ def to_generic_through(
             prepare(module.operation)
         diagnostics += _run(module, pipeline, context, "-")
         seconds = time.process_time() - started
-        return _generic(module), diagnostics, seconds
+        return module_to_generic(module), diagnostics, seconds
 
 
 def _verified_copy(module: Any, diagnostics: list[Diagnostic]) -> Any:
@@ -251,23 +252,12 @@ def _check_calls(module: Any) -> None:
         raise MpmdError(problems)
 
 
-def module_to_generic(module: Any) -> str:
-    """Return a jaxlib module in generic form with locations; the module is not changed."""
-    return _generic(module)
-
-
-def prettify(generic: str, *, debug_info: bool = False, allow_unregistered: bool = True) -> str:
+def prettify(generic: str, *, debug_info: bool = False) -> str:
     """Generic text in the dialects' own syntax.  Text that does not verify stays generic."""
-    from jaxlib.mlir import ir  # late: the command line starts without jaxlib
-
-    with text_context(allow_unregistered=allow_unregistered) as context, _collecting(context):
-        try:
-            _check_risks(generic, "-")
-            module = ir.Module.parse(generic, context)
-        except (MpmdError, ir.MLIRError):
-            return generic
-        text: str = module.operation.get_asm(enable_debug_info=debug_info, assume_verified=True)
-    return text
+    try:
+        return prettify_or_fail(generic, enable_debug_info=debug_info)
+    except MpmdError:
+        return generic
 
 
 def prettify_or_fail(generic: str, **printing: Any) -> str:
@@ -278,7 +268,7 @@ def prettify_or_fail(generic: str, **printing: Any) -> str:
     with text_context(allow_unregistered=True) as context:
         module = _parse(generic, context, "-")
         text: str = module.operation.get_asm(**{"assume_verified": True, **printing})
-    return text if text.endswith("\n") else text + "\n"
+    return text
 
 
 def run_pipeline(
@@ -291,7 +281,7 @@ def run_pipeline(
     with text_context(allow_unregistered=allow_unregistered) as context:
         module = _parse(generic, context, filename)
         diagnostics = _run(module, pipeline, context, filename)
-        return _generic(module), diagnostics
+        return module_to_generic(module), diagnostics
 
 
 def _run(module: Any, pipeline: str, context: Any, filename: str) -> list[Diagnostic]:
