@@ -1,4 +1,4 @@
-"""Helpers for tests of passes: text in, passes, text out."""
+"""Helpers for tests, most of them of passes: text in, passes, text out."""
 
 from __future__ import annotations
 
@@ -10,6 +10,9 @@ from contextlib import contextmanager
 from typing import Any
 
 import hypothesis
+import jax
+import jax.numpy as jnp
+import numpy as np
 import pytest
 
 from mpmd_trace.diagnostics.messages import Diagnostic, MpmdError
@@ -74,6 +77,11 @@ def refusal(before: str, pipeline: str | Sequence[str | Pass], prelude: str = PR
     succeeded, found = diagnostics(before, pipeline, prelude)
     assert not succeeded
     return found[0].message
+
+
+def normal(seed: int, *shape: int) -> jax.Array:
+    """Random numbers that take no program to be compiled, so that a module can have them as constants."""
+    return jnp.asarray(np.random.default_rng(seed).normal(size=shape), jnp.float32)
 
 
 @contextmanager

@@ -15,15 +15,16 @@ from jax import lax
 from jax.sharding import Mesh
 
 import mpmd_trace as mt
+from util import normal
 
 LAYERS, MICROBATCHES, ROWS, WIDTH = 4, 6, 4, 8
 PARAMETERS = {
-    "in": jax.random.normal(jax.random.key(0), (WIDTH, WIDTH)),
-    "blocks": 0.3 * jax.random.normal(jax.random.key(1), (LAYERS, WIDTH, WIDTH)),
-    "short": 0.3 * jax.random.normal(jax.random.key(4), (3, WIDTH, WIDTH)),
-    "cell": 0.3 * jax.random.normal(jax.random.key(2), (WIDTH, WIDTH)),
+    "in": normal(0, WIDTH, WIDTH),
+    "blocks": 0.3 * normal(1, LAYERS, WIDTH, WIDTH),
+    "short": 0.3 * normal(4, 3, WIDTH, WIDTH),
+    "cell": 0.3 * normal(2, WIDTH, WIDTH),
 }
-BATCH = jax.random.normal(jax.random.key(3), (MICROBATCHES, ROWS, WIDTH))
+BATCH = normal(3, MICROBATCHES, ROWS, WIDTH)
 
 
 def config() -> mt.config.Config:

@@ -13,12 +13,10 @@ from pipelines import assert_same, config, loss, topology
 import mpmd_trace as mt
 from mpmd_trace.api.partitioned import tell_once
 from mpmd_trace.scheduling.choose_schedule import choose_schedule
+from util import normal
 
 MICROBATCHES, ROWS, WIDTH, LAYERS = 8, 256, 32, 8
-ARGS = (
-    [jax.random.normal(key, (WIDTH, WIDTH)) * 0.2 for key in jax.random.split(jax.random.key(0), LAYERS)],
-    jax.random.normal(jax.random.key(1), (MICROBATCHES, ROWS, WIDTH)),
-)
+ARGS = [0.2 * normal(i, WIDTH, WIDTH) for i in range(LAYERS)], normal(LAYERS, MICROBATCHES, ROWS, WIDTH)
 
 
 def step(ws: Any, batch: jax.Array) -> Any:

@@ -13,11 +13,11 @@ from jax.sharding import Mesh
 
 import mpmd_trace as mt
 from mpmd_trace import MpmdError
+from util import normal
 
-KEYS = jax.random.split(jax.random.key(0), 6)
-WEIGHTS = {name: 0.5 * jax.random.normal(k, (4, 4)) for name, k in zip(("a0", "a1", "b0", "b1"), KEYS, strict=False)}
+WEIGHTS = {name: 0.5 * normal(i, 4, 4) for i, name in enumerate(("a0", "a1", "b0", "b1"))}
 PARAMETERS = {**WEIGHTS, "scale": jnp.asarray(0.3)}
-A, B = jax.random.normal(KEYS[4], (8, 4)), jax.random.normal(KEYS[5], (8, 4))
+A, B = normal(4, 8, 4), normal(5, 8, 4)
 
 
 def layer(name: str) -> Any:

@@ -13,11 +13,11 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 import mpmd_trace as mt
-from util import max_examples
+from util import max_examples, normal
 
 KEY = jax.random.key(0)
-WEIGHTS = {"a": jax.random.normal(KEY, (3, 4)), "b": jnp.zeros(4)}
-X, Y = jax.random.normal(jax.random.key(1), (12, 3)), jax.random.normal(jax.random.key(2), (12, 4))
+WEIGHTS = {"a": normal(0, 3, 4), "b": jnp.zeros(4)}
+X, Y = normal(1, 12, 3), normal(2, 12, 4)
 
 
 def errors(weights, x, y):

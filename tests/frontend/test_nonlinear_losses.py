@@ -13,10 +13,10 @@ from jax import lax
 import mpmd_trace as mt
 from mpmd_trace.frontend.nonlinear_losses import nonlinear_losses
 from mpmd_trace.frontend.trace import trace
+from util import normal
 
 KEY = jax.random.key(0)
-W = jax.random.normal(KEY, (8, 8))
-X = jax.random.normal(jax.random.key(1), (16, 8))
+W, X = normal(0, 8, 8), normal(1, 16, 8)
 Y = jnp.arange(16) % 8
 
 
