@@ -16,6 +16,7 @@ from mpmd_trace.backend.counted_program import CountedProgram
 from mpmd_trace.backend.plan import ProgramSpec
 from mpmd_trace.backend.planner import make_plan
 from mpmd_trace.ir.core import Op, Region, Value
+from mpmd_trace.ir.freezing import freeze
 from mpmd_trace.ir.ops import FuncOp, Module
 from mpmd_trace.ir.parser import parse_generic
 from mpmd_trace.ir.sharding_attributes import TensorShardingAttr, TensorShardingPerValueAttr
@@ -89,7 +90,7 @@ class EstimatedProgram(CountedProgram):
         assert copy is not None
         copy.sym_name, copy.visibility = "main", "public"
         copy.attrs.clear()
-        copy.regions[0] = with_rules(copy.regions[0])
+        copy.regions[0] = with_rules(freeze(copy.regions[0]))
         text, _ = run_pipeline(alone.to_generic(), propagation_pipeline())
         return parse_generic(text).main
 

@@ -11,7 +11,7 @@ from mpmd_trace.ir.text import parse
 from mpmd_trace.passes.sharding.agreement import agrees
 from mpmd_trace.passes.sharding.axes import axes_of
 from mpmd_trace.passes.sharding.edges import user_sharding
-from mpmd_trace.passes.sharding.shardy import run_shardy_with_rules
+from mpmd_trace.passes.sharding.shardy import run_shardy
 
 T = "tensor<8x8xf32>"
 #: Ops on %x, whose rows are sharded over "d", and %w, whose columns may be; and what they return.
@@ -104,7 +104,7 @@ module {{
 }}
 """
     module = parse(text)
-    found = run_shardy_with_rules(module, Diagnostics())
+    found = run_shardy(module, Diagnostics(), keep_rules=True)
     assert found is not None
     after, rules = found
     fragments = [op for op in after.main.body if isinstance(op, FragmentOp)]

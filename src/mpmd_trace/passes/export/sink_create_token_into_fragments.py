@@ -64,19 +64,13 @@ def _has_tokens(body: Region) -> bool:
     return any(value.type.is_token for value in [*body.block.args, *body.returned])
 
 
-def _filtered(attribute: Attribute | None, gone: set[int]) -> Attribute | None:
-    """Return a list attribute without the entries of the values that went; others stay as they are."""
-    if isinstance(attribute, ArrayAttr):
-        return ArrayAttr.get(e for i, e in enumerate(attribute.elements) if i not in gone)
-    if isinstance(attribute, TensorShardingPerValueAttr):
-        return TensorShardingPerValueAttr.get(s for i, s in enumerate(attribute.shardings) if i not in gone)
-    return attribute
-
-
 def _filter(held: dict[str, Attribute], key: str, gone: set[int]) -> None:
-    kept = _filtered(held.get(key), gone)
-    if kept is not None:
-        held[key] = kept
+    """Remove the entries of the values that went from a list attribute, if there is one."""
+    old = held.get(key)
+    if isinstance(old, ArrayAttr):
+        held[key] = ArrayAttr.get(e for i, e in enumerate(old.elements) if i not in gone)
+    elif isinstance(old, TensorShardingPerValueAttr):
+        held[key] = TensorShardingPerValueAttr.get(s for i, s in enumerate(old.shardings) if i not in gone)
 
 
 def _drop_token_operands(op: FragmentOp) -> bool:

@@ -9,13 +9,11 @@ from mpmd_trace.ir.attributes import TensorShardingAttr
 from mpmd_trace.ir.bodies import BodyBuilder, free_values, without_dead_ops
 from mpmd_trace.ir.core import Op, Region, Value
 from mpmd_trace.ir.types import TensorType
-from mpmd_trace.passes.hoisting.partial_forms import ZERO, Form, Forms, is_zero, parts_of
+from mpmd_trace.passes.hoisting.partial_forms import SUMS, ZERO, Form, Forms, is_zero, parts_of
 from mpmd_trace.passes.hoisting.partial_ops import PartialOps, partial_sharding, partial_type
 from mpmd_trace.passes.reachable import reachable
 from mpmd_trace.passes.sharding.axes import axes_of
 from mpmd_trace.passes.sharding.edges import rank_of
-
-_SUMS = ("stablehlo.add", "stablehlo.subtract")
 
 
 @dataclasses.dataclass(frozen=True)
@@ -93,7 +91,7 @@ def _grown(arg: Value, forms: Forms, terminator: Op) -> set[Op]:
     value = arg
     while value.has_one_use:
         op = value.users[0]
-        if op.name not in _SUMS or op is terminator or forms.form.get(op.results[0]) != forms.form[arg]:
+        if op.name not in SUMS or op is terminator or forms.form.get(op.results[0]) != forms.form[arg]:
             break
         more: set[Op] = set()
         for other in op.operands:

@@ -38,7 +38,7 @@ _WIDER = {"f16": ("f16", "f32", "f64"), "bf16": ("bf16", "f32", "f64"), "f32": (
 _LAYOUT = frozenset(
     f"stablehlo.{name}" for name in ("broadcast_in_dim", "negate", "reshape", "reverse", "slice", "transpose")
 ) | {CONSTRAINT}
-_SUMS = ("stablehlo.add", "stablehlo.subtract")
+SUMS = ("stablehlo.add", "stablehlo.subtract")
 
 
 @dataclasses.dataclass(frozen=True)
@@ -123,7 +123,7 @@ def _adds_to_zeros(op: Op) -> bool:
 
 def parts_of(op: Op) -> tuple[int, ...]:
     """Return the operands of a linear op that are in partial form, if its result is."""
-    if op.name in _SUMS:
+    if op.name in SUMS:
         return 0, 1
     if op.name == "stablehlo.concatenate":
         return tuple(range(op.num_operands))
@@ -200,7 +200,7 @@ class Forms:
             return forms[0] if target.element in _WIDER.get(source.element, ()) else None
         if op.name == "stablehlo.reduce":
             return forms[0] if _is_sum(op) and forms[0] != ZERO else None
-        if op.name in _SUMS or op.name == "stablehlo.concatenate":
+        if op.name in SUMS or op.name == "stablehlo.concatenate":
             nonzero = {form for form in forms if form != ZERO}
             return None if None in nonzero or len(nonzero) > 1 else nonzero.pop() if nonzero else ZERO
         if op.name == "stablehlo.pad":

@@ -11,26 +11,16 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from mpmd_trace.ir.attributes import Attribute, parse_attribute
-from mpmd_trace.ir.bodies import remembered
+from mpmd_trace.ir.bodies import map_ops
 from mpmd_trace.ir.core import Op, Region
-from mpmd_trace.ir.freezing import freeze
 from mpmd_trace.ir.reading import listed, ranked, shape_of
-from mpmd_trace.passes.trivially_canonical import all_names, op_names
 
 RULE = "sdy.sharding_rule"
 
 
 def with_rules(body: Region) -> Region:
     """Return the body with a rule on each op of CHLO."""
-
-    def make() -> Region:
-        names = op_names(body) if body.frozen else all_names(body)
-        if names is not None and not any(name.startswith("chlo.") for name in names):
-            return body
-        copy = body.clone()
-        return freeze(copy) if _add_rules(copy) else body
-
-    return remembered(body, "with rules of CHLO", make) if body.frozen else make()
+    return map_ops(body, "with rules of CHLO", _add_rules, only=lambda op: op.name.startswith("chlo."))
 
 
 def _add_rules(region: Region) -> bool:

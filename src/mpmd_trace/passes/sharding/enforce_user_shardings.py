@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import itertools
+from collections.abc import Iterable, Iterator
 
-from mpmd_trace.ir.attributes import TensorShardingAttr
+from mpmd_trace.ir.attributes import DictAttr, TensorShardingAttr
 from mpmd_trace.ir.core import BlockArg, Op, OpResult, Value
 from mpmd_trace.ir.diagnostics import Diagnostics
 from mpmd_trace.ir.ops import FragmentOp, FuncOp, Module, TransferOp
@@ -83,18 +84,22 @@ def _warn(where: Op | Value, what: str, numbers: list[int], function: FuncOp, di
     )
 
 
+def _shardings(dicts: Iterable[DictAttr]) -> Iterator[tuple[int, TensorShardingAttr, bool]]:
+    """Yield for each that has one its number, its sharding without sub-axes, and whether it had any."""
+    for i, attributes in enumerate(dicts):
+        given = user_sharding(attributes)
+        if given is not None:
+            sharding = without_sub_axes(given)
+            yield i, sharding, sharding is not given
+
+
 def _enforce_arguments(function: FuncOp, diagnostics: Diagnostics) -> None:
-    arg_attrs = function.arg_attrs
     cut: list[int] = []
-    for i, arg in enumerate(function.args):
-        given = user_sharding(arg_attrs[i])
-        if given is None:
-            continue
-        sharding = without_sub_axes(given)
-        if sharding is not given:
+    for i, sharding, is_cut in _shardings(function.arg_attrs):
+        if is_cut:
             function.set_arg_attr(i, SHARDING, sharding)
             cut.append(i)
-        _set_uses(arg, sharding, others_open=False)
+        _set_uses(function.args[i], sharding, others_open=False)
     if cut:
         _warn(function.args[cut[0]], "argument", cut, function, diagnostics)
 
@@ -108,16 +113,13 @@ def _set_uses(value: Value, sharding: TensorShardingAttr, *, others_open: bool) 
 
 
 def _enforce_results(function: FuncOp, diagnostics: Diagnostics) -> None:
-    res_attrs = function.res_attrs
     cut: list[int] = []
-    for i, value in enumerate(function.returned):
-        given = user_sharding(res_attrs[i])
-        if given is None:
-            continue
-        sharding = without_sub_axes(given)
-        if sharding is not given:
+    returned = function.returned
+    for i, sharding, is_cut in _shardings(function.res_attrs):
+        value = returned[i]
+        if is_cut:
             cut.append(i)
-        if isinstance(value, BlockArg) and sharding is not given:  # a returned argument is cut as its result is
+        if isinstance(value, BlockArg) and is_cut:  # a returned argument is cut as its result is
             function.set_arg_attr(value.index, SHARDING, sharding)
         if isinstance(value, OpResult) and isinstance(value.op, FragmentOp | TransferOp):
             set_result_shardings(value, sharding)

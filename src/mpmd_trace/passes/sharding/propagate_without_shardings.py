@@ -137,8 +137,8 @@ def _propagated(
         returned += block.append(copy).results
     block.append(make_return(returned, "func.return"))
     small, _ = with_body(module, function, block)
-    after = run_shardy(small, diagnostics)
-    done = after.lookup(function.sym_name) if after is not None else None
+    propagated = run_shardy(small, diagnostics)
+    done = None if propagated is None else propagated[0].lookup(function.sym_name)
     made: dict[int, Region] = {}
     for op in done.body if done is not None else ():
         mark = op.attrs.get(NUMBER)

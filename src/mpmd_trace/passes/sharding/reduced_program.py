@@ -158,7 +158,7 @@ class Reduction:
 
         None when propagation added ops to the function.
         """
-        done = next((f for f in after.functions if f.sym_name == self.function.sym_name), None)
+        done = after.lookup(self.function.sym_name)
         if done is None:
             return None
         new_ops: dict[Op, Op] = {}

@@ -9,7 +9,7 @@ from mpmd_trace.ir.attributes import Attribute
 from mpmd_trace.ir.core import Op
 from mpmd_trace.ir.diagnostics import Diagnostics
 from mpmd_trace.ir.ops import Module
-from mpmd_trace.ir.parser import parse_apart, parse_generic
+from mpmd_trace.ir.parser import parse_apart
 from mpmd_trace.jax_compat.mlir import expand_pipeline
 from mpmd_trace.passes.mlir_pass import run_on_text
 from mpmd_trace.passes.option_text import split_outside
@@ -46,13 +46,12 @@ def _steps(pipeline: str) -> list[str]:
     return split_outside(expand_pipeline(f"builtin.module({pipeline})")[len("builtin.module(") : -1], ",")
 
 
-def run_shardy(module: Module, diagnostics: Diagnostics) -> Module | None:
-    """Return a new module: `module` after Shardy's propagation.  None when it failed."""
-    text = run_on_text(module, propagation_pipeline(), diagnostics)
-    return None if text is None else parse_generic(text)
+def run_shardy(
+    module: Module, diagnostics: Diagnostics, *, keep_rules: bool = False
+) -> tuple[Module, dict[Op, Attribute]] | None:
+    """Return a new module, `module` after Shardy's propagation, and the rules of its ops; None when it failed.
 
-
-def run_shardy_with_rules(module: Module, diagnostics: Diagnostics) -> tuple[Module, dict[Op, Attribute]] | None:
-    """As `run_shardy`, and the sharding rules of the ops (`#sdy.op_sharding_rule<...>`)."""
-    text = run_on_text(module, propagation_pipeline(keep_rules=True), diagnostics)
+    There are rules (`#sdy.op_sharding_rule<...>`) with `keep_rules` alone.
+    """
+    text = run_on_text(module, propagation_pipeline(keep_rules=keep_rules), diagnostics)
     return None if text is None else parse_apart(text, RULE)

@@ -23,7 +23,7 @@ from mpmd_trace.passes.sharding.propagate_without_shardings import (
     propagate_in_bodies,
 )
 from mpmd_trace.passes.sharding.reduced_program import Reduction, numbered, reducible, with_body
-from mpmd_trace.passes.sharding.shardy import run_shardy, run_shardy_with_rules
+from mpmd_trace.passes.sharding.shardy import run_shardy
 
 
 @dataclasses.dataclass(frozen=True)
@@ -96,14 +96,10 @@ class ShardyPropagation(Pass):
             reduction = Reduction(module, function, kinds)
             if kinds.body and 2 * _size(reduction.body) > size:
                 continue  # not worth it
-            if kinds.alike:
-                propagated = run_shardy_with_rules(reduction.module, diagnostics)
-                after, rules = propagated if propagated is not None else (None, {})
-            else:
-                after, rules = run_shardy(reduction.module, diagnostics), {}
-            if after is None:
+            propagated = run_shardy(reduction.module, diagnostics, keep_rules=bool(kinds.alike))
+            if propagated is None:
                 return False
-            if reduction.spread(module, after, rules):
+            if reduction.spread(module, *propagated):
                 return True
         return _run_on_everything(module, diagnostics)
 
@@ -136,7 +132,7 @@ def _first_agrees(module: Module, function: FuncOp) -> bool:
     small, alone = with_body(module, function, block)
     of_args = [given.get(v, DictAttr.get({})) for v in first.operands]
     alone.set_all_arg_attrs(of_args)
-    propagated = run_shardy_with_rules(small, Diagnostics())
+    propagated = run_shardy(small, Diagnostics(), keep_rules=True)
     if propagated is None:
         return True
     after, rules = propagated
@@ -160,9 +156,10 @@ def _size(block: Block) -> int:
 
 def _run_on_everything(module: Module, diagnostics: Diagnostics) -> bool:
     """Propagate in the module as it is; equal bodies are one object afterwards."""
-    after = run_shardy(module, diagnostics)
-    if after is None:
+    propagated = run_shardy(module, diagnostics)
+    if propagated is None:
         return False
+    after, _ = propagated
     share_equal_bodies(after.functions)
     module.op, module.resources = after.op, after.resources
     return True
