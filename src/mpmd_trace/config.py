@@ -14,7 +14,7 @@ import jax
 from jax.sharding import AbstractMesh, Mesh
 
 from mpmd_trace.diagnostics.tables import Table, as_html
-from mpmd_trace.frontend.arguments import Leaf, one_line
+from mpmd_trace.frontend.arguments import Leaf, one_line, spread_prefix
 from mpmd_trace.frontend.errors import FrontendError, raise_problems
 from mpmd_trace.ir.assignment import Assignment
 from mpmd_trace.passes.compile_options import PARTITIONING_OPTIONS, CompileOptions
@@ -288,17 +288,10 @@ def _per_leaf(prefix: Any, full: Any, what: str) -> dict[int, Any]:
     """Return the assignment of each leaf (a position) of `full` that has one."""
     if prefix is None or (isinstance(prefix, tuple) and not prefix):
         return {}
-    result: dict[int, Any] = {}
-
-    def spread(assigned: Any, below: Any) -> None:
-        if assigned is not None:
-            result.update(dict.fromkeys(jax.tree.leaves(below), assigned))
-
     try:
-        jax.tree.map(spread, prefix, full, is_leaf=lambda x: x is None or isinstance(x, Assignment))
+        return spread_prefix(prefix, full, what)
     except ValueError as error:
         raise FrontendError(
             f"{what} is not a pytree prefix of the "
             f"{'dynamic arguments' if what.startswith('input') else 'result'}: " + one_line(error)
         ) from error
-    return result

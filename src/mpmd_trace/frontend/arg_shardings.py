@@ -9,7 +9,7 @@ from typing import Any, NamedTuple
 import jax
 from jax.sharding import Mesh, NamedSharding, SingleDeviceSharding
 
-from mpmd_trace.frontend.arguments import Leaf, one_line
+from mpmd_trace.frontend.arguments import Leaf, one_line, spread_prefix
 from mpmd_trace.frontend.shardings import Meshes, no_named_sharding
 from mpmd_trace.jax_compat import layouts, tracing
 from mpmd_trace.jax_compat.targets import is_described
@@ -25,10 +25,6 @@ class Spec(NamedTuple):
     layout: str | None = None
     #: The mesh of the topology that the user named by giving a sharding over it.
     mesh: Mesh | None = None
-
-
-#: Stands for None in a prefix.
-_NOTHING = object()
 
 
 class PerLeaf(NamedTuple):
@@ -99,18 +95,12 @@ def spread(prefix: Any, tree: Any, what: str) -> list[Any]:
     if isinstance(prefix, PerLeaf):
         return list(prefix.places)
     full = jax.tree.unflatten(tree, range(tree.num_leaves))
-    per_leaf: list[Any] = [None] * tree.num_leaves
     if what == "in_shardings":
         full, _ = full
         if isinstance(prefix, list):
             prefix = tuple(prefix)
-    # JAX takes None for a tree without leaves, and would say that it does not fit where something else does not.
-    prefix = jax.tree.map(lambda spec: _NOTHING if spec is None else spec, prefix, is_leaf=lambda x: x is None)
-    try:
-        jax.tree.map(lambda spec, below: [per_leaf.__setitem__(i, spec) for i in jax.tree.leaves(below)], prefix, full)
-    except ValueError as error:
-        raise ValueError(str(error).replace("tree_map tree", what)) from None
-    return [None if spec is _NOTHING else spec for spec in per_leaf]
+    per_leaf = spread_prefix(prefix, full, what)
+    return [per_leaf.get(i) for i in range(tree.num_leaves)]
 
 
 def known(prefix: Any, tree: Any, kept: Sequence[NamedSharding | None]) -> list[NamedSharding | None]:

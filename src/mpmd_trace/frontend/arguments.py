@@ -180,6 +180,26 @@ def _not_an_array(where: str, leaf: Any) -> str:
     )
 
 
+#: Stands for None in a prefix.
+_NOTHING = object()
+
+
+def spread_prefix(prefix: Any, numbers: Any, what: str) -> dict[int, Any]:
+    """Return what a pytree prefix says of each leaf of a pytree of numbers, by number; None says nothing.
+
+    Raises:
+        ValueError: where it does not fit; `what` is its name there.
+    """
+    result: dict[int, Any] = {}
+    # JAX takes None for a tree without leaves, and would say that it does not fit where something else does not.
+    prefix = jax.tree.map(lambda one: _NOTHING if one is None else one, prefix, is_leaf=lambda x: x is None)
+    try:
+        jax.tree.map(lambda one, below: result.update(dict.fromkeys(jax.tree.leaves(below), one)), prefix, numbers)
+    except ValueError as error:
+        raise ValueError(str(error).replace("tree_map tree", what)) from None
+    return {number: one for number, one in result.items() if one is not _NOTHING}
+
+
 def one_line(error: Exception) -> str:
     """Return what JAX says about pytrees that do not fit, which takes many lines, on one."""
     text = " ".join(str(error).split())

@@ -27,7 +27,7 @@ from mpmd_trace.passes.partition import partition_as
 from mpmd_trace.passes.request import PartitionRequest
 from mpmd_trace.report.plan_copies import Copies, copies_of_stages
 from mpmd_trace.report.plan_values import Profile, activation_slots, activations, cut_bytes, other_bytes, values_of_plan
-from mpmd_trace.report.timeline import FragmentActions, run_actions
+from mpmd_trace.report.timeline import FragmentActions, run_actions, times_of_programs
 from mpmd_trace.scheduling.balance import work_of_names
 from mpmd_trace.scheduling.costs import Hiding
 from mpmd_trace.scheduling.stage_costs import StageCosts, stage_costs, stage_ranks
@@ -312,9 +312,7 @@ def program_costs(
     """Return the cost of one run of each program of the plan, and the unit."""
     executables = program.runtime.own_executables
     if measured:
-        times: dict[int, list[float]] = {}
-        for entry in (e for one in measured for e in one.entries if e.program is not None):
-            times.setdefault(int(entry.program or 0), []).append(1000 * (entry.end - entry.start))
+        times = times_of_programs(measured)
         return [statistics.median(times.get(e.spec.number, [0.0])) for e in executables], "ms"
     counted = [(e.cost.get("flops", 0.0), e.cost.get("bytes accessed", 0.0)) for e in executables]
     if flops_per_second is None and bytes_per_second is None:

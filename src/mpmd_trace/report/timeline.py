@@ -123,15 +123,22 @@ def measured_timeline(plan: Plan, actions: FragmentActions, measured: Measured) 
     return Timeline.from_events("measured", events, " ms")
 
 
+def times_of_programs(measured: Sequence[Measured]) -> dict[int, list[float]]:
+    """Return the milliseconds of all runs of each program."""
+    times: dict[int, list[float]] = {}
+    for entry in (entry for one in measured for entry in one.entries):
+        if entry.program is not None:
+            times.setdefault(entry.program, []).append(1000 * (entry.end - entry.start))
+    return times
+
+
 def planned_timeline(plan: Plan, actions: FragmentActions, measured: Sequence[Measured] = ()) -> Timeline:
     """Return the step as it would run if every mesh had its own processors, and transfers took no time.
 
     A program takes the lower quartile of its measured times (one unit where nothing was measured).
     """
     known = steps_by_place(plan, actions)
-    costs: dict[int | None, list[float]] = {}
-    for entry in (entry for one in measured for entry in one.entries if entry.program is not None):
-        costs.setdefault(entry.program, []).append(1000 * (entry.end - entry.start))
+    costs = times_of_programs(measured)
     time_of = {program: statistics.quantiles([*times, *times], n=4)[0] for program, times in costs.items()}
     times = [time_of.get(program, 1.0) for program in range(len(plan.programs))]
     events = [Event(*known[at], start, end) for at, start, end in planned_runs(plan, times)]
