@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterable
+from functools import cache
 
 from mpmd_trace.diagnostics.spelling import quote, split_top_level, unquote
 from mpmd_trace.ir.attribute_base import Attribute, SymbolRefAttr
@@ -53,7 +54,7 @@ class TensorShardingAttr(Attribute):
 
     def dim_axes(self, dim: int) -> tuple[Axis, ...]:
         """Return the axes that shard this dimension, major first."""
-        return _parse_axes(_in_braces(self.dims[dim]))
+        return _axes_in(self.dims[dim])
 
     def is_open(self, dim: int) -> bool:
         """Return whether propagation may shard this dimension further."""
@@ -83,9 +84,11 @@ def _in_braces(text: str) -> str:
     return text[text.index("{") + 1 : text.rindex("}")]
 
 
-def _parse_axes(text: str) -> tuple[Axis, ...]:
+@cache
+def _axes_in(text: str) -> tuple[Axis, ...]:
+    """Return the axes between braces; programs have few such lists, and ask for them often."""
     axes = []
-    for part in split_top_level(text):
+    for part in split_top_level(_in_braces(text)):
         if part in ("?", ""):
             continue
         match = re.fullmatch(r'("(?:[^"\\]|\\.)*")(?::\((\d+)\)(\d+))?', part)
@@ -109,7 +112,7 @@ def parse_sharding_body(body: str) -> TensorShardingAttr:
     for part in rest:
         key, _, value = part.partition("=")
         if key.strip() in lists:
-            lists[key.strip()] = _parse_axes(_in_braces(value))
+            lists[key.strip()] = _axes_in(value)
     return TensorShardingAttr.interned(
         text,
         mesh=mesh,
