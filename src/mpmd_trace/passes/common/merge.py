@@ -19,7 +19,6 @@ from mpmd_trace.ir.attributes import ArrayAttr, Attribute, IntegerAttr
 from mpmd_trace.ir.bodies import BodyBuilder, remembered
 from mpmd_trace.ir.core import BlockArg, Op, Region, Value, make_op
 from mpmd_trace.ir.diagnostics import error_at
-from mpmd_trace.ir.fast_ops import replace_two
 from mpmd_trace.ir.ops import FragmentOp
 from mpmd_trace.passes.control_dependencies import CONTROL_START
 from mpmd_trace.passes.fragment_info import call_counter, describe_fragment, origin_union, stages_consistent
@@ -62,8 +61,7 @@ def merge_fragments(producer: FragmentOp, consumer: FragmentOp, rewriter: Rewrit
         props["stage_id"] = stage
     attrs: dict[str, Attribute] = {CONTROL_START: IntegerAttr.get(len(operands), "i64")} if controls else {}
     loc = fused(producer.loc, consumer.loc)
-    if rewriter is None:
-        return replace_two(producer, consumer, kept, operands + controls, props, attrs, [body], loc)
+    rewriter = Rewriter() if rewriter is None else rewriter
     types = [producer.results[i].type for i in kept] + [r.type for r in consumer.results]
     merged = make_op("mpmd.fragment", operands + controls, types, props=props, attrs=attrs, regions=[body], loc=loc)
     assert isinstance(merged, FragmentOp)
