@@ -68,6 +68,8 @@ def test_weight_gradients_wait_for_the_end_or_fill_the_time_before_the_last_inpu
         (Costs((6.0, 3.0, 3.0), (2.0, 6.0, 3.0), (1.0, 6.0, 4.0)), [3, 4, 1], 0.0, "makespan"),
         (Costs((6.0, 3.0, 1.0), (1.0, 4.0, 1.0), (2.0, 2.0, 1.0), latency=0.5), [4, 2, 1], 1.0, "span"),
         (Costs((1.0, 3.0, 1.0), (6.0, 3.0, 2.0), (1.0, 3.0, 1.0)), [3, 2, 3], 1.0, "makespan"),
+        # Weight gradients of the mesh that the step ends on run between its last input gradients.
+        (Costs((3.0, 6.0, 3.0), (3.0, 4.0, 1.0), (4.0, 2.0, 2.0)), [3, 2, 1], 1.0, "span"),
     ],
 )
 def test_slow_forwards_before_a_mesh_and_slow_input_gradients_behind_it_keep_others_waiting(
@@ -215,7 +217,7 @@ def test_no_dispatched_schedule_breaks_a_rule_or_the_bound(  # type: ignore[no-u
     bound = chain.floor()
     one = draw.choice(list(itertools.islice(_settings(chain, 2 * bound), 16)))
     for _ in range(4):
-        run = _Run(chain, one).made(bound)
+        run = _Run(chain, one).made()
         schedule = make("run", actions_of(run.rows), placement, count)
         assert check(schedule, memory_limit=limits, weight_fraction=fraction) == []
         time = simulate(schedule, costs, weight_fraction=fraction).time(measure)
@@ -233,7 +235,7 @@ def test_forwards_rise_near_the_end_and_weight_gradients_make_room_for_them() ->
     rising = next(one for one in _settings(chain, chain.floor()) if one.rise[0])
     flying = []
     for one in (dataclasses.replace(rising, rise=(0,) * 6), rising):
-        rows = _Run(chain, one).made(chain.floor()).rows
+        rows = _Run(chain, one).made().rows
         assert check(make("run", actions_of(rows), placement, count), memory_limit=limits) == []
         flying.append(count - rows[3][: rows[3].rindex(0)].count(1))
     assert flying[0] < flying[1] == rising.rise[3]

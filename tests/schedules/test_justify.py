@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 
 from mpmd_trace.schedules import Costs, Placement, check, get_schedule, search, simulate
 from mpmd_trace.schedules._dispatch import KINDS_IN_ROWS, actions_of
-from mpmd_trace.schedules._justify import justified
+from mpmd_trace.schedules._justify import Project
 from mpmd_trace.schedules._lower_bounds import Chain
 from mpmd_trace.schedules._schedule import make
 from unequal_costs import unequal_costs
@@ -32,7 +32,7 @@ def test_justified_schedules_take_no_longer(data: st.DataObject) -> None:
     limits = [peak + data.draw(quarters) for peak in before.peak_activations]
     placement = Placement.loop(meshes)
     chain = Chain(make("frame", [()] * meshes, placement, count), costs, limits, fraction, measure)
-    rows, time = justified(chain, [[KINDS_IN_ROWS.index(a.kind) for a in row] for row in known.orders])  # type: ignore[union-attr]
+    rows, time = Project(chain).justified([[KINDS_IN_ROWS.index(a.kind) for a in row] for row in known.orders])  # type: ignore[union-attr]
     made = make("made", actions_of(rows), placement, count)
     assert check(made, memory_limit=limits, weight_fraction=fraction) == []
     after = simulate(made, costs, weight_fraction=fraction)

@@ -13,10 +13,10 @@ def test_zb_auto_places_as_many_actions_as_it_is_told(monkeypatch: pytest.Monkey
     attempts = 0
     made = dispatching._Run.made
 
-    def counted(run: dispatching._Run, bound: float) -> dispatching.Dispatched:
+    def counted(run: dispatching._Run) -> dispatching.Dispatched:
         nonlocal attempts
         attempts += 1
-        return made(run, bound)
+        return made(run)
 
     monkeypatch.setattr(dispatching._Run, "made", counted)
     costs = Costs(forward=(10.0, 11.0, 12.0, 10.0), input_grad=10.2, weight_grad=(7.0, 10.0, 7.0, 10.0), latency=0.4)

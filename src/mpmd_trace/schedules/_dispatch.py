@@ -1,8 +1,8 @@
 """Zero-bubble schedules by dispatching: whatever is ready runs, weight gradients fill gaps.
 
 How many forwards come before the first backward of each mesh, which decides most of the bubble, follows from a time to
-reach (`Chain.forwards_first`). After that a few settings decide what goes first; all of them are tried, and those of
-single meshes are changed as long as it helps.
+reach (`Chain.forwards_first`). After that a few settings decide what goes first. Some are tried, and those of single
+meshes are changed as long as it helps; what counts is the time after justification.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from heapq import heappop, heappush
 
 from mpmd_trace.schedules._actions import Action, Kind
 from mpmd_trace.schedules._costs import Costs
-from mpmd_trace.schedules._justify import justified
+from mpmd_trace.schedules._justify import Project
 from mpmd_trace.schedules._lower_bounds import Chain
 from mpmd_trace.schedules._memory import MemoryLimit, limits_of
 from mpmd_trace.schedules._result import Measure
@@ -30,7 +30,7 @@ _NEVER = math.inf
 KINDS_IN_ROWS: tuple[Kind, ...] = ("F", "I", "W")
 """What the numbers in a row stand for; the microbatches of each count up."""
 
-TARGETS = ((1.0, 1.0), (1.003, 1.0), (1.01, 0.7), (1.0, 0.8), (1.02, 0.9))
+TARGETS = ((1.0, 0.8), (1.01, 0.7), (1.003, 1.0), (1.0, 1.0), (1.02, 0.9))
 """The times to reach, as multiples of the bound, and how many forwards there are before the first backward, as parts
 of those that do not delay it."""
 
@@ -51,20 +51,17 @@ AUTO_EFFORT = 200_000
 SLOWEST_FIRST = 0.5
 """How often it is the slowest mesh whose settings are changed."""
 
-MOST_JUSTIFIED = 8
-"""How many of the orders that are tried first are justified at most."""
+PASSES = 4
+"""About how many runs take as long as one that is justified."""
 
-PASSES = 8
-"""About how many attempts take as long as it takes to justify one."""
+UNCHANGED = 0.5
+"""How much of the time goes to settings to begin with; the rest, to changes of the best of them."""
 
 RISE = 0.25
 """By how many microbatches the number between forward and backward rises with each of the last forwards."""
 
 REPEATS = 3
 """How often the best orders are justified again at most, by what now waits for memory."""
-
-MAX_CHANGES = 500
-"""How many changes of single settings are tried at most; after so many, few more help."""
 
 
 @dataclass(frozen=True)
@@ -92,18 +89,12 @@ class Settings:
 
 @dataclass(frozen=True)
 class Dispatched:
-    """The orders that some settings give, the time that they take, and how much meshes exceed the bound."""
+    """The orders that some settings give, the time that they take, and the mesh that takes longest."""
 
     settings: Settings
     rows: list[bytearray]
     time: float
-    excess: float
     slowest: int
-
-    @property
-    def score(self) -> tuple[float, float]:
-        """Return what is to be small; rounding keeps noise in the last digits from choosing between equals."""
-        return round(self.time, 9), round(self.excess, 9)
 
 
 def actions_of(rows: Sequence[bytearray]) -> list[list[Action]]:
@@ -122,34 +113,42 @@ def dispatch(
 
     `others` are orders that keep to the limits, which may be the best when they are justified.
     """
-    attempts = max(4, actions // max(1, 3 * chain.meshes * chain.count))
+    attempts = max(2, actions // max(1, 3 * chain.meshes * chain.count * PASSES))
     enough = bound * (1 + 1e-9)
-    tried: list[Dispatched] = []
-    for settings in itertools.islice(_settings(chain, bound), attempts):
-        attempts -= 1
-        made = _Run(chain, settings).made(bound)
+    project = Project(chain)
+    finished = [project.justified(rows) for rows in others]
+    known: dict[bytes, tuple[list[bytearray], float]] = {}
+    best: Dispatched | None = None
+    draw = random.Random(0)
+    starts = itertools.islice(_settings(chain, bound), max(1, int(attempts * UNCHANGED)))
+    for _ in range(attempts):
+        settings = next(starts, None)
+        if settings is None:
+            if best is None:
+                break
+            settings = _changed(best.settings, chain, draw, best.slowest)
+        made = _Run(chain, settings).made()
         if made.time <= enough:
             return made.rows
-        if made.time < _NEVER and all(made.rows != one.rows for one in tried):
-            tried = sorted([*tried, made], key=lambda one: one.score)[:MOST_JUSTIFIED]
-    if tried:
-        best = tried[0]
-        draw = random.Random(0)
-        for _ in range(min(attempts // 2, MAX_CHANGES)):
-            made = _Run(chain, _changed(best.settings, chain, draw, best.slowest)).made(bound)
-            if made.score <= best.score:
-                best = made
-            if best.time <= enough:
-                return best.rows
-        tried[0] = best
-    share = max(1, attempts // PASSES)
-    finished = [justified(chain, rows) for rows in [*others, *(one.rows for one in tried[:share])]]
+        if made.time == _NEVER:
+            continue
+        key = b"".join(made.rows)
+        if key not in known:
+            known[key] = project.justified(made.rows, rounds=1)
+        rows, time = known[key]
+        if best is None or round(time, 9) <= round(best.time, 9):
+            best = replace(made, time=time)
+            finished.append((rows, time))
+            if time <= enough:
+                break
     if not finished:
         return None
     rows, time = min(finished, key=lambda one: round(one[1], 9))
     for _ in range(REPEATS):
         before = time
-        rows, time = justified(chain, rows)
+        if time <= enough:
+            break
+        rows, time = project.justified(rows)
         if time >= before - _TINY:
             break
     return rows
@@ -165,7 +164,7 @@ def _settings(chain: Chain, bound: float) -> Iterator[Settings]:
     times = zip(turns, chain.input_grad, chain.most, strict=True)
     rise = tuple(min(most, math.ceil(turn / i) + 1) if i else most for turn, i, most in times)
     seen = set()
-    for slack, share in TARGETS:
+    for part, (slack, share) in itertools.product((0.0, 1.0), TARGETS):
         numbers = chain.forwards_first(bound * slack + _TINY, share=share)
         assert numbers is not None
         first, none = _reachable(numbers), (0,) * chain.meshes
@@ -173,7 +172,7 @@ def _settings(chain: Chain, bound: float) -> Iterator[Settings]:
         heads = [0.0] * chain.meshes if chain.span else chain.heads
         spare = [max(0.0, bound * slack - work - head) for work, head in zip(chain.work, heads, strict=True)]
         kinds = ((first, none), (full, needed), (first, first), (full, none))
-        for (most, eager), part, gap, ends in itertools.product(kinds, (0.0, 1.0), (0.0, 0.3), (False, True)):
+        for (most, eager), gap, ends in itertools.product(kinds, (0.0, 0.3), (False, True)):
             last = most
             if ends:
                 last = tuple(min(m, math.ceil(chain.paths[s] / (back[s] or 1.0))) for s, m in enumerate(most))
@@ -228,7 +227,7 @@ class _Run:
             if self.end[s] <= now + _TINY and self.done[s][2] < self.count:
                 self._decide(now, s)
 
-    def made(self, bound: float) -> Dispatched:
+    def made(self) -> Dispatched:
         """Return the result."""
         chain = self.chain
         times = self.end
@@ -237,7 +236,7 @@ class _Run:
         whole = all(done[2] == self.count for done in self.done)
         time = max(times) if whole else _NEVER
         slowest = max(range(chain.meshes), key=lambda s: times[s])
-        return Dispatched(self.settings, self.rows, time, sum(max(0.0, one - bound) for one in times), slowest)
+        return Dispatched(self.settings, self.rows, time, slowest)
 
     def _decide(self, now: float, s: int) -> None:
         """Start an action of mesh s, or let it sleep until something can arrive."""

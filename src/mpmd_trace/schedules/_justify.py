@@ -7,6 +7,7 @@ project scheduling: Valls, Ballestin, Quintanilla, *Justification and RCPSP: a t
 from __future__ import annotations
 
 import itertools
+import math
 from bisect import bisect_right
 from collections.abc import Sequence
 
@@ -18,37 +19,13 @@ _TINY = 1e-9
 Arrows = list[list[tuple[int, float]]]
 
 
-def justified(chain: Chain, rows: Sequence[Sequence[int]], rounds: int = 2) -> tuple[list[bytearray], float]:
-    """Return orders that take no longer than `rows`, as codes of `KINDS_IN_ROWS`, and their time."""
-    project = _Project(chain, rows)
-    best = order = project.order
-    starts, ends = project.played()
-    shortest, times = project.time(ends), (starts, ends)
-    tails = [chain.heads[-1] - head if chain.span else 0.0 for head in chain.heads]
-    for _ in range(rounds):
-        # What takes no time stays behind what it waits for, since sorting keeps the order of equals.
-        backwards = order[::-1]
-        backwards.sort(key=lambda n: -ends[n])
-        _, left = project.placed(backwards, project.after, tails)
-        order = backwards[::-1]
-        order.sort(key=lambda n: -left[n])
-        starts, ends = project.placed(order, project.before, [0.0] * chain.meshes)
-        time = project.time(ends)
-        if time >= shortest - _TINY:
-            break
-        best, shortest, times = order, time, (starts, ends)
-    starts, ends = times
-    return project.rows(sorted(best, key=lambda n: (starts[n], ends[n]))), shortest
+class Project:
+    """The actions of a chain with what each waits for: its data, and the one before it of its kind.
 
-
-class _Project:
-    """The actions of a chain with what each waits for: its data, the one before it of its kind, and memory.
-
-    Action m of kind k of mesh s has the number (3 s + k) M + m.  An action waits for memory as in the rows: a forward
-    for as many input and weight gradients as must be over by then.
+    Action m of kind k of mesh s has the number (3 s + k) M + m.
     """
 
-    def __init__(self, chain: Chain, rows: Sequence[Sequence[int]]) -> None:
+    def __init__(self, chain: Chain) -> None:
         self.chain, self.count = chain, chain.count
         kinds = zip(chain.forward, chain.input_grad, chain.weight_grad, strict=True)
         self.times = [time for three in kinds for time in three for _ in range(self.count)]
@@ -62,41 +39,74 @@ class _Project:
                 for a, b in itertools.pairwise(lane):
                     self._add(a, b)
             for m in range(self.count):
-                self._add(forward[m], backward[m])
                 self._add(backward[m], weight[m])
                 if s + 1 < chain.meshes:
                     self._add(forward[m], forward[m] + 3 * self.count, chain.down[s])
                     self._add(backward[m] + 3 * self.count, backward[m], chain.up[s])
-            self._add_memory(s, rows[s])
-        self.order = self._order(rows)
+                else:
+                    self._add(forward[m], backward[m])
 
     def _add(self, a: int, b: int, wire: float = 0.0) -> None:
         self.before[b].append((a, wire))
         self.after[a].append((b, wire))
 
-    def _add_memory(self, s: int, row: Sequence[int]) -> None:
-        limit, part = self.chain.limits[s] + _TINY, self.chain.fraction
-        first = 3 * s * self.count
-        done = [0, 0, 0]
-        for kind in row:
-            if kind == 0:
-                f, i, w = done
-                while w and (f - i) + (i - w + 1) * part + 1 <= limit:
-                    w -= 1
-                while i > w and (f - i + 1) + (i - 1 - w) * part + 1 <= limit:
-                    i -= 1
-                for k, number in ((1, i), (2, w)):
-                    if number:
-                        self._add(first + k * self.count + number - 1, first + f)
-            done[kind] += 1
+    def justified(self, rows: Sequence[Sequence[int]], rounds: int = 2) -> tuple[list[bytearray], float]:
+        """Return orders that take no longer than `rows`, as codes of `KINDS_IN_ROWS`, and their time."""
+        chain, frees, freed = self.chain, *self._memory(rows)
+        best = order = self._order(rows, frees, freed)
+        starts, ends = self._played(order, freed)
+        shortest, times = self._time(ends), (starts, ends)
+        tails = [chain.heads[-1] - head if chain.span else 0.0 for head in chain.heads]
+        for _ in range(rounds):
+            # What takes no time stays behind what it waits for, since sorting keeps the order of equals.
+            backwards = order[::-1]
+            backwards.sort(key=ends.__getitem__, reverse=True)
+            _, left = self._placed(backwards, self.after, frees, tails)
+            order = backwards[::-1]
+            order.sort(key=left.__getitem__, reverse=True)
+            starts, ends = self._placed(order, self.before, freed, [0.0] * chain.meshes)
+            time = self._time(ends)
+            if time >= shortest - _TINY:
+                break
+            best, shortest, times = order, time, (starts, ends)
+        starts, ends = times
+        return self._rows(sorted(best, key=lambda n: (starts[n], ends[n]))), shortest
 
-    def _order(self, rows: Sequence[Sequence[int]]) -> list[int]:
+    def _memory(self, rows: Sequence[Sequence[int]]) -> tuple[dict[int, list[int]], dict[int, list[int]]]:
+        """Return the forwards that gradients free memory for, and for forwards the gradients that do.
+
+        A forward waits for as many input and weight gradients as must be over by then in the rows.
+        """
+        frees: dict[int, list[int]] = {}
+        freed: dict[int, list[int]] = {}
+        part = self.chain.fraction
+        for s, row in enumerate(rows):
+            limit, first = self.chain.limits[s] + _TINY, 3 * s * self.count
+            done = [0, 0, 0]
+            for kind in row:
+                if kind == 0:
+                    f, i, w = done
+                    while w and (f - i) + (i - w + 1) * part + 1 <= limit:
+                        w -= 1
+                    while i > w and (f - i + 1) + (i - 1 - w) * part + 1 <= limit:
+                        i -= 1
+                    freed[first + f] = [first + k * self.count + number - 1 for k, number in ((1, i), (2, w)) if number]
+                    for gradient in freed[first + f]:
+                        frees.setdefault(gradient, []).append(first + f)
+                done[kind] += 1
+        return frees, freed
+
+    def _order(
+        self, rows: Sequence[Sequence[int]], frees: dict[int, list[int]], freed: dict[int, list[int]]
+    ) -> list[int]:
         """Return all actions, each behind what it waits for, those of a mesh in the order of its row."""
         numbers = []
         for s, row in enumerate(rows):
             lanes = [itertools.count((3 * s + k) * self.count) for k in range(3)]
             numbers.append([next(lanes[kind]) for kind in row])
         missing = [len(needs) for needs in self.before]
+        for number, gradients in freed.items():
+            missing[number] += len(gradients)
         place = [0] * len(rows)
         order: list[int] = []
         meshes = list(range(len(rows)))
@@ -106,23 +116,35 @@ class _Project:
                 number = numbers[s][place[s]]
                 place[s] += 1
                 order.append(number)
+                for user in frees.get(number, ()):
+                    missing[user] -= 1
                 for user, _ in self.after[number]:
                     missing[user] -= 1
                     if not missing[user] and user // (3 * self.count) != s:
                         meshes.append(user // (3 * self.count))
         return order
 
-    def played(self) -> tuple[list[float], list[float]]:
+    def _played(self, order: Sequence[int], freed: dict[int, list[int]]) -> tuple[list[float], list[float]]:
         """Return when each action starts and ends in the order of the rows."""
+        times, length = self.times, 3 * self.count
         free = [0.0] * self.chain.meshes
-        starts, ends = [0.0] * len(self.times), [0.0] * len(self.times)
-        for n in self.order:
-            s = n // (3 * self.count)
-            starts[n] = max([free[s], *(ends[need] + wire for need, wire in self.before[n])])
-            ends[n] = free[s] = starts[n] + self.times[n]
+        starts, ends = [0.0] * len(times), [0.0] * len(times)
+        for n in order:
+            s = n // length
+            start = free[s]
+            for need, wire in self.before[n]:
+                there = ends[need] + wire
+                if there > start:
+                    start = there
+            for need in freed.get(n, ()):
+                start = max(start, ends[need])
+            starts[n] = start
+            ends[n] = free[s] = start + times[n]
         return starts, ends
 
-    def placed(self, order: Sequence[int], needs: Arrows, first: Sequence[float]) -> tuple[list[float], list[float]]:
+    def _placed(
+        self, order: Sequence[int], needs: Arrows, memory: dict[int, list[int]], first: Sequence[float]
+    ) -> tuple[list[float], list[float]]:
         """Return when each action starts and ends if, in this order, each takes the first gap that is long enough.
 
         A mesh begins no sooner than at its time in `first`.
@@ -130,7 +152,7 @@ class _Project:
         times, length = self.times, 3 * self.count
         starts, ends = [0.0] * len(times), [0.0] * len(times)
         begins: list[list[float]] = [[] for _ in first]
-        stops: list[list[float]] = [[] for _ in first]
+        stops: list[list[float]] = [[-math.inf] for _ in first]
         for n in order:
             s, time = n // length, times[n]
             start = first[s]
@@ -138,25 +160,29 @@ class _Project:
                 there = ends[need] + wire
                 if there > start:
                     start = there
+            for need in memory.get(n, ()):
+                start = max(start, ends[need])
             own, until = begins[s], stops[s]
-            at = len(until)
-            if at and start < until[-1] - _TINY:
-                at = bisect_right(until, start + _TINY)
+            if start >= until[-1] - _TINY:
+                own.append(start)
+                until.append(start + time)
+            else:
+                at = bisect_right(until, start + _TINY) - 1
                 while at < len(own) and start + time > own[at] + _TINY:
-                    start = max(start, until[at])
                     at += 1
-            own.insert(at, start)
-            until.insert(at, start + time)
+                    start = max(start, until[at])
+                own.insert(at, start)
+                until.insert(at + 1, start + time)
             starts[n], ends[n] = start, start + time
         return starts, ends
 
-    def time(self, ends: Sequence[float]) -> float:
+    def _time(self, ends: Sequence[float]) -> float:
         """Return how long a step takes, or a mesh at most where steps overlap."""
         length = 3 * self.count
         heads = self.chain.heads if self.chain.span else [0.0] * self.chain.meshes
         return max(max(ends[s * length : (s + 1) * length]) - head for s, head in enumerate(heads))
 
-    def rows(self, order: Sequence[int]) -> list[bytearray]:
+    def _rows(self, order: Sequence[int]) -> list[bytearray]:
         """Return the orders of the meshes."""
         rows = [bytearray() for _ in range(self.chain.meshes)]
         for n in order:

@@ -83,11 +83,11 @@ class Chain:
         """
         own = self.work[s] + self._idle_at_the_end(s)
         needed = [own] if self.span else [own + self.heads[s]]
-        back, slowest, saved = 0.0, 0.0, 0.0
+        back, slowest = 0.0, 0.0
         for r in reversed(range(s)):
-            if self.input_grad[r] > slowest:
-                slowest = self.input_grad[r]
-                saved = self._saved(s, slowest)
+            # The mesh that the step ends on has their weight gradients, too.
+            saved = self._saved(s, max(slowest, self.input_grad[r] + self.weight_grad[r]))
+            slowest = max(slowest, self.input_grad[r])
             back += self.up[r] + self.input_grad[r]
             needed.append(self.heads[s] + self.work[s] - saved + back + self.weight_grad[r])
             if self.span:
@@ -101,8 +101,9 @@ class Chain:
         gradients wait. Until the input gradient of the last one, there are only the `flying` - 1 backwards before that.
         A weight gradient that runs meanwhile, and saves idle time, cannot wait for the end, and saves nothing there.
 
-        A mesh on the way back takes `slowest` for each of the `flying` input gradients, one after the other. So the
-        step ends as if the last one left mesh s no sooner than `flying` - 1 times that after the first one.
+        A mesh on the way back takes `slowest` for each of the `flying` input gradients, one after the other; the mesh
+        that the step ends on takes their weight gradients, too. So the step ends as if the last one left mesh s no
+        sooner than `flying` - 1 times that after the first one.
 
         If all forwards may come before the first backward, `forwards_first` counts the idle time between them.
         """
