@@ -10,7 +10,16 @@ import pytest
 from exported import PIPELINE, mesh
 from jax.sharding import Mesh
 
-from mpmd_trace.backend.distribution.order import LocalCopy, Order, Receive, RunProgram, Send, distribute, processes_of
+from mpmd_trace.backend.distribution.order import (
+    LocalCopy,
+    Order,
+    Receive,
+    RunProgram,
+    Send,
+    describe,
+    distribute,
+    processes_of,
+)
 from mpmd_trace.backend.distribution.shard_slices import ShardSlice, shard_slices, slice_overlaps
 from mpmd_trace.backend.placement import named_sharding
 from mpmd_trace.backend.plan import Free, Plan
@@ -29,20 +38,20 @@ def plan() -> Plan:
 
 def test_the_parts_of_two_processes(plan: Plan) -> None:
     order = distribute(plan, ONE_EACH)
-    assert order.text(plan, 0) == (
-        "run @p0_f.step (f) on mesh 'a'\n"
-        "free %0\n"
-        "send %4 f32[4,8]{{\"x\"}, {}} from mesh 'a' to 'b', to process 1, tag 0\n"
-        "free %3\n"
-        "run @p2_inferred.step (inferred) on mesh 'a'\n"
-        "free %1\n"
-    )
-    assert order.text(plan, 1) == (
-        "receive %4 f32[4,8]{{\"x\"}, {}} from mesh 'a' to 'b', from process 0, tag 0\n"
-        "have %4 f32[4,8]{{\"x\"}, {}} on mesh 'b'\n"
-        "run @p1_g.step (g) on mesh 'b'\n"
-        "free %2, %4\n"
-    )
+    assert [describe(plan, action) for action in order.of(0)] == [
+        "run @p0_f.step (f) on mesh 'a'",
+        "free %0",
+        "send %4 f32[4,8]{{\"x\"}, {}} from mesh 'a' to 'b', to process 1, tag 0",
+        "free %3",
+        "run @p2_inferred.step (inferred) on mesh 'a'",
+        "free %1",
+    ]
+    assert [describe(plan, action) for action in order.of(1)] == [
+        "receive %4 f32[4,8]{{\"x\"}, {}} from mesh 'a' to 'b', from process 0, tag 0",
+        "have %4 f32[4,8]{{\"x\"}, {}} on mesh 'b'",
+        "run @p1_g.step (g) on mesh 'b'",
+        "free %2, %4",
+    ]
 
 
 def test_one_process_has_no_messages(plan: Plan) -> None:

@@ -111,7 +111,7 @@ def initialize(
         text = f"process 0 cannot listen at {error.address}, the address of the coordinator"
         raise mistake(f"{text}: another program has the port, or another host the address") from None
     number, total = distributed.place_in_job()
-    peers = Peers(distributed.shared_store(), number, total, own, patience, distributed.is_from_elsewhere)
+    peers = Peers(distributed.shared_store(), number, total, own, patience)
     jobs.begin(Job(peers, transfers, own))
     leave_at_the_end(peers, launched=SERVED in os.environ)
     elsewhere.point_to_fetch()

@@ -182,27 +182,21 @@ def replace_bodies(region: Region, derive: Callable[[Region], Region]) -> bool:
     return changed
 
 
+@remembers
 def dce(body: Region) -> Region:
     """Return the body after `region_dce`; the same object when that changes nothing.  Arguments stay."""
-
-    def make() -> Region:
-        if not _dead_ops(body) and all(dce(inner) is inner for _, _, inner in bodies_in(body)):
-            return body
-        copy = body.clone()
-        region_dce(copy)
-        return freeze(copy)
-
-    return remembered(body, "dce", make)
+    if not _dead_ops(body) and all(dce(inner) is inner for _, _, inner in bodies_in(body)):
+        return body
+    copy = body.clone()
+    region_dce(copy)
+    return freeze(copy)
 
 
+@remembers
 def without_dead_ops(body: Region) -> Region:
     """Return the body after `dce` as often as it changes something."""
-
-    def make() -> Region:
-        cleaned = dce(body)
-        return body if cleaned is body else without_dead_ops(cleaned)
-
-    return remembered(body, "without_dead_ops", make)
+    cleaned = dce(body)
+    return body if cleaned is body else without_dead_ops(cleaned)
 
 
 def restrict(body: Region, keep_args: Sequence[bool] | None, keep_results: Sequence[bool] | None) -> Region:

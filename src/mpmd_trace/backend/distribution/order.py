@@ -140,11 +140,6 @@ class Order:
         """Return the part of one process, empty where it holds no mesh."""
         return self.parts().get(process, ())
 
-    def text(self, plan: Plan, process: int | None = None) -> str:
-        """Return the order as lines of text; only what one process does when it is given."""
-        actions = self.actions if process is None else self.of(process)
-        return "".join(f"{describe(plan, action)}\n" for action in actions)
-
 
 def processes_of(action: RunProgram | Send | Receive | LocalCopy) -> tuple[int, ...]:
     """Return the processes that issue an action."""

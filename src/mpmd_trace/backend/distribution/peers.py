@@ -25,7 +25,7 @@ from mpmd_trace.backend.distribution.links import Link, connected
 from mpmd_trace.backend.distribution.waits import LAST, Awaited, Missing, Waits
 from mpmd_trace.diagnostics.internal import in_words
 from mpmd_trace.diagnostics.messages import MpmdWarning
-from mpmd_trace.jax_compat.distributed import Store
+from mpmd_trace.jax_compat.distributed import Store, is_from_elsewhere
 
 #: Seconds after which what a process that has ended had not begun to send does not come.
 _AFTER_THE_END = 3.0
@@ -42,19 +42,9 @@ class Peers:
         count: how many there are.
         host: the address of the interface at which process 0 listens.
         timeout: seconds without a sign of life, or without the value that is waited for, that make a fault.
-        is_from_elsewhere: whether an error of JAX, in words, came with a value of another process.
     """
 
-    def __init__(
-        self,
-        store: Store,
-        process: int,
-        count: int,
-        host: str,
-        timeout: float,
-        is_from_elsewhere: Callable[[str], bool] = lambda reason: False,
-    ) -> None:
-        self.is_from_elsewhere = is_from_elsewhere
+    def __init__(self, store: Store, process: int, count: int, host: str, timeout: float) -> None:
         self.store = store
         self.process = process
         self.count = count
@@ -250,7 +240,7 @@ class Peers:
             where: in words.
         """
         until = time.monotonic() + 1.0 + 3 * self._beat
-        elsewhere = self.is_from_elsewhere(str(error)) or any(is_broken(w.array) for w in self.waits.watched)
+        elsewhere = is_from_elsewhere(str(error)) or any(is_broken(w.array) for w in self.waits.watched)
         if not isinstance(error, PeerError) and elsewhere:
             while self.fault is None and time.monotonic() < until:  # `_look` will find out whose fault it is
                 time.sleep(0.01)
@@ -267,7 +257,7 @@ class Peers:
             self._say_late()
         broken, seconds = self.waits.broken()
         for wait, why in broken.items():
-            if not self.is_from_elsewhere(why):  # the others need not wait for what would be computed of it
+            if not is_from_elsewhere(why):  # the others need not wait for what would be computed of it
                 self.report(Fault(self.process, f"failed to {wait.what()}: {why}"), ours=True)
             elif seconds > max(0.5, 2 * self._beat):  # the fault is still unknown
                 others = [p for w in broken for p in w.processes if p != self.process]
