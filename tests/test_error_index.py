@@ -201,6 +201,15 @@ def idle_mesh(caplog: pytest.LogCaptureFixture) -> None:
     raise mt.MpmdWarning(caplog.text)
 
 
+def array_given_twice() -> None:
+    w = jax.device_put(ONES, NamedSharding(meshes()["m0"], PartitionSpec()))
+    mt.jit(lambda w, x: layers(w, x), mt.make_config(meshes(), CONFIG), donate_argnums=0)(w, w)
+
+
+def no_batch() -> None:
+    run(mt.value_and_grad(lambda w: jnp.sum(layers(w, w)), microbatches=2), ONES)
+
+
 def one_microbatch() -> None:
     grads = mt.value_and_grad(lambda w, x: jnp.sum(layers(w, x)), microbatches=1)
     run(grads, ONES, ONES, config={"pipeline_schedule": "1F1B"})
@@ -248,6 +257,7 @@ CAUSES: dict[str, Callable[..., None]] = {
     "abstract-meshes": abstract_mesh,
     "unknown-schedule": unknown_schedule,
     "batch-that-does-not-divide": uneven_batch,
+    "no-batch": no_batch,
     "shared-key": shared_key,
     "nonlinear-loss": product_of_means,
     "number-of-iterations": traced_microbatches,
@@ -256,6 +266,7 @@ CAUSES: dict[str, Callable[..., None]] = {
     "argument-that-is-not-an-array": model_under_plain_jit,
     "state-of-the-unnamed-model": state_of_the_unnamed_model,
     "donated-array": donated_twice,
+    "array-given-twice": array_given_twice,
     "other-types": other_shape,
     "unhashable-static-argument": unhashable_static,
     "lost-changes": lost_changes,

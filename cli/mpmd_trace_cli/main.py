@@ -142,8 +142,8 @@ def run(
         check_folder(out)
         if trace is not None:
             check_output(trace)
-    if processes != 1 and not is_launched():
-        raise typer.Exit(launch(Job(["-m", "mpmd_trace_cli.entry", *sys.argv[1:]], processes, first_is_plain=True)))
+        if processes != 1:
+            raise typer.Exit(launch(Job(["-m", "mpmd_trace_cli.entry", *sys.argv[1:]], processes, first_is_plain=True)))
     from mpmd_trace_cli.run import run_program  # late: needs jax
 
     report = run_program(file, out, settings or [], trace=trace, peak=peak_flops, quiet=json)
