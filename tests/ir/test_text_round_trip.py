@@ -12,6 +12,7 @@ from hypothesis import HealthCheck, given
 from hypothesis import strategies as st
 
 from dialect_module import BASE
+from mlir_cases import FOLDER, cases
 from mpmd_trace.diagnostics.messages import MpmdError
 from mpmd_trace.diagnostics.spelling import matching_bracket, quote, split_top_level, unquote
 from mpmd_trace.ir.parser import parse_generic
@@ -19,7 +20,7 @@ from mpmd_trace.ir.text import parse
 from mpmd_trace.ir.types import FunctionType, parse_type
 from mpmd_trace.jax_compat.mlir import prettify_or_fail, to_generic
 from shared_work import own_contexts
-from util import max_examples
+from util import PRELUDE, max_examples, spelled
 
 TESTS = pathlib.Path(__file__).parent.parent
 ODD = (TESTS / "ir/data/odd.mlir").read_text().split("// -----\n")
@@ -55,10 +56,12 @@ def _blocks() -> list[str]:
     """The modules in the test-suite that stand for themselves."""
     found = []
     for path in sorted(TESTS.rglob("*.mlir")):
-        if path.name != "odd.mlir":
+        if path.name != "odd.mlir" and FOLDER not in path.parents:
             found += path.read_text().split("// -----\n")
-    from util import PRELUDE
-
+    together: dict[str, list[str]] = {}  # a module of many programs takes little longer than one of one
+    for case in cases():
+        together.setdefault(case.aliases, []).append(f"module {{\n{spelled(case.before)}}}\n")
+    found += [aliases + "".join(dict.fromkeys(modules)) for aliases, modules in together.items()]
     for path in sorted(TESTS.rglob("*.py")):
         for match in re.finditer(r'"""(.*?)"""', path.read_text(), re.S):
             if "func.func" in match.group(1):
@@ -75,7 +78,7 @@ def test_every_module_of_the_test_suite() -> None:
             continue  # invalid on purpose, or a template
         check_round_trip(text)
         checked += 1
-    assert checked > 50
+    assert checked > 100
 
 
 names = st.text(st.characters(min_codepoint=32, max_codepoint=0x2FF), max_size=6)

@@ -22,47 +22,33 @@ or ends with what else holds, in any order:
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator
-from pathlib import Path
-from typing import Any
 
 import pytest
 
+from mlir_cases import Case, cases
 from util import check, diagnostics, run
 
-FOLDER = Path(__file__).with_name("cases")
-PASSES = re.compile(r"^// passes: (.*)\n", re.M)
-ALIAS = re.compile(r"^[!#].*\n", re.M)
 MESSAGE = re.compile(r"^// (error|warning)(, but no failure)?: (.*)\n", re.M)
 FINE = re.compile(r"^// fine\n", re.M)
 CHECK = re.compile(r"^// CHECK(-NOT|-COUNT-(\d+))?: (.*)\n", re.M)
 
 
-def cases() -> Iterator[Any]:
-    for path in sorted(FOLDER.rglob("*.mlir")):
-        head, *blocks = path.read_text().split("// ----- ")
-        for block in blocks:
-            title, text = block.split("\n", 1)
-            for passes in PASSES.findall(text) or PASSES.findall(head):
-                aliases = head + "".join(ALIAS.findall(text))
-                yield pytest.param(passes, aliases, ALIAS.sub("", text), id=f"{path.stem}: {title}")
-
-
-@pytest.mark.parametrize(("passes", "aliases", "text"), list(cases()))
-def test_what_passes_do(passes: str, aliases: str, text: str) -> None:
-    before, arrow, after = text.partition("// =>\n")
-    if messages := MESSAGE.findall(text):
-        ok, said = diagnostics(before, passes, aliases)
+@pytest.mark.parametrize(
+    ("case", "passes"), [pytest.param(case, passes, id=case.title) for case in cases() for passes in case.pipelines]
+)
+def test_what_passes_do(case: Case, passes: str) -> None:
+    if messages := MESSAGE.findall(case.text):
+        ok, said = diagnostics(case.before, passes, case.aliases)
         assert [d.severity for d in said] == [severity for severity, _, _ in messages], said
         assert ok == all(harmless or severity == "warning" for severity, harmless, _ in messages)
         for (_, _, words), diagnostic in zip(messages, said, strict=True):
             assert re.search(".*".join(map(re.escape, words.split(" ... "))), diagnostic.message, re.DOTALL), diagnostic
-    elif FINE.search(text):
-        assert diagnostics(before, passes, aliases) == (True, [])
-    elif parts := CHECK.findall(text):
-        printed = str(run(before, passes, aliases))
+    elif FINE.search(case.text):
+        assert diagnostics(case.before, passes, case.aliases) == (True, [])
+    elif parts := CHECK.findall(case.text):
+        printed = str(run(case.before, passes, case.aliases))
         for kind, count, part in parts:
             found = printed.count(part)
             assert found == int(count) if count else bool(found) == (not kind), f"{part!r} is there {found} times"
     else:
-        check(before, passes, after if arrow else before, aliases)
+        check(case.before, passes, case.after or case.before, case.aliases)
