@@ -164,7 +164,7 @@ def _settings(chain: Chain, bound: float) -> Iterator[Settings]:
     times = zip(turns, chain.input_grad, chain.most, strict=True)
     rise = tuple(min(most, math.ceil(turn / i) + 1) if i else most for turn, i, most in times)
     seen = set()
-    for part, (slack, share) in itertools.product((0.0, 1.0), TARGETS):
+    for gap, (slack, share) in itertools.product((0.0, 0.3), TARGETS):
         numbers = chain.forwards_first(bound * slack + _TINY, share=share)
         assert numbers is not None
         first, none = _reachable(numbers), (0,) * chain.meshes
@@ -172,7 +172,7 @@ def _settings(chain: Chain, bound: float) -> Iterator[Settings]:
         heads = [0.0] * chain.meshes if chain.span else chain.heads
         spare = [max(0.0, bound * slack - work - head) for work, head in zip(chain.work, heads, strict=True)]
         kinds = ((first, none), (full, needed), (first, first), (full, none))
-        for (most, eager), gap, ends in itertools.product(kinds, (0.0, 0.3), (False, True)):
+        for part, (most, eager), ends in itertools.product((0.0, 1.0), kinds, (False, True)):
             last = most
             if ends:
                 last = tuple(min(m, math.ceil(chain.paths[s] / (back[s] or 1.0))) for s, m in enumerate(most))
