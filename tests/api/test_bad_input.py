@@ -341,6 +341,17 @@ def test_a_donated_array_given_twice_is_an_error_before_xla_compiles(
     assert jnp.allclose(ema[0], weights()[0] * 0.95)
 
 
+def test_a_donated_array_may_be_given_again_where_it_is_not_used() -> None:
+    jitted = mpmd_trace.jit(lambda ws, ema: jax.tree.map(jnp.sin, ws), config({}), donate_argnums=0)
+    for place in (None, NamedSharding(topology()["m0"], PartitionSpec())):
+        ws = jax.device_put([jnp.full(2, 0.5)], place)
+        assert jnp.allclose(jitted(ws, ws)[0], jnp.sin(0.5))
+    kept = mpmd_trace.jit(lambda ws, ema: jax.tree.map(jnp.sin, ws), config({}), donate_argnums=0, keep_unused=True)
+    ws = [jnp.full(2, 0.5)]
+    error = error_of(lambda: kept(ws, ws))
+    assert "argument ema[0] is the same array as argument ws[0], and argument ws[0] is donated" in str(error)
+
+
 def test_a_constraint_over_a_mesh_that_is_not_of_the_topology() -> None:
     other = NamedSharding(Mesh(np.array(jax.devices()[:2]), ("y",)), PartitionSpec("y"))
     jitted = mpmd_trace.jit(lambda x: jax.lax.with_sharding_constraint(x, other), config({}))

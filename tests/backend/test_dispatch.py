@@ -100,6 +100,12 @@ def test_transfer_guards_take_transfers_for_explicit_ones(copied: list[int]) -> 
     with jax.transfer_guard_device_to_device("disallow"):
         (y,) = program(x)
     np.testing.assert_array_equal(y, x)
+    jax.config.update("jax_transfer_guard_device_to_device", "disallow")  # in the threads that measure, too
+    try:
+        ((y,), _) = program.measure(x)
+    finally:
+        jax.config.update("jax_transfer_guard_device_to_device", None)
+    np.testing.assert_array_equal(y, x)
     with (
         jax.transfer_guard_device_to_device("disallow_explicit"),
         pytest.raises(jax.errors.JaxRuntimeError, match="Disallowed device-to-device") as error,

@@ -103,7 +103,8 @@ class Lowered(PartitionedProgram):
         traced, given = self.traced, Counter(id(x) for x in flat if isinstance(x, jax.Array))
         is_here = traced.stacks is None and not self.config.is_abstract and jax.process_count() == 1
         if is_here and any(given[id(flat[i])] > 1 for i in traced.signature.donated):
-            checker = argument_checker(self.partitioned.module, self.config.topology)
+            keep_unused = self.settings.keep_unused
+            checker = argument_checker(self.partitioned.module, self.config.topology, keep_unused=keep_unused)
             checker.check_given_twice([*traced.constants, *flat])
 
     def _load(

@@ -275,10 +275,11 @@ class ArgumentChecker:
     def check_given_twice(self, given: Sequence[Any]) -> None:
         """Raise `MpmdError` for arrays that are given twice and donated; only these are placed, to compare buffers."""
         places: dict[int, list[int]] = {}
-        for i, x in enumerate(given):
+        for i in self._used:
+            x = given[i]
             if isinstance(x, jax.Array) and x.is_fully_addressable and not is_key(x):
                 places.setdefault(id(x), []).append(i)
-        pairs = []
+        firsts: dict[int, int] = {}
         for same in places.values():
             if len(same) < 2 or self.plan.donated.isdisjoint(same):
                 continue
@@ -286,11 +287,10 @@ class ArgumentChecker:
                 buffers = {i: _buffers(self._place(i, given[i])) for i in same}
             except (_Misfit, _Gone):  # of which a call tells
                 continue
-            pairs += [
-                (first, i)
-                for first, i in itertools.combinations(same, 2)
-                if not self.plan.donated.isdisjoint((first, i)) and buffers[first] & buffers[i]
-            ]
+            for first, i in itertools.combinations(same, 2):
+                if not self.plan.donated.isdisjoint((first, i)) and buffers[first] & buffers[i]:
+                    firsts.setdefault(i, first)
+        pairs = [(first, i) for i, first in firsts.items()]
         if pairs:
             raise MpmdError([Diagnostic("error", self._told_twice(given, pairs))])
 
@@ -313,10 +313,9 @@ class ArgumentChecker:
         donated = self.plan.donated
         firsts: dict[Any, int] = {}
         pairs = []
-        if len({id(x) for x in args}) == len(args):
-            keys = self._shared_buffers(given, args)
-        else:
-            keys = {i: id(x) for i, x in enumerate(args)}
+        ids = [id(args[i]) for i in self._used]
+        is_each_once = len(set(ids)) == len(ids)
+        keys = self._shared_buffers(given, args) if is_each_once else dict(zip(self._used, ids, strict=True))
         for i, key in keys.items():
             first = firsts.setdefault(key, i)
             if first != i and (i in donated or first in donated):
@@ -358,9 +357,10 @@ class ArgumentChecker:
         return result
 
 
-def _buffers(array: jax.Array) -> set[int]:
-    """Return the addresses of the buffers of an array."""
-    return {shard.data.unsafe_buffer_pointer() for shard in array.addressable_shards if shard.data.size}
+def _buffers(array: jax.Array) -> set[tuple[jax.Device, int]]:
+    """Return the buffers of an array: addresses on devices, which may have a memory each."""
+    shards = (shard for shard in array.addressable_shards if shard.data.size)
+    return {(shard.device, shard.data.unsafe_buffer_pointer()) for shard in shards}
 
 
 def _numbers(devices: Iterable[jax.Device]) -> str:

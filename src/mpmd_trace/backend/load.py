@@ -281,12 +281,12 @@ def load(
     return LoadedProgram(plan, runtime, placement, keep_unused, together)
 
 
-def argument_checker(module: Module, topology: Mapping[str, Mesh]) -> ArgumentChecker:
+def argument_checker(module: Module, topology: Mapping[str, Mesh], *, keep_unused: bool) -> ArgumentChecker:
     """Return what checks the arguments of an exported module, which is not compiled."""
     plan = make_plan(module, owners=device_owners(topology))
     placement = Placement({name: topology[name] for name in plan.meshes})
     plan = placement.with_padding(plan)
-    return ArgumentChecker(plan, _input_specs(plan, placement))
+    return ArgumentChecker(plan, _input_specs(plan, placement), keep_unused)
 
 
 def _input_specs(plan: Plan, placement: Placement) -> tuple[jax.ShapeDtypeStruct, ...]:

@@ -14,6 +14,7 @@ import jax
 
 from mpmd_trace.backend.plan import Plan, Run, Transfer
 from mpmd_trace.backend.runtime import Runtime
+from mpmd_trace.jax_compat import runtime as compat
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -147,8 +148,9 @@ class Measurement:
     def _lane(self, name: str, work: Sequence[int]) -> None:
         at = -1
         try:
-            for at in work:
-                self._one(name, at)
+            with compat.issuing():
+                for at in work:
+                    self._one(name, at)
         except BaseException as error:
             if not isinstance(error, _Stopped):
                 error.add_note(f"while measuring instruction {at}: {self.runtime.describe(at)}")
