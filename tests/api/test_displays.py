@@ -61,6 +61,8 @@ def test_memory_prints_as_a_table_and_is_a_mapping(lowered: Any) -> None:
     for line, (mesh, one) in zip(str(memory).splitlines()[3:], memory.items(), strict=True):
         assert line.split()[0] == mesh and in_units(one.peak) in line
     assert cells(memory._repr_html_())[1][:2] == ["m0", in_units(memory["m0"].peak)]
+    with pytest.warns(DeprecationWarning, match=r"table is memory_analysis\(\).tables\[0\]"):
+        assert str(memory.table) == str(memory)
 
 
 def test_collectives_print_as_a_table_and_are_a_mapping(lowered: Any) -> None:

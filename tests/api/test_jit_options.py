@@ -43,3 +43,18 @@ def test_options_reach_the_program() -> None:
         settings = jitted.settings
         assert settings.donation.positions(2) == (0,) and settings.keep_unused and settings.engine == "cpp"
         assert one(config=config)(lambda x: x).settings.engine == "python"
+
+
+def test_options_are_where_they_were_with_a_warning() -> None:
+    config = mpmd_trace.make_config({"m": AbstractMesh((1,), ("x",))}, {})
+    given = {"static_argnums": (1,), "static_argnames": ("n",), "keep_unused": True, "engine": "cpp"}
+    given |= {"in_shardings": (None,), "out_shardings": None, "compiler_options": {}}
+    jitted = mpmd_trace.jit(lambda x, n: x * n, config, **given)  # type: ignore[call-overload]
+    lowered = jitted.lower_lazily(1.0, 2)
+    on_both = ("keep_unused", "engine", "compiler_options")
+    for stage, names in ((jitted, given), (lowered, on_both)):
+        for name in names:
+            with pytest.warns(DeprecationWarning, match=rf"\.{name} is \.settings\.{name}") as warned:
+                value = getattr(stage, name)
+            assert [one.filename for one in warned] == [__file__]
+            assert value == ({"m": {}} if name == "compiler_options" else given[name])

@@ -17,7 +17,7 @@ import numpy as np
 from mpmd_trace.api import compilation_cache
 from mpmd_trace.api.compiled import Compiled
 from mpmd_trace.api.lowered import Lowered
-from mpmd_trace.api.options import DEFAULTS, PLAIN, JitOptions, Settings
+from mpmd_trace.api.options import DEFAULTS, PLAIN, JitOptions, Settings, former_option
 from mpmd_trace.api.refs import Outcome, Refs, has_refs, on_arrays, with_refs_first
 from mpmd_trace.api.stage_info import StageInfo
 from mpmd_trace.backend.arguments import TracedArgument, WrongSharding
@@ -72,6 +72,11 @@ class _Kind(NamedTuple):
 
 class Jitted:
     """The result of `jit`: a function that is compiled on the first call with new types."""
+
+    in_shardings, out_shardings = former_option("in_shardings"), former_option("out_shardings")
+    static_argnums, static_argnames = former_option("static_argnums"), former_option("static_argnames")
+    keep_unused, compiler_options = former_option("keep_unused"), former_option("compiler_options")
+    engine = former_option("engine")
 
     def __init__(self, fn: Callable[..., Any], config: Config, settings: Settings) -> None:
         functools.update_wrapper(self, fn)

@@ -17,7 +17,7 @@ import jax
 from mpmd_trace.api import compilation_cache
 from mpmd_trace.api.compiled import Compiled
 from mpmd_trace.api.options import compiler_options as chosen_options
-from mpmd_trace.api.options import options_of_overlap
+from mpmd_trace.api.options import former_option, options_of_overlap
 from mpmd_trace.api.partitioned import PartitionedProgram, loud, tell_once
 from mpmd_trace.backend.executables import Known
 from mpmd_trace.backend.load import LoadedProgram, argument_checker, load
@@ -36,6 +36,9 @@ from mpmd_trace.jax_compat.lowering import platform_of
 @dataclasses.dataclass(frozen=True, eq=False, repr=False)
 class Lowered(PartitionedProgram):
     """A traced and partitioned program; the counterpart of `jax.stages.Lowered`."""
+
+    keep_unused, compiler_options = former_option("keep_unused"), former_option("compiler_options")
+    engine = former_option("engine")
 
     #: The key under which the persistent compilation cache keeps it, None: not at all.
     key: str | None = None

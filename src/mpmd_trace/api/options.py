@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import dataclasses
 import itertools
+import warnings
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import AbstractContextManager
 from typing import Any, Literal, TypedDict
@@ -171,6 +172,16 @@ class Settings:
             donation=self.donation.behind_first(),
             static_argnums=tuple(n + 1 if n >= 0 else n for n in self.static_argnums),
         )
+
+
+def former_option(name: str) -> Any:
+    """Return a property for an option of `jit` that was an attribute of its own before; for one release."""
+
+    def get(self: Any) -> Any:
+        warnings.warn(f".{name} is .settings.{name}", DeprecationWarning, stacklevel=2)
+        return getattr(self.settings, name)
+
+    return property(get)
 
 
 def statics(

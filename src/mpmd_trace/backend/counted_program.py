@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import warnings
 from collections.abc import Sequence
 from typing import Any, Protocol
 
@@ -35,6 +36,12 @@ class MemoryReport(Shown, dict[str, MemoryAnalysis]):
         names = [field.name for field in dataclasses.fields(MemoryAnalysis)]
         rows = [[mesh, *(in_units(getattr(one, name)) for name in names)] for mesh, one in self.items()]
         return [Table("memory of a device of each mesh", ["mesh", *names], rows)]
+
+    @property
+    def table(self) -> Table:
+        """The table; the name of before, for one release."""
+        warnings.warn("memory_analysis().table is memory_analysis().tables[0]", DeprecationWarning, stacklevel=2)
+        return self.tables[0]
 
 
 class Counted(Protocol):
