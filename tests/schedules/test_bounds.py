@@ -12,7 +12,7 @@ from hypothesis import example, given
 from hypothesis import strategies as st
 
 from mpmd_trace.schedules import Costs, Placement, check, get_schedule, overlapped, search, simulate, solve_exact
-from mpmd_trace.schedules._actions import Action
+from mpmd_trace.schedules._actions import Action, Fused, Step
 from mpmd_trace.schedules._dispatch import _changed, _Run, _settings, actions_of, dispatch
 from mpmd_trace.schedules._lower_bounds import Chain, memory_floor
 from mpmd_trace.schedules._result import Measure
@@ -263,3 +263,35 @@ def test_dispatching_is_deterministic() -> None:
     frame = make("frame", [()] * 3, Placement.loop(3), 8)
     chain = Chain(frame, costs, [3.0] * 3, 1.0, "span")
     assert dispatch(chain, chain.floor(), 5000) == dispatch(chain, chain.floor(), 5000)
+
+
+@pytest.mark.parametrize("seed", range(150))
+def test_no_orders_with_blocks_are_faster_than_the_bound(seed: int) -> None:
+    """Any orders with any blocks, with just as much memory as they take."""
+    draw = random.Random(seed)
+    count, fraction = draw.randint(2, 8), draw.choice((0.0, 0.5, 1.0))
+    times = [tuple(draw.choice((1, 1, 2, 3)) for _ in range(3)) for _ in range(3)]
+    collectives = {kind: draw.choice((0.5, 1.0, 3.0)) for kind in draw.sample("FIW", draw.randint(1, 3))}
+    costs = Costs(*times, collectives=collectives, latency=draw.choice((0.0, 0.25)))
+    done = [dict.fromkeys("FIW", 0) for _ in range(3)]
+    orders: list[list[Step]] = [[], [], []]
+    for turn in itertools.count():
+        mesh = turn % 3
+        own = done[mesh]
+        fed = count if mesh == 0 else done[mesh - 1]["F"]
+        back = own["F"] if mesh == 2 else min(own["F"], done[mesh + 1]["I"])
+        ready = [kind for kind, most in zip("FIW", (fed, back, own["I"]), strict=True) if own[kind] < most]
+        if ready:
+            parts = draw.sample(ready, draw.choice((1, len(ready))))
+            for kind in parts:
+                own[kind] += 1
+            actions = tuple(Action(mesh, kind, own[kind] - 1) for kind in parts)  # type: ignore[arg-type]
+            orders[mesh].append(Fused(actions) if len(actions) > 1 else actions[0])
+        elif all(one["W"] == count for one in done):
+            break
+    schedule = make("blocks", orders, Placement.loop(3), count)
+    assert not check(schedule)
+    result = simulate(schedule, costs, weight_fraction=fraction)
+    for measure in ("span", "makespan"):
+        bound = _bound(Candidate(schedule, result, True), costs, measure, result.peak_activations, fraction)
+        assert bound <= result.time(measure) + 1e-9

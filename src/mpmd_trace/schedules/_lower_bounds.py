@@ -8,7 +8,7 @@ import itertools
 import math
 from collections.abc import Sequence
 
-from mpmd_trace.schedules._costs import Costs
+from mpmd_trace.schedules._costs import Costs, most_hidden
 from mpmd_trace.schedules._mixed_integer_program import Flow
 from mpmd_trace.schedules._result import Measure
 from mpmd_trace.schedules._schedule import Schedule
@@ -26,7 +26,8 @@ class Chain:
     """Times, wires and limits of the meshes, and what follows from them.
 
     `heads` are the earliest starts of the meshes, `paths` the least times from the start of a microbatch's forward to
-    that of its input gradient, `work` the time of all actions.
+    that of its input gradient, `work` the time of all actions, less what blocks may hide. `hides` is what one block of
+    a forward and an input gradient hides, or of a forward and a weight gradient.
     """
 
     def __init__(
@@ -50,8 +51,12 @@ class Chain:
         # Nothing holds more than all microbatches, however much there is room for.
         self.limits = [min(float(limit), float(self.count)) for limit in limits]
         self.fraction, self.span = weight_fraction, measure == "span"
-        parts = zip(self.forward, self.input_grad, self.weight_grad, strict=True)
-        self.work = [self.count * sum(three) for three in parts]
+        hiding = {(lane.stage, lane.kind): lane.hiding for lane in flow.lanes}
+        self._hiding = [[(kind == "F", *hiding[s, kind]) for kind in ("F", "I", "W")] for s in stages]
+        self.hides = [(most_hidden((f, i)), most_hidden((f, w))) for f, i, w in self._hiding]
+        self.has_blocks = any(map(any, self.hides))
+        parts = zip(self.forward, self.input_grad, self.weight_grad, self._hiding, strict=True)
+        self.work = [self.count * (f + i + w - most_hidden(three)) for f, i, w, three in parts]
         self.heads = [0.0] * self.meshes
         for s in stages[1:]:
             self.heads[s] = self.heads[s - 1] + self.forward[s - 1] + self.down[s - 1]
@@ -165,6 +170,8 @@ class Chain:
     def floor(self) -> float:
         """Return a time that no schedule beats: of the first backwards, and of the memory that microbatches hold."""
         low = max(max(map(max, self._needed)), *(self._held(s) for s in range(self.meshes)))
+        if self.has_blocks:
+            low = max(low, *(self._shown(s) for s in range(self.meshes)))
         if self.forwards_first(low) is not None:
             return low
         high = low * 1.5 + max(self.paths) * 2
@@ -176,17 +183,45 @@ class Chain:
                 high = middle
         return low
 
+    def _shown(self, s: int) -> float:
+        """Return the time of a mesh with the collectives at its start and its end, which no block hides.
+
+        Those are of the forwards before its first backward, and of the gradients after its last forward. How many
+        there are is not known; but with few of them the mesh waits for the way to the end and back. Until the last
+        input gradient it has only the gradients of what its memory holds when the last forward starts.
+        """
+        f, i, w = self.forward[s], self.input_grad[s], self.weight_grad[s]
+        (_, f_time, f_hidden), *gradients = self._hiding[s]
+        b_time, b_hidden = (sum(part[k] for part in gradients) for k in (1, 2))
+        # What is hidden is limited by what there is to hide, or by what hides it.
+        shown_before = (f_hidden if f_hidden <= b_time else 0.0) + (f_time if b_hidden > f_time else 0.0)
+        shown_after = (b_hidden if b_hidden <= f_time else 0.0) + (b_time if f_hidden > b_time else 0.0)
+        before = after = math.inf
+        for number in range(1, self.most[s] + 1):
+            before = min(before, number * shown_before + max(0.0, self.paths[s] - number * f))
+            kept = self.count - number
+            if self.fraction > 0.0:
+                kept = min(kept, math.floor((self.limits[s] - number) / self.fraction + _TINY))
+            idle = self.paths[s] - f - (number - 1) * (i + w) - max(0, kept) * w
+            after = min(after, number * shown_after + max(0.0, idle))
+        time = self.work[s] + before + after
+        if self.most[s] == self.count:  # or all forwards come before the first backward, and nothing is hidden
+            time = min(time, self.count * (f + i + w) + max(0.0, self.paths[s] - self.count * f))
+        return time + (0.0 if self.span else self.heads[s])
+
     def _held(self, s: int) -> float:
         """Return the time that all microbatches need if memory is full all the time but for the start and the end.
 
-        The first of the forwards fill it one by one, and the last of the weight gradients empty it so.
+        The first of the forwards fill it one by one, and the last of the weight gradients empty it so, unless those run
+        in blocks.
         """
         limit = self.limits[s]
         if self.count <= limit:
             return 0.0
         life = self.paths[s] + self.input_grad[s] + self.fraction * self.weight_grad[s]
         steps = range(1, math.floor(limit + _TINY) + 1)
-        free = sum(limit - j for j in steps) * (self.forward[s] + self.weight_grad[s])
+        one_by_one = 0.0 if self.has_blocks else self.forward[s] + self.weight_grad[s]
+        free = sum(limit - j for j in steps) * one_by_one
         return (self.count * life + free) / limit + (0.0 if self.span else self.heads[s])
 
 
@@ -213,7 +248,9 @@ def memory_floor(
         share = 1.0 / len(stages)
         # From the forward of each stage here to the input gradients of each.
         paths = {(a, b): _longest(flow, number[a, "F"], number[b, "I"]) for a in stages for b in stages}
-        work = count * sum(flow.lanes[n].time for n in mates)
+        lanes = [flow.lanes[n] for n in mates]
+        hidden = most_hidden((lane.kind == "F", *lane.hiding) for lane in lanes)
+        work = count * (sum(lane.time for lane in lanes) - hidden)
         forwards = _forwards([flow.lanes[number[s, "F"]].time for s in stages], count, share, limits[mesh])
         reached = [max(paths[a, b] for a in stages) for b in stages]
         span = work + max(0.0, min(reached) - forwards)

@@ -268,7 +268,7 @@ def _bound(
             else low
         )
     floors = [Flow(schedule, costs, split=True).floor(measure == "span")]
-    if costs.backward is None and costs.fused is None and not costs.collectives:
+    if costs.backward is None and costs.fused is None:
         limits = [float(schedule.microbatches)] * schedule.meshes if limits is None else limits
         floors[0] = max(floors[0], memory_floor(schedule, costs, limits, weight_fraction, measure))
     if costs.backward is not None:
