@@ -82,6 +82,17 @@ def test_place(compiled: mpmd_trace.stages.Compiled) -> None:
     assert_same(compiled(*args, **kwargs), jax.jit(accumulate)(weights(), batch(2)))
 
 
+def test_arguments_are_placed_by_their_positions(compiled: mpmd_trace.stages.Compiled) -> None:
+    shardings = compiled.function_named_shardings.inputs[0]
+    (x,) = mpmd_trace.place(compiled, np.asarray(batch(2)), argnums=1)
+    assert x.sharding == shardings[1]
+    x, ws = mpmd_trace.place(compiled, x, weights(), argnums=(-1, 0))
+    assert (x.sharding, ws[1].sharding) == (shardings[1], shardings[0][1])
+    assert_same(compiled(ws, x), jax.jit(accumulate)(weights(), batch(2)))
+    with pytest.raises(MpmdError, match=r"argnums has 1 positions for 2 arguments; give one for each"):
+        mpmd_trace.place(compiled, weights(), batch(2), argnums=0)
+
+
 def test_analyses(compiled: mpmd_trace.stages.Compiled) -> None:
     cost = compiled.cost_analysis()
     assert cost["flops"] > 0 and cost["transfers"] >= 4

@@ -45,17 +45,27 @@ def abstract(compiled: Compiled, argnums: int | Sequence[int] = 0) -> Any:
 
 
 @explains_internal_errors
-def place(compiled: Compiled, *args: Any) -> tuple[Any, ...]:
-    """Move the first arguments of a program to its meshes, with its shardings; return them.
+def place(compiled: Compiled, *args: Any, argnums: int | Sequence[int] | None = None) -> tuple[Any, ...]:
+    """Move arguments of a program to its meshes, with its shardings; return them.
 
-        model, opt_state = place(compiled, model, opt_state)
+        model, opt_state = place(compiled, model, opt_state)  # the first two arguments of the step
+        model, opt_state = place(compiled, model, opt_state, argnums=(1, 2))  # of a step that takes the batch first
 
     A Ref is returned itself, and its array is moved.
 
+    Args:
+        compiled: the program.
+        *args: the arguments to move.
+        argnums: their positions among the arguments of the program; by default, they are the first ones.
+
     Raises:
-        MpmdError: if an argument has another structure, shape or dtype than the program was compiled for, or is gone.
+        MpmdError: if an argument has another structure, shape or dtype than the program was compiled for, or is gone,
+            or if there are more or fewer `argnums` than `args`.
     """
-    wanted = abstract(compiled, range(len(args)))
+    numbers = range(len(args)) if argnums is None else (argnums,) if isinstance(argnums, int) else tuple(argnums)
+    if len(numbers) != len(args):
+        raise MpmdError(f"argnums has {len(numbers)} positions for {len(args)} arguments; give one for each")
+    wanted = abstract(compiled, numbers)
     compiled.program.check_attached()
     check_not_deleted(args)
     given = jax.tree.leaves(args)
@@ -101,7 +111,7 @@ def create(fn: Callable[..., Any], compiled: Compiled, *args: Any, argnums: int 
         return arrays
 
     shape = join(jax.eval_shape(make_all, dynamic), made[0])
-    leaves, structure = _matched(wanted, shape, compiled, argnums)
+    leaves, structure = _matched(wanted, shape, compiled)
 
     make = jax.jit(make_all)
     specs = [spec for _, spec in leaves if is_dynamic(spec)]
@@ -159,9 +169,7 @@ def _by_mesh(specs: Sequence[Any]) -> dict[Any, list[int]]:
     return by_mesh
 
 
-def _matched(
-    wanted: Any, given: Any, compiled: Compiled, argnums: int | Sequence[int] = ()
-) -> tuple[list[tuple[Any, Any]], Any]:
+def _matched(wanted: Any, given: Any, compiled: Compiled) -> tuple[list[tuple[Any, Any]], Any]:
     """Pairs (leaf, wanted leaf), and the structure.  Raises `MpmdError` where they do not fit."""
     theirs, structure = jax.tree_util.tree_flatten_with_path(given)
     ours = jax.tree_util.tree_leaves_with_path(wanted)
