@@ -17,6 +17,7 @@ from growth.counting import calls_of
 from growth.knobs import KNOBS, Setup
 from mpmd_trace.backend.planner import make_plan
 from mpmd_trace.jax_compat.tracing import subjaxprs
+from mpmd_trace.passes.partition import partition_as
 
 #: The smallest of three sizes, each of which is twice the one before.
 SMALLEST = 4
@@ -86,11 +87,26 @@ def test_work_on_gpus(name: str) -> None:
     check(name, lambda n: dataclasses.replace(KNOBS[name](n), platform="cuda"))
 
 
-def check(name: str, knob: Callable[[int], Setup]) -> None:
+def test_work_of_the_reference() -> None:
+    """Its pipeline has passes that `mpmd_trace.jit` does without."""
+
+    def partition(setup: Setup) -> None:
+        step, config, arguments = setup.sized()
+        lowered = mpmd_trace.jit(step, config).trace(*arguments).lower(lowering_platforms=(setup.platform,))
+        request = lowered.request_for("reference")
+        options = dataclasses.replace(request.options, mpmd_equal_microbatches=False, mpmd_infer_transfers=True)
+        text = lowered.traced.mlir_text()
+        result = partition_as(text, dataclasses.replace(request, step=None, options=options))
+        assert any(run.name == "mpmd-absorb-inferred-fragments" and run.changed for run in result.runs)
+
+    check("metrics", KNOBS["metrics"], partition)
+
+
+def check(name: str, knob: Callable[[int], Setup], work: Callable[[Setup], None] = lower) -> None:
     size = SIZES.get(name, SMALLEST)
     sizes = (size, 2 * size, 4 * size)
-    lower(knob(size))  # what is remembered for good is not counted, whichever tests ran before
-    first, second, third = (calls_of(lambda n=n: lower(knob(n))) for n in sizes)
+    work(knob(size))  # what is remembered for good is not counted, whichever tests ran before
+    first, second, third = (calls_of(lambda n=n: work(knob(n))) for n in sizes)
     power = power_of(first.total(), second.total(), third.total())
     own = power_of(*(jax_size(knob(n)) for n in sizes)) if name in FASTER else 1.0
     more = {f: (first[f], second[f], third[f]) for f in third if third[f] - second[f] > 3 * (second[f] - first[f])}

@@ -73,11 +73,33 @@ class Rewriter:
         self._scope = scope
         # A stack that holds an op at most once: a dict, since `popitem` takes the newest key.
         self._stack: dict[Op, None] = {}
+        self._stands_for: dict[Op, Op] = {}
         #: Bodies that `_fill` leaves as they are: many ops have one.
         self._settled: set[Region] = set()
         self.changed = False
         #: Whether constants were unified or moved, which is no reason for another round.
         self.moved_constants = False
+
+    # Ops that are to become one, but are not yet.
+
+    def retire(self, op: Op, leader: Op) -> None:
+        """From now on, until the round ends, `leader` stands for `op`, which is visited no more."""
+        self._stack.pop(op, None)
+        self._stands_for[op] = leader
+
+    def leader(self, op: Op) -> Op:
+        """Return the op that stands for `op`; usually itself."""
+        result = self._stands_for.get(op)
+        if result is None:
+            return op
+        while (above := self._stands_for.get(result)) is not None:
+            result = above
+        self._stands_for[op] = result
+        return result
+
+    def is_waiting(self, op: Op) -> bool:
+        """Return whether a visit of `op` is scheduled."""
+        return op in self._stack
 
     # Notifications.
 
@@ -86,6 +108,8 @@ class Rewriter:
         scope = self._scope
         if scope is None:
             return
+        if self._stands_for:
+            op = self.leader(op)
         if op.block is not None and op.block.parent is scope:  # most ops lie at the top
             self._stack.setdefault(op)
             return
@@ -183,9 +207,11 @@ class Rewriter:
     def _few_other_users(self, value: Value, op: Op) -> bool:
         """Return whether at most one op other than `op` uses the value."""
         definer, other = value.defining_op, None
+        if self._stands_for and definer is not None:
+            definer = self.leader(definer)
         use = value.first_use
         while use is not None:
-            user = use.owner
+            user = self.leader(use.owner) if self._stands_for else use.owner
             if user is not op and user is not other and user is not definer:
                 if other is not None:
                     return False
@@ -227,7 +253,7 @@ class Rewriter:
             op.regions[i] = cleaned
             self.changed = True
 
-    def _drain(self, choices: Choices) -> None:
+    def _drain(self, choices: Choices, settle: Callable[[], None] | None) -> None:
         stack = self._stack
         while stack:
             op, _ = stack.popitem()
@@ -239,6 +265,9 @@ class Rewriter:
                 if pattern.match_and_rewrite(op, self):
                     self.changed = True
                     break
+        if settle is not None:
+            settle()
+            self._stands_for.clear()
         if self.changed:  # before constants move again: dead ops between them are gone by then
             assert self._scope is not None
             for op in walk_mutable(self._scope):
@@ -282,11 +311,13 @@ def apply_greedily(
     unique_constants: bool = False,
     region_dce: bool = False,
     max_rounds: int = 10,
+    settle: Callable[[], None] | None = None,
 ) -> GreedyResult:
     """Apply `patterns` to everything below `root` until a round changes nothing, at most `max_rounds` times.
 
     For an op the patterns are tried in order; the first that succeeds ends the visit.  `unique_constants`
     unifies and hoists constants when a round starts; `region_dce` removes unused code after each round.
+    `settle` is called when a round has nothing more to visit, for changes that patterns have put off.
     """
     if isinstance(root, Region):
         scope = root
@@ -298,7 +329,7 @@ def apply_greedily(
     for _ in range(max_rounds):
         rewriter.changed = False
         rewriter._fill(unique_constants)
-        rewriter._drain(choices)
+        rewriter._drain(choices, settle)
         if region_dce and remove_dead_code(scope):
             rewriter.changed = True
         if not rewriter.changed:

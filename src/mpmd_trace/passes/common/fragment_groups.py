@@ -11,13 +11,15 @@ the new fragment the newest uses of their values and turn the use lists of its r
 from __future__ import annotations
 
 import bisect
-from collections import deque
-from collections.abc import Iterator
+import dataclasses
+from collections import OrderedDict, deque
+from collections.abc import Iterator, Mapping
 
 from mpmd_trace.diagnostics.location import fused
-from mpmd_trace.ir.attributes import IntegerAttr
+from mpmd_trace.ir.attributes import Attribute, IntegerAttr
 from mpmd_trace.ir.bodies import BodyBuilder
 from mpmd_trace.ir.core import Op, Use, Value, make_op
+from mpmd_trace.ir.functions import function_around
 from mpmd_trace.ir.ops import FragmentOp
 from mpmd_trace.passes.common.body_rewrites import cover_transferred_results
 from mpmd_trace.passes.common.group_operands import GroupOperands, Slot
@@ -26,6 +28,8 @@ from mpmd_trace.passes.control_dependencies import CONTROL_START
 from mpmd_trace.passes.fragment_info import origin_union, set_call_counter
 
 _EMPTY = BodyBuilder().finish([])
+#: Control operands come behind all others.
+_CONTROLS = 1 << 40
 
 
 class Group:
@@ -46,8 +50,9 @@ class Group:
         "label",
         "members",
         "number",
-        "outputs",
+        "results",
         "stamps",
+        "unread",
     )
 
     def __init__(self, fragment: FragmentOp, number: int | None) -> None:
@@ -59,8 +64,10 @@ class Group:
         self._own: list[Slot] | None = None
         self._data: GroupOperands | None = None
         self._controls: list[Slot] = []
-        #: The results of the members, in no order, but for some that are no results of the group.
-        self.outputs: list[Value] = list(fragment.results)
+        #: In order; those of producers that nothing outside reads any more are dropped by merges.
+        self.results: OrderedDict[Value, None] = OrderedDict.fromkeys(fragment.results)
+        #: The results that nothing outside of the group reads, which go when it is merged as a producer.
+        self.unread: list[Value] | None = None
         #: When it was merged with others, counted in merges of all groups.
         self.stamps: list[int] = []
         #: The group that it has become part of, and the number of merges which that had before.
@@ -77,7 +84,9 @@ class Group:
     def data(self) -> GroupOperands:
         """The operands that are not control operands."""
         if self._data is None:
-            self._data = GroupOperands(self.own[: len(self.first.body.block.args)])
+            count = len(self.first.body.block.args)
+            self.set_operands(GroupOperands(self.own[:count]), self.own[count:])
+            assert self._data is not None
         return self._data
 
     @property
@@ -88,11 +97,21 @@ class Group:
     def set_operands(self, data: GroupOperands, controls: list[Slot]) -> None:
         """Say what the merged fragment reads."""
         self._data, self._controls = data, controls
+        for i, slot in enumerate(controls):
+            slot.key = _CONTROLS + i
+
+    def values(self) -> Iterator[Value]:
+        """Yield what the merged fragment needs, one after the other."""
+        if self._data is None:
+            yield from (use.value for use in self.first.operand_uses)
+        else:
+            yield from (slot.value for slot in self._data)
+            yield from (slot.value for slot in self._controls)
 
     @property
     def size(self) -> int:
         """What it costs to add it to another group."""
-        return len(self.members) + len(self.outputs)
+        return len(self.members) + len(self.results)
 
     @property
     def stamp(self) -> int:
@@ -112,6 +131,15 @@ class Group:
         return [slot.value for slot in self.slots]
 
 
+@dataclasses.dataclass(slots=True)  # not frozen: that would make it several times slower to create
+class GroupUse:
+    """A use of a value by the fragment of a group, or by another op (then `slot` is None)."""
+
+    user: Group | Op
+    slot: Slot | None
+    use: Use
+
+
 class Groups:
     """The groups of a function: at first every fragment that is added is one of its own."""
 
@@ -121,6 +149,7 @@ class Groups:
         self._stamp = 0
         #: The results of fragments that were built, by the results that they stand for.
         self._built: dict[Value, Value] = {}
+        self._new_uses: dict[Slot, Use] = {}
         #: The last of the uses at the beginning of the list of a value that are by its own group.
         self._inside: dict[Value, Use] = {}
 
@@ -129,9 +158,9 @@ class Groups:
         group = self._first[fragment] = self._group[fragment] = Group(fragment, number)
         return group
 
-    def of(self, op: Op | None) -> Group | None:
+    def of(self, op: Op) -> Group | None:
         """Return the group of a fragment; None for other ops and for fragments that were not added."""
-        return None if op is None else self._group.get(op)
+        return self._group.get(op)
 
     def outside_uses(self, group: Group, value: Value) -> Iterator[Use]:
         """Yield the uses of a result of the group by ops that are not in it, in no order.
@@ -139,7 +168,7 @@ class Groups:
         Uses by members are passed over once for all: a member stays one.
         """
         group_of, passed = self._group, self._inside.get(value)
-        use = value.first_use if passed is None else passed.next
+        use = value.first_use if passed is None or passed.owner.block is None else passed.next
         while use is not None and group_of.get(use.owner) is group:
             passed = self._inside[value] = use
             use = use.next
@@ -148,120 +177,56 @@ class Groups:
                 yield use
             use = use.next
 
-    # Merging.
-
-    def merge(self, producer: Group, consumer: Group, *, at_consumer: bool) -> Group:
-        """Return the group whose fragment is the merge of the two, at the place of one of them."""
-        check_mergeable(producer.label, consumer.label, (producer.data.live, consumer.data.live))
-        place = consumer if at_consumer else producer
-        anchor, number = place.anchor, place.number
-        controls = [slot for slot in producer.controls if self.of(slot.value.defining_op) is not consumer]
-        controls += [slot for slot in consumer.controls if self.of(slot.value.defining_op) is not producer]
-        single = self._single_use(producer, consumer)
-        if single is None:
-            made = producer.outputs
-            data = producer.data.joined(consumer.data, made, lambda value: self.of(value.defining_op) is producer)
-        else:
-            (own,) = producer.data
-            data = consumer.data
-            data.put_in_place(own, single)
-        label = _merged_label(producer.label, consumer.label)
-        if controls:
-            label.attrs[CONTROL_START] = IntegerAttr.get(data.live, "i64")
-        into, other = (producer, consumer) if producer.size > consumer.size else (consumer, producer)
-        for member in other.members:
-            self._group[member] = into
-        if into is consumer:
-            into.members.extendleft(reversed(producer.members))
-        else:
-            into.members.extend(consumer.members)
-        into.outputs += other.outputs
-        other.joined = (into, len(into.stamps))
-        self._stamp += 1
-        into.stamps.append(self._stamp)
-        into.set_operands(data, controls)
-        into.label, into.anchor, into.number = label, anchor, number
-        return into
-
-    def _single_use(self, producer: Group, consumer: Group) -> Slot | None:
-        """Return the operand of `consumer` that is the only use of the only result of a one-operand `producer`."""
-        if producer.controls or consumer.controls or producer.data.live != 1:
-            return None
-        value = self._only_result(producer)
-        if value is None:
-            return None
-        result: Slot | None = None
-        for use in self.outside_uses(producer, value):
-            if self._group.get(use.owner) is not consumer:
-                return None
-            slot = self._first[use.owner].own[use.index].final()
-            if result is not None and slot is not result:
-                return None
-            result = slot
+    def users(self, group: Group) -> dict[Op | Group, None]:
+        """Return the groups and other ops that use a result of the group, in no order."""
+        result: dict[Op | Group, None] = {}
+        group_of = self._group
+        for value in group.results:
+            use = value.first_use
+            while use is not None:
+                result[group_of.get(use.owner, use.owner)] = None
+                use = use.next
+        result.pop(group, None)
         return result
 
-    def _only_result(self, group: Group) -> Value | None:
-        """Return the result, if there is just one; outputs that are none are dropped."""
-        result: Value | None = None
-        while group.outputs:
-            value = group.outputs.pop()
-            if self._is_result(group, value):
-                if result is not None:
-                    group.outputs += (result, value)
-                    return None
-                result = value
-        group.outputs += [] if result is None else [result]
-        return result
+    def slot_of(self, use: Use) -> Slot:
+        """Return the operand of a group that a use by a member has become."""
+        return self._first[use.owner].own[use.index].final()
 
-    def _is_result(self, group: Group, value: Value) -> bool:
-        """Return whether the merged fragment returns what a member does.
+    # Uses in order.
 
-        Each merge keeps all results of the consumer, and those of the producer that something else reads.
-        """
-        return value.defining_op is group.members[-1] or next(self.outside_uses(group, value), None) is not None
-
-    # Building.
-
-    def build(self) -> bool:
-        """Replace the members of every group by one fragment.  Says whether there was anything to do."""
-        merged = [group for group in dict.fromkeys(self._group.values()) if group.stamps]
-        merged.sort(key=lambda group: group.stamp)
-        results: dict[Group, list[Value]] = {
-            group: [v for member in group.members for v in member.results if self._is_result(group, v)]
-            for group in merged
-        }
-        # Only the use lists of results are turned around.  Those of other operands get the new uses in front, in
-        # the order in which fragments and operands are made here.
-        repeated = [value for values in results.values() for value in values if not value.has_one_use]
-        other_uses = [[use for use in value.uses if not self._is_merged(use.owner)] for value in repeated]
-        stamps: dict[Op, int] = {}
-        for group in merged:
-            stamps[self._build(group, results[group])] = group.stamp
-        for value, others in zip(repeated, other_uses, strict=True):
-            self._order_uses(value, others, stamps)
-        return bool(merged)
-
-    def _is_merged(self, op: Op) -> bool:
-        group = self._group.get(op)
-        return group is not None and bool(group.stamps)
-
-    def _order_uses(self, value: Value, others: list[Use], stamps: dict[Op, int]) -> None:
-        """Put the uses of a result in the order that they have after all merges; `others` are those by other ops."""
-        new = self._built[value]
-        uses = [(0, use) for use in reversed(others)]
-        by_merged = [(stamps[use.owner], use.index, use) for use in new.uses if use.owner in stamps]
-        uses += [(stamp, use) for stamp, _, use in sorted(by_merged, key=lambda entry: entry[:2])]
-        line: deque[Use] = deque()  # newest first, or last after an odd number of turns
-        for stamp, use in uses:
+    def uses_of(self, value: Value) -> list[GroupUse]:
+        """Return the uses of the value, newest first, as they would be if each merge had been carried out."""
+        definer = value.defining_op
+        group = None if definer is None else self._group.get(definer)
+        oldest_first: list[tuple[int, GroupUse]] = []
+        merged: dict[Slot, GroupUse] = {}
+        for use in reversed(value.uses):
+            user = self._group.get(use.owner)
+            if user is None:
+                oldest_first.append((0, GroupUse(use.owner, None, use)))
+            elif user is not group:
+                slot = self.slot_of(use)
+                if user.stamps:
+                    merged[slot] = GroupUse(user, slot, use)
+                else:
+                    oldest_first.append((0, GroupUse(user, slot, use)))
+        timed = [
+            (slot_use.user.stamp, slot.key, slot_use)
+            for slot, slot_use in merged.items()
+            if isinstance(slot_use.user, Group)
+        ]
+        timed.sort(key=lambda item: item[:2])
+        oldest_first += [(stamp, slot_use) for stamp, _, slot_use in timed]
+        if len(oldest_first) < 2:
+            return [slot_use for _, slot_use in oldest_first]
+        line: deque[GroupUse] = deque()
+        for stamp, slot_use in oldest_first:
             if self._turns(value, stamp) % 2:
-                line.append(use)
+                line.append(slot_use)
             else:
-                line.appendleft(use)
-        if self._turns(value, self._stamp) % 2:
-            line.reverse()
-        if list(line) != new.uses:
-            for use in reversed(line):
-                use.set(new)
+                line.appendleft(slot_use)
+        return list(reversed(line) if self._turns(value, self._stamp) % 2 else line)
 
     def _turns(self, value: Value, until: int) -> int:
         """Return how often the merges up to that time turned the use list of the value around."""
@@ -275,44 +240,169 @@ class Groups:
             group, since = group.joined
         return turns
 
-    def _build(self, group: Group, results: list[Value]) -> FragmentOp:
+    def is_turned(self, value: Value) -> bool:
+        """Return whether merges have turned the use list of the value around."""
+        return self._turns(value, self._stamp) % 2 == 1
+
+    # Merging.
+
+    def merge(
+        self, producer: Group, consumer: Group, *, at_consumer: bool, attrs: Mapping[str, Attribute] | None = None
+    ) -> Group:
+        """Return the group whose fragment is the merge of the two, at the place of one of them.
+
+        `attrs` are its discardable attributes; by default it has what the two say about microbatches and
+        inference.
+        """
+        counts = producer.data.live, consumer.data.live
+        check_mergeable(producer.label, consumer.label, counts)
+        place = consumer if at_consumer else producer
+        anchor, number = place.anchor, place.number
+        controls: list[Slot] = []
+        for group, other in ((producer, consumer), (consumer, producer)):
+            for slot in group.controls:
+                slot.inside = self._defined_by(slot.value, other)
+            controls += [slot for slot in group.controls if not slot.inside]
+        read = [slot.value for slot in consumer.controls if slot.inside]
+        single = self.single_use(producer, consumer)
+        if single is None:
+            data, inside = producer.data.joined(consumer.data, producer.results.keys())
+            read += inside
+        else:
+            (own,) = producer.data
+            data = consumer.data
+            read.append(single.value)
+            data.put_in_place(own, single)
+        label = _merged_label(producer.label, consumer.label)
+        if attrs is None:
+            _add_merged_attrs(label, producer.label, consumer.label)
+            if controls:
+                label.attrs[CONTROL_START] = IntegerAttr.get(data.live, "i64")
+        else:
+            label.attrs.update(attrs)
+        read += self._unread(producer)
+        unread = self._unread(consumer)
+        into, other = (producer, consumer) if producer.size > consumer.size else (consumer, producer)
+        for member in other.members:
+            self._group[member] = into
+        for value in read:
+            if value in producer.results and next(self.outside_uses(into, value), None) is None:
+                del producer.results[value]
+        if into is consumer:
+            into.members.extendleft(reversed(producer.members))
+            for value in reversed(producer.results):
+                into.results[value] = None
+                into.results.move_to_end(value, last=False)
+        else:
+            into.members.extend(consumer.members)
+            into.results.update(consumer.results)
+        into.unread = unread
+        other.joined = (into, len(into.stamps))
+        self._stamp += 1
+        into.stamps.append(self._stamp)
+        into.set_operands(data, controls)
+        into.label, into.anchor, into.number = label, anchor, number
+        return into
+
+    def _defined_by(self, value: Value, group: Group) -> bool:
+        definer = value.defining_op
+        return definer is not None and self._group.get(definer) is group
+
+    def _unread(self, group: Group) -> list[Value]:
+        """Return the results that nothing outside of the group reads."""
+        if group.unread is None:
+            group.unread = [v for v in group.results if next(self.outside_uses(group, v), None) is None]
+        return group.unread
+
+    def single_use(self, producer: Group, consumer: Group) -> Slot | None:
+        """Return the operand of `consumer` that is the only use of the only result of a one-operand `producer`."""
+        if producer.controls or consumer.controls:
+            return None
+        if len(producer.results) != 1 or producer.data.live != 1:
+            return None
+        result: Slot | None = None
+        for use in self.outside_uses(producer, next(iter(producer.results))):
+            if self._group.get(use.owner) is not consumer:
+                return None
+            slot = self.slot_of(use)
+            if result is not None and slot is not result:
+                return None
+            result = slot
+        return result
+
+    # Building.
+
+    def build(self) -> bool:
+        """Replace the members of every group by one fragment.  Says whether there was anything to do."""
+        groups = [group for group in dict.fromkeys(self._group.values()) if group.stamps]
+        merged = [group for group in groups if function_around(group.anchor)]  # not in an erased loop
+        if not merged:
+            return False
+        # Only the use lists of results are turned around.  Those of other operands get the new uses in front, in
+        # the order in which fragments and operands are made here, which is their order in `uses_of`.
+        results = (value for group in merged for value in group.results if not _used_once(value))
+        orders = [(value, self.uses_of(value)) for value in results]
+        wanted = {use.slot for _, uses in orders for use in uses if use.slot is not None}
+        for group in sorted(merged, key=lambda group: group.stamp):
+            self._build(group, wanted)
+        for value, uses in orders:
+            value = self._built.get(value, value)
+            order = [use.use if use.slot is None else self._new_uses.get(use.slot, use.use) for use in uses]
+            if order != value.uses:
+                for one in reversed(order):
+                    one.set(value)
+        return True
+
+    def _build(self, group: Group, wanted: set[Slot]) -> None:
         slots = group.slots
         position = {slot: i for i, slot in enumerate(slots)}
         inside: dict[Value, int] = {}
         sources: list[tuple[int, ...]] = []
         for member in group.members:
+            row: list[int] = []
             args = self._first[member].own[: len(member.body.block.args)]
-            made = [inside.get(use.value) for use in member.operand_uses[: len(args)]]
-            sources.append(
-                tuple([position[slot.final()] if at is None else -1 - at for slot, at in zip(args, made, strict=True)])
-            )
+            for use, slot in zip(member.operand_uses, args, strict=False):
+                made = inside.get(use.value)
+                if made is not None:
+                    row.append(-1 - made)
+                else:
+                    row.append(position[slot if slot.same is None else slot.final()])
+            sources.append(tuple(row))
             for result in member.results:
                 inside[result] = len(inside)
-        returned = tuple([inside[value] for value in results])
+        returned = tuple([inside[value] for value in group.results])
         label, built = group.label, self._built
         fragment = make_op(
             "mpmd.fragment",
-            [built.get(slot.value, slot.value) for slot in slots],
-            [value.type for value in results],
+            [built.get(slot.value, slot.value) for slot in slots] if built else [s.value for s in slots],
+            [value.type for value in group.results],
             props=label.props,
             attrs=label.attrs,
             regions=[merged_body(tuple([member.body for member in group.members]), tuple(sources), returned)],
             loc=label.loc,
         )
+        if wanted:
+            for slot, use in zip(slots, fragment.operand_uses, strict=True):
+                if slot in wanted:
+                    self._new_uses[slot] = use
         assert group.anchor.block is not None
         group.anchor.block.insert_before(group.anchor, fragment)
-        for new, value in zip(fragment.results, results, strict=True):
+        for new, value in zip(fragment.results, group.results, strict=True):
             built[value] = new
             value.replace_all_uses_with(new)
         for member in reversed(group.members):
             member.erase()
         assert isinstance(fragment, FragmentOp)
         cover_transferred_results(fragment)
-        return fragment
+
+
+def _used_once(value: Value) -> bool:
+    first = value.first_use
+    return first is None or first.next is None
 
 
 def _merged_label(producer: FragmentOp, consumer: FragmentOp) -> FragmentOp:
-    """Return a fragment without body that has the attributes and the location of the merge of the two."""
+    """Return a fragment without body that has mesh, origins, stage and location of the merge of the two."""
     props = dict(producer.props)
     props.pop("in_shardings", None)
     props.pop("out_shardings", None)
@@ -322,8 +412,11 @@ def _merged_label(producer: FragmentOp, consumer: FragmentOp) -> FragmentOp:
         props["stage_id"] = consumer.props["stage_id"]
     label = make_op("mpmd.fragment", props=props, regions=[_EMPTY], loc=fused(producer.loc, consumer.loc))
     assert isinstance(label, FragmentOp)
+    return label
+
+
+def _add_merged_attrs(label: FragmentOp, producer: FragmentOp, consumer: FragmentOp) -> None:
     set_call_counter(label, merged_call_counter(producer, consumer))
     inferred_by = merged_inferred_by(producer, consumer)
     if inferred_by is not None:
         label.attrs["mpmd.inferred_by"] = inferred_by
-    return label

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Collection, Iterator, Sequence
 
 from mpmd_trace.ir.core import Value
 
@@ -59,20 +59,22 @@ class GroupOperands:
         """A key behind those of all slots."""
         return self._first + len(self._slots)
 
-    def joined(self, later: GroupOperands, made: Sequence[Value], is_made: Callable[[Value], bool]) -> GroupOperands:
-        """Return these operands, then those of `later` that are not made here, each value once.
+    def joined(self, later: GroupOperands, made: Collection[Value]) -> tuple[GroupOperands, list[Value]]:
+        """These operands, then those of `later` that are not among `made`, each value once; and those that are.
 
-        Those that are made here are among `made`.  Both objects are used up.
+        Both objects are used up.
         """
         self._unify()
         later._unify()
         mine, given = self._by_value, later._by_value
         if len(made) <= len(given):
-            inside = [value for value in made if value in given]
+            inside = [slot for value in made if (slot := given.pop(value, None)) is not None]
         else:
-            inside = [value for value in given if is_made(value)]
-        for value in inside:
-            given.pop(value).inside = True
+            inside = [slot for value, slot in given.items() if value in made]
+            for slot in inside:
+                del given[slot.value]
+        for slot in inside:
+            slot.inside = True
         if len(mine) <= len(given):
             for value, slot in mine.items():
                 repeated = given.get(value)
@@ -91,7 +93,7 @@ class GroupOperands:
                     self._slots.append(slot)
             result = self
         result.live = len(result._by_value)
-        return result
+        return result, [slot.value for slot in inside]
 
     def _put_in_front(self, slots: list[Slot]) -> None:
         for slot in reversed(slots):

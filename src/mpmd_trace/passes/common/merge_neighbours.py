@@ -134,7 +134,7 @@ class _Merger:
                     prospects.note(fragment, -1)
                 fragment.erase()
                 changed = True
-            elif prospects is not None and not prospects.possible(fragment):
+            elif prospects is not None and (not prospects.possible(fragment) or self.has_no_partner(fragment)):
                 self.passed.setdefault(fragment.mesh, []).append(fragment)
             else:
                 self.add_passed(fragment.mesh)
@@ -143,6 +143,21 @@ class _Merger:
                 while current is not None:
                     current = self.merge(current)
         return self.groups.build() or changed
+
+    def has_no_partner(self, producer: FragmentOp) -> bool:
+        """Return whether no user of the fragment is a group yet, or one that it may be merged with."""
+        if self.mode == "sideways":
+            return False
+        for result in producer.results:
+            use = result.first_use
+            while use is not None:
+                user = use.owner
+                if user.block is not producer.block or self.groups.of(user) is not None:
+                    return False
+                if isinstance(user, FragmentOp) and self.allowed(producer, user, False):
+                    return False
+                use = use.next
+        return True
 
     def fragments(self) -> list[FragmentOp]:
         """Return the fragments, in order.  When some may be in loops, all are visited: those in loops are refused."""
@@ -229,11 +244,12 @@ class _Merger:
 
     def refuse_in_loop(self, producer: Group) -> None:
         """Raise `MpmdError` where a producer in a loop would be merged, or looked at more closely."""
-        users = [user for value in producer.outputs for user in value.users]
+        users = [user.anchor if isinstance(user, Group) else user for user in self.groups.users(producer)]
         for user in users:
             self.check_block(producer, user)
         consumers = [group for user in users if (group := self.groups.of(user)) is not None]
-        if len(consumers) > 1:
+        uses = [user for value in producer.results for user in value.users if isinstance(user, FragmentOp)]
+        if len(consumers) > 1 or len(uses) > 1:
             self.number(consumers[0])
         if any(self.allowed(producer.label, consumer.label, False) for consumer in consumers):
             self.number(producer)
@@ -252,7 +268,7 @@ class _Merger:
         users = self.users.get(group)
         if users is None:
             users = self.users[group] = _Users()
-            for value in group.outputs:
+            for value in group.results:
                 for use in self.groups.outside_uses(group, value):
                     self.add_user(users, group, use.owner)
             heapq.heapify(users.fragments)
