@@ -8,10 +8,9 @@ from typing import Any
 
 from mpmd_trace.api.partitioned import PartitionedProgram
 from mpmd_trace.backend.collectives import Collectives, CollectivesReport
-from mpmd_trace.backend.placement_report import CAUSES, PlacementReport
+from mpmd_trace.backend.placement_report import PlacementReport
 from mpmd_trace.config import Config
 from mpmd_trace.diagnostics.messages import shortened
-from mpmd_trace.diagnostics.tables import Table
 from mpmd_trace.diagnostics.tables import as_text as as_tables
 from mpmd_trace.jax_compat.hiding import HiddenShare
 from mpmd_trace.passes.hoisting.hoist_invariants import TOO_LITTLE
@@ -35,13 +34,7 @@ def as_data(report: PlacementReport, why: Mapping[int, str]) -> dict[str, Any]:
 
 def as_text(report: PlacementReport, why: Mapping[int, str], file: str, *, returning: bool = True) -> str:
     """Return the tables, what is not where it is used and why, and with `returning` what leaves on another mesh."""
-    held = [[mesh.mesh, *(f"{getattr(mesh, column):,}" for column in report.columns)] for mesh in report.meshes]
-    moves = [[cause, CAUSES[cause], f"{count:,}", f"{size:,}"] for cause, (count, size) in report.causes.items()]
-    tables = [
-        Table("bytes on a device of each mesh", ["mesh", *report.columns], held),
-        Table("sent in a step", ["cause", "what it is", "count", "bytes"], moves, words=2),
-    ]
-    text = as_tables(tables) + "\n"
+    text = as_tables([report.held, report.moves, report.links]) + "\n"
     for meshes in report.sharing:
         text += (
             f"{', '.join(meshes)} share their devices: the peak is that of all together, one of them works at a "

@@ -74,6 +74,29 @@ def test_a_pipeline_of_two_meshes() -> None:
     assert (second.parameters, second.arguments, second.gradients) == (2 * WEIGHT, 0, 2 * WEIGHT)
     assert second.peak == second.parameters + second.gradients + second.activations
     assert set(found.roles.values()) == {"parameters", "arguments"} and found.roles["batch"] == "arguments"
+    assert found.links.rows == [
+        ["first", "second", "8", f"{8 * 2 * ROWS:,}"],
+        ["second", "first", "8", f"{8 * 2 * ROWS:,}"],
+    ]
+
+
+def test_what_a_running_program_takes_and_makes_counts() -> None:
+    def step(weights: Any, batch: Any) -> Any:
+        return jax.tree.map(lambda w, g: w - 0.1 * g, weights, gradients(loss, weights, batch))
+
+    args = [array(16, 16)] * 4, array(8, 4, 16)
+    meshes = {
+        "first": Mesh(np.array(jax.devices()[:1]), ("data",)),
+        "second": Mesh(np.array(jax.devices()[1:2]), ("data",)),
+    }
+    config = mt.make_config(meshes, NAMES, pipeline_schedule="1F1B")
+    compiled = mt.jit(step, config, donate_argnums=0).lower(*args).compile()
+    values, found = compiled.lowered.placement_report(), compiled.placement_report()
+    for mesh, one in zip(values.meshes, found.meshes, strict=True):
+        columns = [getattr(one, column) for column in found.columns if column != "peak"]
+        assert sum(columns) == one.peak and min(columns) >= 0
+        # The second mesh runs a backward right after its forward, so its peak is when that reads the activations.
+        assert one.activations >= mesh.activations // 2 > 0
 
 
 def tied_loss(p: Any, x: Any) -> Any:

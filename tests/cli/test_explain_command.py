@@ -124,6 +124,8 @@ def test_what_a_program_holds_and_moves(capsys: pytest.CaptureFixture[str]) -> N
     status, out, err = run(capsys, str(PROGRAM))
     assert status == 0, err
     assert "bytes on a device of each mesh" in out and "activations" in out and "cotangents" in out
+    for a, b in (("m0", "m1"), ("m1", "m0")):
+        assert re.search(rf"^sent from mesh to mesh\n(.*\n)+{a} +{b} +\d+ +[\d,]+$", out, re.M)
     status, out, _ = run(capsys, str(PROGRAM), "--json")
     found = json.loads(out)
     assert status == 0 and [held["mesh"] for held in found["meshes"]] == ["m0", "m1"]

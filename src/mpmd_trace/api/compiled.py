@@ -67,7 +67,8 @@ class Compiled(StageInfo):
     def _repr_html_(self) -> str:
         programs, runs = len(self.program.plan.programs), len(self.program.plan.runs)
         title = f"Compiled: {self._summary()}; {programs} programs, {runs} runs a step"
-        return as_html(title, [*self.memory_analysis().tables, self.placement_report().moves])
+        report = self.placement_report()
+        return as_html(title, [*self.memory_analysis().tables, report.moves, report.links])
 
     # Calling.
 

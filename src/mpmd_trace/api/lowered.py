@@ -53,7 +53,7 @@ class Lowered(PartitionedProgram):
     def _repr_html_(self) -> str:
         report = self.placement_report()
         title = f"Lowered: {self._summary()}; schedule {self.schedule.name}"
-        return as_html(title, [self.config.table, report.held, report.moves])
+        return as_html(title, [self.config.table, report.held, report.moves, report.links])
 
     @paused_collector()
     @explains_internal_errors

@@ -64,8 +64,9 @@ class MeshMemory:
 
     `parameters`, `state` and `arguments` are there at the start; `gradients` (arrays of the type of a parameter there
     that backwards made, or with a part of it for each device), `hoisted` (gathered and cast parameters, and what else
-    is computed once for all microbatches) and `activations` (all else that was made) at the `peak`, beside what is left
-    of the former.  Where meshes share devices the `peak` is that of these; all else is what this mesh has of it.
+    is computed once for all microbatches), `temporary` (the scratch memory of the program that runs then) and
+    `activations` (all else) at the `peak`, which is the sum.  Where meshes share devices the `peak` is that of these;
+    all else is what this mesh has of it.
     """
 
     mesh: str
@@ -76,6 +77,7 @@ class MeshMemory:
     activations: int
     peak: int
     hoisted: int = 0
+    temporary: int = 0
 
 
 @dataclasses.dataclass(frozen=True)
@@ -162,20 +164,34 @@ class PlacementReport(Shown):
     @property
     def columns(self) -> tuple[str, ...]:
         """The fields of `MeshMemory` that tables show: those that are not 0 on all meshes."""
-        columns = ("parameters", "state", "arguments", "gradients", "hoisted", "activations", "peak")
+        columns = ("parameters", "state", "arguments", "gradients", "hoisted", "activations", "temporary", "peak")
         return tuple(column for column in columns if any(getattr(one, column) for one in self.meshes))
 
     @property
     def held(self) -> Table:
         """What each mesh holds, as a table."""
-        rows = [[one.mesh, *(in_units(getattr(one, column)) for column in self.columns)] for one in self.meshes]
-        return Table("held by a device of each mesh", ["mesh", *self.columns], rows)
+        rows = [[one.mesh, *(f"{getattr(one, column):,}" for column in self.columns)] for one in self.meshes]
+        return Table("bytes on a device of each mesh", ["mesh", *self.columns], rows)
 
     @property
     def moves(self) -> Table:
         """What moves in a step by cause, as a table."""
-        rows = [[cause, f"{count:,}", in_units(moved)] for cause, (count, moved) in self.causes.items()]
-        return Table("sent between meshes in a step", ["cause", "transfers", "size"], rows)
+        rows = [[cause, CAUSES[cause], f"{n:,}", f"{size:,}"] for cause, (n, size) in self.causes.items()]
+        return Table("sent in a step", ["cause", "what it is", "count", "bytes"], rows, words=2)
+
+    @property
+    def links(self) -> Table:
+        """What each mesh sends to each other one, as a table."""
+        totals: dict[tuple[str, str], list[Traffic]] = {}
+        for one in self.sent:
+            if one.source != one.target:
+                totals.setdefault((one.source, one.target), []).append(one)
+        place = {one.mesh: number for number, one in enumerate(self.meshes)}
+        rows = [
+            [*link, f"{sum(one.times for one in all_of):,}", f"{sum(one.bytes for one in all_of):,}"]
+            for link, all_of in sorted(totals.items(), key=lambda item: [place[mesh] for mesh in item[0]])
+        ]
+        return Table("sent from mesh to mesh", ["from", "to", "count", "bytes"], rows, words=2)
 
     @property
     def _problems(self) -> Table:
@@ -185,7 +201,7 @@ class PlacementReport(Shown):
 
     @property
     def tables(self) -> list[Table]:
-        return [self.held, self.moves, self._problems]
+        return [self.held, self.moves, self.links, self._problems]
 
 
 def placement_report(
@@ -412,16 +428,28 @@ class _Reader:
         for place, mesh, used in plan.memory_use(temporary, reused):
             if used > at[mesh][0]:
                 at[mesh] = used, place
-        gradients = self._at(at, {s.number for s in plan.slots if self._is_gradient(s)})
-        made = self._at(at, {s.number for s in plan.slots if self._maker(s)})
+        new = {plan.results[r] for r in self.replaced.values()}
+        sums = {s.number for s in plan.slots if self._is_gradient(s)} - new
         copies = {s.number for s in plan.slots if is_hoisted(self._maker(s))}
-        hoisted, lent = self._at(at, copies, reused={}), self._at(at, copies)
+        # Gradients take the memory of gradients; what else a program reuses may be anything.
+        reused_sums = reused_rest = reused
+        if reused is not None:
+            made = {run.program: sum(plan.slots[s].bytes for s in run.outputs if s in sums) for run in plan.runs}
+            reused_sums = {program: min(size, made[program]) for program, size in reused.items()}
+            reused_rest = {program: size - reused_sums[program] for program, size in reused.items()}
+        gradients = self._at(at, sums, reused_sums)
+        hoisted, lent = self._at(at, copies, {}), self._at(at, copies, reused_rest)
+        values = self._at(at, set(range(len(plan.slots))), reused)
         result = []
         for mesh in plan.meshes:
-            start: dict[Role, int] = collections.Counter()
+            start: collections.Counter[Role] = collections.Counter()
             for slot, role in self.roles.items():
                 if plan.slots[slot].mesh == mesh and plan.slots[slot].memory_kind != "pinned_host":
                     start[role] += plan.slots[slot].bytes
+            running = plan.instructions[at[mesh][1]] if at[mesh][1] >= 0 else None
+            scratch = 0
+            if temporary and isinstance(running, Run) and running.mesh == mesh:
+                scratch = temporary.get(running.program, 0)
             result.append(
                 MeshMemory(
                     mesh,
@@ -429,9 +457,10 @@ class _Reader:
                     start["state"],
                     start["arguments"],
                     gradients[mesh],
-                    made[mesh] - gradients[mesh] - lent[mesh],
+                    values[mesh] - start.total() - gradients[mesh] - lent[mesh],
                     at[mesh][0],
                     hoisted[mesh],
+                    scratch,
                 )
             )
         return result
@@ -452,7 +481,7 @@ class _Reader:
         return self.maker.get(self.root.get(slot.number, slot.number))
 
     def _at(
-        self, at: Mapping[str, tuple[int, int]], counted: set[int], reused: dict[int, int] | None = None
+        self, at: Mapping[str, tuple[int, int]], counted: set[int], reused: dict[int, int] | None
     ) -> dict[str, int]:
         """Return the bytes of some slots on each mesh while the instruction of its peak runs; see `Plan.live_bytes`."""
         result: dict[str, int] = {}
