@@ -295,3 +295,15 @@ def test_no_orders_with_blocks_are_faster_than_the_bound(seed: int) -> None:
     for measure in ("span", "makespan"):
         bound = _bound(Candidate(schedule, result, True), costs, measure, result.peak_activations, fraction)
         assert bound <= result.time(measure) + 1e-9
+
+
+def test_dispatching_runs_forwards_in_blocks_with_weight_gradients() -> None:
+    costs = dataclasses.replace(unequal_costs(random.Random(1), 8), collectives={"F": 0.3, "I": 0.3, "W": 0.1})
+    numbers = {"meshes": 8, "microbatches": 64, "measure": "span", "exact": False, "effort": 200_000}
+    result = search(costs, 8, **numbers)
+    blocks = [step for row in result.best.schedule.orders for step in row if isinstance(step, Fused)]
+    assert {"".join(part.kind for part in block.parts) for block in blocks} >= {"FW"}
+    assert not check(result.best.schedule)
+    assert max(result.best.result.peak_activations) <= 8
+    apart = dataclasses.replace(costs, exposed=costs.collectives)
+    assert result.value(result.best) < search(apart, 8, **numbers).lower_bound

@@ -14,7 +14,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from heapq import heappop, heappush
 
-from mpmd_trace.schedules._actions import Action, Kind
+from mpmd_trace.schedules._actions import Action, Fused, Kind, Step
 from mpmd_trace.schedules._costs import Costs
 from mpmd_trace.schedules._justify import Project
 from mpmd_trace.schedules._lower_bounds import Chain
@@ -29,6 +29,9 @@ _NEVER = math.inf
 
 KINDS_IN_ROWS: tuple[Kind, ...] = ("F", "I", "W")
 """What the numbers in a row stand for; the microbatches of each count up."""
+
+PARTS = ((0,), (1,), (2,), (0, 1), (0, 2))
+"""The kinds that each number in a row stands for; the last ones are blocks."""
 
 TARGETS = ((1.0, 0.8), (1.01, 0.7), (1.003, 1.0), (1.0, 1.0), (1.02, 0.9))
 """The times to reach, as multiples of the bound, and how many forwards there are before the first backward, as parts
@@ -50,6 +53,9 @@ AUTO_EFFORT = 200_000
 
 SLOWEST_FIRST = 0.5
 """How often it is the slowest mesh whose settings are changed."""
+
+BLOCKS = ((0.0, 1.0), (0.5, 1.0), (1.0, 1.0), (1.0, 0.0), (0.0, 0.0))
+"""The parts of input gradients and of forwards that run in blocks, to begin with, where blocks hide collectives."""
 
 PASSES = 4
 """About how many runs take as long as one that is justified."""
@@ -75,7 +81,9 @@ class Settings:
       there; so the last forwards go before backwards that are ready, and weight gradients make room for them;
     - `eager`: with fewer of them, a forward goes before a backward that is ready, too;
     - `gap`: the shortest gap, as a part of a weight gradient, that one fills although it is longer;
-    - `spare`: how long a mesh may be idle in all before it fills gaps that are too short.
+    - `spare`: how long a mesh may be idle in all before it fills gaps that are too short;
+    - `joined`: the part of the input gradients that run in a block with a forward, if both are ready;
+    - `covered`: the part of the other forwards that run in a block with a weight gradient, if one waits.
     """
 
     first: tuple[int, ...]
@@ -85,6 +93,8 @@ class Settings:
     eager: tuple[int, ...]
     gap: tuple[float, ...]
     spare: tuple[float, ...]
+    joined: tuple[float, ...]
+    covered: tuple[float, ...]
 
 
 @dataclass(frozen=True)
@@ -97,12 +107,13 @@ class Dispatched:
     slowest: int
 
 
-def actions_of(rows: Sequence[bytearray]) -> list[list[Action]]:
+def actions_of(rows: Sequence[bytearray]) -> list[list[Step]]:
     """Return the actions of each mesh."""
-    orders: list[list[Action]] = []
+    orders: list[list[Step]] = []
     for mesh, row in enumerate(rows):
         microbatches = [itertools.count() for _ in KINDS_IN_ROWS]
-        orders.append([Action(mesh, KINDS_IN_ROWS[code], next(microbatches[code])) for code in row])
+        steps = [[Action(mesh, KINDS_IN_ROWS[kind], next(microbatches[kind])) for kind in PARTS[code]] for code in row]
+        orders.append([Fused(tuple(parts)) if len(parts) > 1 else parts[0] for parts in steps])
     return orders
 
 
@@ -113,7 +124,9 @@ def dispatch(
 
     `others` are orders that keep to the limits, which may be the best when they are justified.
     """
-    attempts = max(2, actions // max(1, 3 * chain.meshes * chain.count * PASSES))
+    # Most of those with blocks are not justified.
+    passes = PASSES // 2 if chain.has_blocks else PASSES
+    attempts = max(2, actions // max(1, 3 * chain.meshes * chain.count * passes))
     enough = bound * (1 + 1e-9)
     project = Project(chain)
     finished = [project.justified(rows) for rows in others]
@@ -134,7 +147,7 @@ def dispatch(
             continue
         key = b"".join(made.rows)
         if key not in known:
-            known[key] = project.justified(made.rows, rounds=1)
+            known[key] = (made.rows, made.time) if _has_blocks(made.rows) else project.justified(made.rows, rounds=1)
         rows, time = known[key]
         if best is None or round(time, 9) <= round(best.time, 9):
             best = replace(made, time=time)
@@ -146,12 +159,16 @@ def dispatch(
     rows, time = min(finished, key=lambda one: round(one[1], 9))
     for _ in range(REPEATS):
         before = time
-        if time <= enough:
+        if time <= enough or _has_blocks(rows):
             break
         rows, time = project.justified(rows)
         if time >= before - _TINY:
             break
     return rows
+
+
+def _has_blocks(rows: Sequence[bytearray]) -> bool:
+    return any(row and max(row) >= len(KINDS_IN_ROWS) for row in rows)
 
 
 def _settings(chain: Chain, bound: float) -> Iterator[Settings]:
@@ -164,6 +181,9 @@ def _settings(chain: Chain, bound: float) -> Iterator[Settings]:
     times = zip(turns, chain.input_grad, chain.most, strict=True)
     rise = tuple(min(most, math.ceil(turn / i) + 1) if i else most for turn, i, most in times)
     seen = set()
+    shares = [((0.0,) * chain.meshes,) * 2]
+    if chain.has_blocks:
+        shares = [((joined,) * chain.meshes, (covered,) * chain.meshes) for joined, covered in BLOCKS]
     for gap, (slack, share) in itertools.product((0.0, 0.3), TARGETS):
         numbers = chain.forwards_first(bound * slack + _TINY, share=share)
         assert numbers is not None
@@ -177,23 +197,29 @@ def _settings(chain: Chain, bound: float) -> Iterator[Settings]:
             if ends:
                 last = tuple(min(m, math.ceil(chain.paths[s] / (back[s] or 1.0))) for s, m in enumerate(most))
             gaps, spares = (gap,) * chain.meshes, tuple(part * one for one in spare)
-            settings = Settings(first, most, last, rise if ends else none, eager, gaps, spares)
-            if settings not in seen:
-                seen.add(settings)
-                yield settings
+            for joined, covered in shares:
+                ends_in = rise if ends else none
+                settings = Settings(first, most, last, ends_in, eager, gaps, spares, joined, covered)
+                if settings not in seen:
+                    seen.add(settings)
+                    yield settings
 
 
 def _changed(settings: Settings, chain: Chain, draw: random.Random, slowest: int) -> Settings:
     """Return the settings with one of them changed on one mesh, often the slowest, or on it and all after it."""
     mesh = slowest if draw.random() < SLOWEST_FIRST else draw.randrange(chain.meshes)
     end = mesh + 1 if draw.random() < 0.6 else chain.meshes
-    name = draw.choice(("most", "last", "rise", "eager", "gap", "spare", "first"))
+    names = ("most", "last", "rise", "eager", "gap", "spare", "first")
+    name = draw.choice((*names, "joined", "covered") if chain.has_blocks else names)
     values = list(getattr(settings, name))
     step = draw.choice((-1, 1))
     gap, factor = draw.choice((0.0, 0.15, 0.3, 0.5, 0.8, 1.0)), draw.choice((0.0, 0.5, 1.0))
+    share = draw.choice((-0.5, -0.1, 0.1, 0.5)) if chain.has_blocks else 0.0
     for s in range(mesh, end):
         if name == "gap":
             values[s] = gap
+        elif name in ("joined", "covered"):
+            values[s] = min(1.0, max(0.0, values[s] + share))
         elif name == "spare":
             values[s] = factor * max(chain.paths) * 0.1
         else:
@@ -218,6 +244,9 @@ class _Run:
         self.forwards[0] = [0.0] * self.count
         self.done = [[0, 0, 0] for _ in meshes]
         self.rows = [bytearray() for _ in meshes]
+        self.blocks = [[0, 0] for _ in meshes]
+        kinds = zip(chain.forward, chain.input_grad, chain.weight_grad, chain.hides, strict=True)
+        self.times = [(f, i, w, f + i - hidden[0], f + w - hidden[1]) for f, i, w, hidden in kinds]
         self.begin = [-1.0] * chain.meshes
         self.end, self.idle = [0.0] * chain.meshes, [0.0] * chain.meshes
         self.asleep = [True] * chain.meshes
@@ -255,17 +284,24 @@ class _Run:
                 backward = _NEVER  # not before all of those forwards
         else:
             wanted = f < self.count and flying < max(rising, self._most(s, b))
+        joins = covers = False
+        if chain.has_blocks:
+            joined, covered = self.blocks[s]
+            joins = chain.hides[s][0] > 0.0 and joined < settings.joined[s] * (b + 1)
+            covers = b > w and chain.hides[s][1] > 0.0 and covered < settings.covered[s] * (f + 1 - joined)
         soon = now + _TINY
         if backward <= soon:
             code = 1
+            if joins and forward <= soon:
+                return self._start(now, s, 3 if fits else 2 if b > w else 1)  # a weight gradient makes room
             if wanted and forward <= soon and flying < max(rising, settings.eager[s]):
                 if fits:
-                    code = 0
+                    code = 4 if covers else 0
                 elif b > w and flying < rising:
                     code = 2  # makes room for the forward
             return self._start(now, s, code)
         if wanted and fits and forward <= soon:
-            return self._start(now, s, 0)
+            return self._start(now, s, 4 if covers else 0)
         if wanted and b > w and forward <= soon:
             return self._start(now, s, 2)  # frees memory
         later = min(backward, forward if wanted and forward > soon else _NEVER)
@@ -292,20 +328,18 @@ class _Run:
         else:
             self.idle[s] += now - self.end[s]
         self.asleep[s] = False
-        self.done[s][code] += 1
         self.rows[s].append(code)
-        if code == 0:
-            end = now + chain.forward[s]
-            if s == chain.meshes - 1:
+        if code >= len(KINDS_IN_ROWS):
+            self.blocks[s][code - len(KINDS_IN_ROWS)] += 1
+        end = now + self.times[s][code]
+        for kind in PARTS[code]:
+            self.done[s][kind] += 1
+            if kind == 0 and s == chain.meshes - 1:
                 self.backwards[s].append(end)
-            else:
+            elif kind == 0:
                 self._arrives(self.forwards, s + 1, end + chain.down[s])
-        elif code == 1:
-            end = now + chain.input_grad[s]
-            if s:
+            elif kind == 1 and s:
                 self._arrives(self.backwards, s - 1, end + chain.up[s - 1])
-        else:
-            end = now + chain.weight_grad[s]
         self.end[s] = end
         heappush(self.heap, (end, s))
 
