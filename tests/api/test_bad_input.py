@@ -341,6 +341,17 @@ def test_a_donated_array_given_twice_is_an_error_before_xla_compiles(
     assert jnp.allclose(ema[0], weights()[0] * 0.95)
 
 
+def test_a_donated_array_may_be_given_twice_for_two_meshes() -> None:
+    """Each of them gets a copy."""
+
+    def halved(ws: Any) -> Any:
+        return [named_computation(lambda w: 0.5 * w, name=f"f{i}")(w) for i, w in enumerate(ws)]
+
+    w = jnp.full(2, 3.0)
+    results = mpmd_trace.jit(halved, config({"f0": "m0", "f1": "m1"}), donate_argnums=0)([w, w])
+    assert all(jnp.allclose(result, 1.5) for result in results)
+
+
 def test_a_donated_array_may_be_given_again_where_it_is_not_used() -> None:
     jitted = mpmd_trace.jit(lambda ws, ema: jax.tree.map(jnp.sin, ws), config({}), donate_argnums=0)
     for place in (None, NamedSharding(topology()["m0"], PartitionSpec())):

@@ -107,6 +107,15 @@ def test_other_arguments_than_refs() -> None:
     ]
 
 
+def test_static_arguments_are_counted_from_either_end() -> None:
+    def scaled(ws: list[Any], x: jax.Array, times: int) -> jax.Array:
+        return loss([w[...] for w in ws], x) * times
+
+    for number in (2, -1):
+        result = mt.jit(scaled, config({"f0": "m0", "f1": "m1"}), static_argnums=number)(refs(), batch(), 3)
+        assert_same(result, 3 * loss(weights()[:2], batch()))
+
+
 def test_refs_within_named_computations() -> None:
     """And by keyword, beside arrays, with a result in the shape of a tree."""
 

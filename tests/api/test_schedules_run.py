@@ -17,6 +17,7 @@ from mpmd_trace import MpmdError, named_computation, schedules
 from mpmd_trace.equinox import name_layers
 from mpmd_trace.report.timeline import FragmentActions
 from mpmd_trace.schedules import Action, Schedule
+from mpmd_trace.scheduling import AutoSchedule
 
 WIDTH = 4
 #: Enough for everything at two meshes: ZB-H2 with full latency wants 4P-3, DualPipe an even number from 2P.
@@ -277,8 +278,10 @@ def test_stages_on_other_meshes_than_the_schedule_wants() -> None:
     lowered("interleaved-1f1b", loop, 4).partitioned  # noqa: B018
 
 
-@pytest.mark.parametrize("schedule", ["1F1B", "zb-h1", "interleaved-1f1b", "auto"])
-def test_a_mesh_without_stages_is_no_part_of_the_pipeline(schedule: str) -> None:
+@pytest.mark.parametrize(
+    "schedule", ["1F1B", "zb-h1", "interleaved-1f1b", "auto", AutoSchedule(memory_limit={"m0": 4})], ids=str
+)
+def test_a_mesh_without_stages_is_no_part_of_the_pipeline(schedule: Any) -> None:
     """Else each stage would keep one more microbatch, as if another one came behind it."""
     stages = 4 if schedule == "interleaved-1f1b" else 2
     names = {f"blocks_{s}": f"m{s % 2}" for s in range(stages)}
