@@ -124,3 +124,17 @@ def test_a_body_that_two_fragments_have_is_cleaned_in_both() -> None:
     apply_greedily(main, [], unique_constants=True)
     assert first.body is second.body
     assert [op.name for op in first.body.block] == ["stablehlo.constant", "stablehlo.add", "mpmd.return"]
+
+
+def test_moving_constants_alone_is_a_change() -> None:
+    module = parse("""
+        func.func @main(%a: tensor<f32>) -> tensor<f32> {
+          %0 = stablehlo.negate %a : tensor<f32>
+          %c = stablehlo.constant dense<1.0> : tensor<f32>
+          %1 = stablehlo.add %0, %c : tensor<f32>
+          return %1 : tensor<f32>
+        }
+    """)
+    assert apply_greedily(module.main, [], unique_constants=True).changed
+    assert module.main.body.ops[0].name == "stablehlo.constant"
+    assert not apply_greedily(module.main, [], unique_constants=True).changed
