@@ -62,7 +62,7 @@ EXAMPLES: dict[str, tuple[tuple[str, str], ...]] = {
     ),
     "explain": (
         ("explain model.py", "what each mesh holds, and what is sent"),
-        ('explain model.py --value "input 2"', "why the third argument is on its mesh"),
+        ('explain model.py --value "input 2"', "why the third array of the arguments is on its mesh"),
     ),
     "passes": (("passes mpmd-call-inline", "the options of one pass"),),
 }
@@ -369,7 +369,11 @@ def explain(
     file: Annotated[str, typer.Argument(help="A program (as for run), or an MLIR file.")],
     value: Annotated[
         str | None,
-        typer.Option("--value", help="A name, input 2, result 0, a source line (model.py:12), or %3 in MLIR text."),
+        typer.Option(
+            "--value",
+            help="A name, an array of the arguments (input 2), an array of the results (result 0), a source line "
+            "(model.py:12), or %3 in MLIR text.",
+        ),
     ] = None,
     infer_transfers: Annotated[
         bool, typer.Option(help="For MLIR text: the option infer-transfers of mesh inference.")

@@ -111,12 +111,16 @@ def _tables(
     parts = ["One microbatch, as the program is now:", *_table(head, stages), ""]
     sent = list(_transfers(study))
     parts += [*sent, ""] if sent else []
-    # One row for each schedule on each division into stages; the program's own even if it is further down.
+    # One row for each schedule on each division into stages; the best of each number of microbatches and the program's
+    # own even if they are further down.
     first: dict[tuple[Any, ...], Option] = {}
     for option in options:
         first.setdefault((option.choice.schedule.name, option.names, option.mesh_of, option.microbatches), option)
     shown = list(first.values())[:rows]
-    shown += [one for one in (best, now) if one is not None and one not in shown]
+    of_count: dict[int, Option] = {}
+    for option in first.values():
+        of_count.setdefault(option.microbatches, option)
+    shown += [one for one in (*of_count.values(), best, now) if one is not None and one not in shown]
     head = ["schedule", "stages", "assignment", "M", f"step {study.unit}", "bubble", "of span"]
     gathers = any(one.bytes for one in study.copies)
     head += [*(["gather"] if gathers else []), "peak M", "MiB per device", ""]

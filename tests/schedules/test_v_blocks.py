@@ -6,7 +6,7 @@ import itertools
 
 import pytest
 
-from mpmd_trace.schedules import ScheduleError, check, get_schedule, simulate
+from mpmd_trace.schedules import Costs, ScheduleError, check, get_schedule, simulate
 from mpmd_trace.schedules import _v_building_block as blocks
 
 
@@ -47,6 +47,15 @@ def test_default_memory_is_half_and_the_least_a_third(meshes: int) -> None:
     plain = simulate(get_schedule("1f1b", meshes, microbatches)).bubble_makespan
     assert half.bubble_makespan <= plain / 2 + 3
     assert least.bubble_makespan <= plain * 2 / 3 + 3
+
+
+@pytest.mark.parametrize("name", ["v-half", "v-min"])
+def test_more_bubble_than_1f1b_where_the_first_stage_and_the_turn_are_not_split(name: str) -> None:
+    costs = Costs(forward=(1,) * 8, input_grad=(0, 1, 1, 1, 2, 1, 1, 1), weight_grad=(2, 1, 1, 1, 0, 1, 1, 1))
+    chunked = simulate(get_schedule(name, 4, 8), costs)
+    plain = simulate(get_schedule("1f1b", 4, 8), Costs(forward=(2,) * 4, input_grad=(2,) * 4, weight_grad=(2,) * 4))
+    assert chunked.bubble_makespan > plain.bubble_makespan
+    assert max(chunked.peak_activations) <= max(plain.peak_activations) / 2
 
 
 @pytest.mark.parametrize(
