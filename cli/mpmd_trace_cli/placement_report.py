@@ -8,7 +8,7 @@ from typing import Any
 
 from mpmd_trace.api.partitioned import PartitionedProgram
 from mpmd_trace.backend.collectives import Collectives, CollectivesReport
-from mpmd_trace.backend.placement_report import PlacementReport
+from mpmd_trace.backend.placement_tables import PlacementReport
 from mpmd_trace.config import Config
 from mpmd_trace.diagnostics.messages import shortened
 from mpmd_trace.diagnostics.tables import as_text as as_tables

@@ -14,7 +14,7 @@ from jax.sharding import AbstractMesh, Mesh
 
 import mpmd_trace as mt
 from mpmd_trace.api.lowered import placement_warnings
-from mpmd_trace.backend.placement_report import (
+from mpmd_trace.backend.placement_tables import (
     MeshMemory,
     MisplacedParam,
     PlacementReport,

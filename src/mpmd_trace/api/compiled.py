@@ -20,7 +20,7 @@ from mpmd_trace.api.step_stats import StepClock, StepStats, plan_bubble, step_st
 from mpmd_trace.backend.collectives import CollectivesReport
 from mpmd_trace.backend.counted_program import MemoryReport
 from mpmd_trace.backend.load import LoadedProgram
-from mpmd_trace.backend.placement_report import PlacementReport
+from mpmd_trace.backend.placement_tables import PlacementReport
 from mpmd_trace.backend.stored import written
 from mpmd_trace.backend.timeline import Timeline
 from mpmd_trace.diagnostics.files import check_output, write_file

@@ -21,7 +21,8 @@ from mpmd_trace.api.options import former_option, options_of_overlap
 from mpmd_trace.api.partitioned import PartitionedProgram, loud, tell_once
 from mpmd_trace.backend.executables import Known
 from mpmd_trace.backend.load import LoadedProgram, argument_checker, load
-from mpmd_trace.backend.placement_report import PlacementReport, Traffic, placement_report
+from mpmd_trace.backend.placement_report import placement_report
+from mpmd_trace.backend.placement_tables import PlacementReport, Traffic
 from mpmd_trace.config import Config
 from mpmd_trace.diagnostics.internal import explains_internal_errors
 from mpmd_trace.diagnostics.messages import MpmdError, listed, shortened

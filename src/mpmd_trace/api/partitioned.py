@@ -17,7 +17,8 @@ from mpmd_trace.api.estimates import EstimatedProgram
 from mpmd_trace.api.request import ConfiguredProgram
 from mpmd_trace.backend.counted_program import MemoryReport
 from mpmd_trace.backend.load import LoadedProgram
-from mpmd_trace.backend.placement_report import PlacementReport, placement_report
+from mpmd_trace.backend.placement_report import placement_report
+from mpmd_trace.backend.placement_tables import PlacementReport
 from mpmd_trace.backend.planner import make_plan
 from mpmd_trace.backend.stored import Stored, stored_form
 from mpmd_trace.config import Config

@@ -7,7 +7,8 @@ import warnings
 from collections.abc import Sequence
 from typing import Any, Protocol
 
-from mpmd_trace.backend.placement_report import PlacementReport, placement_report
+from mpmd_trace.backend.placement_report import placement_report
+from mpmd_trace.backend.placement_tables import PlacementReport
 from mpmd_trace.backend.plan import Plan, ProgramSpec
 from mpmd_trace.diagnostics.tables import Shown, Table, in_units
 

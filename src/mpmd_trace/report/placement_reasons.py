@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from mpmd_trace.api.partitioned import PartitionedProgram
-from mpmd_trace.backend.placement_report import PlacementReport
+from mpmd_trace.backend.placement_tables import PlacementReport
 from mpmd_trace.diagnostics.messages import shortened
 from mpmd_trace.diagnostics.source_files import from_here
 from mpmd_trace.passes.partition import partition_as
