@@ -165,6 +165,29 @@ def test_layers_tell_what_stages_send(uneven_study: Any) -> None:
     )
 
 
+def test_layers_keep_their_own_parameters_when_gradients_are_divided_by_a_sum_of_weights() -> None:
+    size = 32
+
+    def loss(ws: list[jax.Array], x: jax.Array) -> tuple[jax.Array, jax.Array]:
+        for i, w in enumerate(ws):
+            x = mpmd_trace.named_computation(lambda w, x: jnp.tanh(x @ w), name=f"b{i}")(w, x)
+        return jnp.sum(x**2), jnp.sum(x > 0)
+
+    def step(ws: list[jax.Array], momenta: list[jax.Array], x: jax.Array) -> Any:
+        value, grads = mpmd_trace.value_and_grad(loss, microbatches=4, reduce="weighted")(ws, x)
+        momenta = jax.tree.map(lambda m, g: 0.9 * m + g, momenta, grads)
+        return jax.tree.map(lambda w, m: w - m, ws, momenta), momenta, value
+
+    topology = {f"m{i}": Mesh(np.array([d]), ("x",)) for i, d in enumerate(jax.devices()[:2])}
+    config = mpmd_trace.make_config(topology, {f"b{i}": f"m{i // 2}" for i in range(4)}, pipeline_schedule="1F1B")
+    weights = [jnp.eye(size)] * 4
+    momenta = jax.tree.map(jnp.zeros_like, weights)
+    program = mpmd_trace.Program(step, (weights, momenta, jnp.ones((4, size))), config, donate_argnums=(0, 1))
+    _, known = studied(program)
+    # Weight, momentum, and the sum of the gradients; on the first also the batch, on all some scalars.
+    assert [layer.static for layer in known.layers] == pytest.approx([3 * size * size * 4] * 4, rel=0.06)
+
+
 def test_shared_parameters() -> None:
     """A table of the first and the last layer goes there once, and its gradient, which is summed there, back once."""
     found, known = studied(tied.program())

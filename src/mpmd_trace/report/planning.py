@@ -373,10 +373,7 @@ def values_of_layers(lowered: PartitionedProgram, traced: Module, names: Sequenc
     meshes = [f"layer{i}" for i in range(len(names))]
     axes = next(iter(request.topology.meshes.values()))
     options = request.with_options(
-        placement="reference",
-        mpmd_infer_transfers=True,
-        mpmd_split_bwd_fragments=False,
-        **dict.fromkeys(OUR_OPTIONS, False),
+        placement="cut", mpmd_infer_transfers=True, mpmd_split_bwd_fragments=False, **dict.fromkeys(OUR_OPTIONS, False)
     ).options
     request = PartitionRequest(
         request.func_name,
