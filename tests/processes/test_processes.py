@@ -71,7 +71,8 @@ def test_nothing_else_is_printed(together: subprocess.CompletedProcess[str]) -> 
 
 def test_run_compares_processes_with_one(tmp_path: Path) -> None:
     program = tmp_path / "joined.py"
-    program.write_text("import mpmd_trace\n\nmpmd_trace.initialize()\n\nfrom programs.tiny import program\n")
+    tiny = (HERE.parent / "programs" / "tiny.py").read_text()
+    program.write_text(f"{tiny}\n\nmpmd_trace.initialize()\n")
     done = command("run", program, "--processes", 2, "--out", tmp_path / "out", "--json", **TWO)
     assert done.returncode == 0, done.stderr
     report = json.loads(done.stdout)
