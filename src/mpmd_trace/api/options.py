@@ -94,7 +94,7 @@ class Donation:
 
 
 class Adapter:
-    """How the caller's pytrees become pytrees of arrays alone, and back; these are such pytrees already."""
+    """Turn the caller's pytrees into pytrees of arrays alone, and back; this one leaves them as they are."""
 
     def wrap(self, tree: Any) -> Any:
         """`tree` with everything but arrays made part of its structure."""

@@ -16,7 +16,7 @@ from mpmd_trace.api.filter_jit import is_dynamic
 from mpmd_trace.backend.stacked import Pieces, PiecesType, check_not_deleted
 from mpmd_trace.diagnostics.internal import explains_internal_errors
 from mpmd_trace.diagnostics.messages import Diagnostic, MpmdError
-from mpmd_trace.frontend.arguments import path_name
+from mpmd_trace.frontend.arguments import listed_positions, path_name
 from mpmd_trace.frontend.statics import Statics, divided, join
 from mpmd_trace.jax_compat.layouts import elsewhere, place_of, put
 from mpmd_trace.jax_compat.refs import array_in, is_ref, replace_array
@@ -37,7 +37,7 @@ def abstract(compiled: Compiled, argnums: int | Sequence[int] = 0) -> Any:
             "returns"
         )
     inputs = compiled.function_types.inputs[0]
-    numbers = (argnums,) if isinstance(argnums, int) else tuple(argnums)
+    numbers = listed_positions(argnums, "argnums")
     bad = [n for n in numbers if not -len(inputs) <= n < len(inputs)]
     if bad:
         raise MpmdError(f"the program takes {len(inputs)} positional arguments, so there is no argument {bad[0]}")
@@ -62,7 +62,7 @@ def place(compiled: Compiled, *args: Any, argnums: int | Sequence[int] | None = 
         MpmdError: if an argument has another structure, shape or dtype than the program was compiled for, or is gone,
             or if there are more or fewer `argnums` than `args`.
     """
-    numbers = range(len(args)) if argnums is None else (argnums,) if isinstance(argnums, int) else tuple(argnums)
+    numbers = tuple(range(len(args))) if argnums is None else listed_positions(argnums, "argnums")
     if len(numbers) != len(args):
         raise MpmdError(f"argnums has {len(numbers)} positions for {len(args)} arguments; give one for each")
     wanted = abstract(compiled, numbers)

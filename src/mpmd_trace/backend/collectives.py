@@ -74,7 +74,7 @@ class Collectives:
 
 
 class CollectivesReport(Shown, dict[str, Collectives]):
-    """What one device of each mesh runs in a step, by the name of the mesh; as text and in notebooks, a table."""
+    """The collectives of a device of each mesh in a step, by the name of the mesh; as text and HTML, a table."""
 
     @property
     def tables(self) -> list[Table]:

@@ -61,7 +61,7 @@ class Counted(Protocol):
 
 
 class Executables(Protocol):
-    """What has the programs of this process, in the order of the plan."""
+    """A runtime, or what stands for one: it has the programs of this process, in the order of the plan."""
 
     @property
     def own_executables(self) -> Sequence[Counted]: ...

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import abc
 import dataclasses
 import html
 from collections.abc import Sequence
@@ -53,13 +54,13 @@ def as_html(title: str, tables: Sequence[Table]) -> str:
     return f"<div><p><b>{html.escape(title)}</b></p>{shown}</div>"
 
 
-class Shown:
-    """What is shown as tables: those with rows as text, and in notebooks as HTML."""
+class Shown(abc.ABC):
+    """Base class of reports: shows the tables that have rows, as text and in notebooks as HTML."""
 
     @property
+    @abc.abstractmethod
     def tables(self) -> Sequence[Table]:
         """The tables."""
-        raise NotImplementedError
 
     def __str__(self) -> str:
         return as_text(self.tables)

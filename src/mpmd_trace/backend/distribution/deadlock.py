@@ -131,7 +131,7 @@ def least_buffers(parts: Parts) -> int | None:
 
 
 class _Model:
-    """What each action waits for: that another process has come to a place of its part, or is beyond it."""
+    """Play the parts of all processes: actions wait until others have come to places of their parts, or are beyond."""
 
     def __init__(self, parts: Parts, buffers: int | None) -> None:
         self.parts, self.buffers = parts, buffers
