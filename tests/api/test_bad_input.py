@@ -289,6 +289,25 @@ def test_a_computation_has_no_memory() -> None:
     assert "'f0' is assigned to m0#pinned_host, but only values have a memory. Assign it to 'm0'" in str(error)
 
 
+@pytest.mark.parametrize("size", [1, 2])
+@pytest.mark.parametrize("donate", [0, 1, (), (0, 1)])
+def test_placing_an_array_twice(donate: int | tuple[int, ...], size: int) -> None:
+    """Its copies have buffers of their own where one of them is donated, and else share one."""
+    jitted = mpmd_trace.jit(
+        named_computation(lambda a, b: (a + b, a * b), name="f0"),
+        config({"f0": "m0"}, topology=topology(1, size=size)),
+        donate_argnums=donate,
+    )
+    compiled = jitted.lower(batch(), batch()).compile()
+    for place in (lambda x: compiled.place(x, x)[0], lambda x: mpmd_trace.place(compiled, x, x)):
+        a, b = place(jnp.copy(batch()))
+        addresses = [[shard.data.unsafe_buffer_pointer() for shard in x.addressable_shards] for x in (a, b)]
+        assert set(addresses[0]).isdisjoint(addresses[1]) == (donate != ())
+        assert a.sharding == b.sharding == compiled.input_shardings[0][0]
+        total, product = compiled(a, b)
+        assert jnp.allclose(total, 2 * batch()) and jnp.allclose(product, batch() ** 2)
+
+
 @pytest.mark.parametrize("donate", [0, 1, (0, 1)])
 def test_a_donated_array_given_twice(donate: int | tuple[int, ...]) -> None:
     """Also when two arrays share a buffer, where XLA would crash."""

@@ -15,6 +15,7 @@ from pipelines import assert_same, topology
 import mpmd_trace
 from mpmd_trace import MpmdError, schedules
 from mpmd_trace.diagnostics.messages import MpmdWarning
+from mpmd_trace.scheduling.choose_schedule import refusal
 from mpmd_trace_cli import plan
 from mpmd_trace_cli._plan_options import PlanOptions
 from mpmd_trace_cli.status import CallError
@@ -182,3 +183,15 @@ def test_microbatches_that_no_group_can_have_are_refused_before_tracing() -> Non
         MpmdError, match="on m0, m1: the schedule is for 2 meshes and 8 microbatches, but the program has 2"
     ):
         lower(apart, {GENERATOR: other, DISCRIMINATOR: "1F1B"})
+
+
+def test_a_mesh_without_names_does_not_count_in_the_schedule_of_its_group() -> None:
+    """DualPipe-V wants two microbatches for each mesh."""
+    wanted = {GENERATOR: "dualpipe-v", DISCRIMINATOR: schedules.get_schedule("1f1b", 2, 8)}
+
+    def refused(names: dict[str, str]) -> str | None:
+        return refusal(mpmd_trace.make_config(topology(4, size=1), names, pipeline_schedule=wanted), 3)
+
+    told = refused(NAMES)
+    assert told is not None and "on m0, m1: dualpipe-v needs at least 4 microbatches" in told
+    assert refused({**NAMES, "g1": "m0"}) is None

@@ -155,6 +155,7 @@ def test_unregistered_dialects(tmp_path: pathlib.Path, capsys: pytest.CaptureFix
     [
         (["-mpmd-cal-inline"], "did you mean mpmd-call-inline"),
         (["-verify-diagnostic"], "did you mean verify-diagnostics"),
+        (["--foo"], "unknown flag, pass or pipeline '--foo'; see mpmd-trace opt --help"),
         (["-canonicalize=foo=1"], "no such option foo"),
         (["-mpmd-infer-mesh-pipeline=infer-transfer=true"], "did you mean infer-transfers"),
         (["-mpmd-infer-mesh-pipeline=infer-transfers=maybe"], "write true or false, not 'maybe'"),

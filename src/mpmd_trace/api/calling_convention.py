@@ -11,11 +11,11 @@ import numpy as np
 
 from mpmd_trace.api.options import Adapter
 from mpmd_trace.api.stage_info import InOut
+from mpmd_trace.backend.arguments import put_apart
 from mpmd_trace.backend.stacked import Pieces, StackedArrays
 from mpmd_trace.diagnostics.messages import MpmdError, shortened
 from mpmd_trace.frontend.arguments import Leaf
 from mpmd_trace.frontend.trace import Traced
-from mpmd_trace.jax_compat.layouts import put
 from mpmd_trace.jax_compat.runtime import with_weak_type
 from mpmd_trace.jax_compat.tracing import structure_differences
 
@@ -116,7 +116,7 @@ class CallingConvention:
 
     def placed(self, physical: list[Any]) -> Any:
         """Return the arguments `(args, kwargs)` of these leaves, each array where the program wants it."""
-        placed = [put(v, spec) for v, spec in zip(physical, self._inputs, strict=True)]
+        placed: list[Any] = put_apart(physical, self._inputs, self._traced.donated)
         for i, impl in self._keys_in:
             placed[i] = jax.random.wrap_key_data(placed[i], impl=impl)
         for i, void in self._void_in:

@@ -10,9 +10,11 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 from jax.sharding import NamedSharding, PartitionSpec
+from jax.stages import ArgInfo
 
 from mpmd_trace.api.compiled import Compiled
 from mpmd_trace.api.filter_jit import is_dynamic
+from mpmd_trace.backend.arguments import put_apart
 from mpmd_trace.backend.stacked import Pieces, PiecesType, check_not_deleted
 from mpmd_trace.diagnostics.internal import explains_internal_errors
 from mpmd_trace.diagnostics.messages import Diagnostic, MpmdError
@@ -51,7 +53,8 @@ def place(compiled: Compiled, *args: Any, argnums: int | Sequence[int] | None = 
         model, opt_state = place(compiled, model, opt_state)  # the first two arguments of the step
         model, opt_state = place(compiled, model, opt_state, argnums=(1, 2))  # of a step that takes the batch first
 
-    A Ref is returned itself, and its array is moved.
+    A Ref is returned itself, and its array is moved.  An array that is given twice, and donated by the program, becomes
+    two arrays.
 
     Args:
         compiled: the program.
@@ -72,7 +75,13 @@ def place(compiled: Compiled, *args: Any, argnums: int | Sequence[int] | None = 
     arrays = jax.tree.map(lambda x: array_in(x) if is_ref(x) else x, args)
     leaves, structure = _matched(wanted, arrays, compiled)
     # Layers in unequal pieces have no sharding of the whole; the program takes them from where they are.
-    placed = [put(x, spec) if is_dynamic(spec) and spec.sharding is not None else x for x, spec in leaves]
+    moved = [i for i, (_, spec) in enumerate(leaves) if is_dynamic(spec) and spec.sharding is not None]
+    infos = jax.tree.leaves([compiled.args_info[0][n] for n in numbers], is_leaf=lambda x: isinstance(x, ArgInfo))
+    donated = {at for at, i in enumerate(moved) if infos[i].donated}
+    there = put_apart([leaves[i][0] for i in moved], [leaves[i][1] for i in moved], donated)
+    placed = [x for x, _ in leaves]
+    for i, x in zip(moved, there, strict=True):
+        placed[i] = x
     for i, x in enumerate(given):
         if is_ref(x):
             replace_array(x, placed[i])

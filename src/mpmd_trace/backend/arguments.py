@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import itertools
 import weakref
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Container, Iterable, Sequence
 from typing import Any
 
 import jax
@@ -355,6 +355,20 @@ class ArgumentChecker:
                     if shard.device in given[i].sharding.device_set:
                         result[i] = shard.data.unsafe_buffer_pointer()
         return result
+
+
+def put_apart(arrays: Sequence[Any], specs: Sequence[jax.ShapeDtypeStruct], donated: Container[int]) -> list[jax.Array]:
+    """Return the arrays where `specs` want them; one that is given twice and `donated` has a buffer of its own."""
+    placed = [put(x, spec) for x, spec in zip(arrays, specs, strict=True)]
+    owners: dict[tuple[jax.Device, int], int] = {}
+    for i, x in enumerate(placed):
+        if is_key(x) or not x.is_fully_addressable:
+            continue
+        others = {owners[buffer] for buffer in _buffers(x) if buffer in owners}
+        if others and any(number in donated for number in (i, *others)):
+            placed[i] = put(jax.numpy.copy(x), specs[i])
+        owners.update(dict.fromkeys(_buffers(placed[i]), i))
+    return placed
 
 
 def _buffers(array: jax.Array) -> set[tuple[jax.Device, int]]:

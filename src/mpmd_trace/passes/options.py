@@ -67,8 +67,8 @@ def parse_options(text: str) -> dict[str, str | None]:
 
 
 def nearest(name: str, known: typing.Iterable[str]) -> str:
-    """`; did you mean ...?` for the known names that are close, or nothing."""
-    close = difflib.get_close_matches(name, list(known), n=3, cutoff=0.5)
+    """`; did you mean ...?` for the known names that are close, or nothing; a single letter is close to nothing."""
+    close = difflib.get_close_matches(name, [one for one in known if len(one) > 1], n=3, cutoff=0.5)
     return f"; did you mean {' or '.join(close)}?" if close else ""
 
 
