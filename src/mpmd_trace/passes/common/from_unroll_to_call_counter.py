@@ -35,7 +35,6 @@ class FromUnrollToCallCounter(FunctionPass):
 
     name = "mpmd-from-unroll-to-call-counter"
     summary = "turn the unroll_counter of calls into their call_counter"
-    only_with = ("mpmd.for",)
 
     def run_on_function(self, function: FuncOp, module: Module, diagnostics: Diagnostics) -> bool:
         changed = False
