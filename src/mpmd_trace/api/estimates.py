@@ -7,12 +7,10 @@ element-wise ops with one user are taken as fused.  Shardings divide both.
 
 from __future__ import annotations
 
-import dataclasses
 import math
-from types import SimpleNamespace
 from typing import Any
 
-from mpmd_trace.backend.counted_program import CountedProgram
+from mpmd_trace.backend.counted_program import CountedProgram, Estimate, Estimates
 from mpmd_trace.backend.plan import ProgramSpec
 from mpmd_trace.backend.planner import make_plan
 from mpmd_trace.ir.core import Op, Region, Value
@@ -28,17 +26,6 @@ from mpmd_trace.passes.sharding.chlo_rules import with_rules
 from mpmd_trace.passes.sharding.shardy import propagation_pipeline
 
 
-@dataclasses.dataclass(frozen=True)
-class _Estimate:
-    """A program that is not compiled, with estimates of what an executable reports."""
-
-    spec: ProgramSpec
-    cost: dict[str, float]
-    temporary_bytes: int
-    reused_bytes: int
-    code_bytes: int = 0
-
-
 class EstimatedProgram(CountedProgram):
     """A partitioned program as if it were compiled, as far as that is known without devices."""
 
@@ -48,11 +35,9 @@ class EstimatedProgram(CountedProgram):
         self._functions = {f.sym_name: f for f in module.functions}
         self._module = module
         self._counted: dict[str, tuple[float, float, int]] = {}
-        executables = [self._estimate(spec) for spec in self.plan.programs]
-        #: As that of a compiled program.
-        self.runtime = SimpleNamespace(executables=executables, own_executables=executables)
+        self.runtime = Estimates([self._estimate(spec) for spec in self.plan.programs])
 
-    def _estimate(self, spec: ProgramSpec) -> _Estimate:
+    def _estimate(self, spec: ProgramSpec) -> Estimate:
         if spec.callee not in self._counted:
             self._counted[spec.callee] = self._count(spec.callee)
         work, between, scratch = self._counted[spec.callee]
@@ -66,7 +51,7 @@ class EstimatedProgram(CountedProgram):
                 left.remove(spec.inputs[position])
                 reused += inputs[position]
         accessed = float(sum(inputs) + sum(outputs)) + between
-        return _Estimate(spec, {"flops": work, "bytes accessed": accessed}, scratch, reused)
+        return Estimate(spec, {"flops": work, "bytes accessed": accessed}, scratch, reused)
 
     def _count(self, callee: str) -> tuple[float, float, int]:
         """Operations, bytes that are written and read again, and scratch memory, of one device."""

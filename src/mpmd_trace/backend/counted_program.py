@@ -5,11 +5,12 @@ from __future__ import annotations
 import dataclasses
 import warnings
 from collections.abc import Sequence
-from typing import Any, Protocol
+from typing import Any
 
 from mpmd_trace.backend.placement_report import placement_report
 from mpmd_trace.backend.placement_tables import PlacementReport
 from mpmd_trace.backend.plan import Plan, ProgramSpec
+from mpmd_trace.backend.runtime import Runtime
 from mpmd_trace.diagnostics.tables import Shown, Table, in_units
 
 
@@ -45,33 +46,29 @@ class MemoryReport(Shown, dict[str, MemoryAnalysis]):
         return self.tables[0]
 
 
-class Counted(Protocol):
-    """A program of a plan with what it costs one device."""
+@dataclasses.dataclass(frozen=True)
+class Estimate:
+    """A program that is not compiled, with estimates of what an executable reports."""
 
-    @property
-    def spec(self) -> ProgramSpec: ...
-    @property
-    def cost(self) -> dict[str, float]: ...
-    @property
-    def temporary_bytes(self) -> int: ...
-    @property
-    def reused_bytes(self) -> int: ...
-    @property
-    def code_bytes(self) -> int: ...
+    spec: ProgramSpec
+    cost: dict[str, float]
+    temporary_bytes: int
+    reused_bytes: int
+    code_bytes: int = 0
 
 
-class Executables(Protocol):
-    """A runtime, or what stands for one: it has the programs of this process, in the order of the plan."""
+@dataclasses.dataclass(frozen=True)
+class Estimates:
+    """What stands for a runtime where nothing is compiled."""
 
-    @property
-    def own_executables(self) -> Sequence[Counted]: ...
+    own_executables: list[Estimate]
 
 
 class CountedProgram:
     """A plan whose programs are counted."""
 
     plan: Plan
-    runtime: Executables
+    runtime: Runtime | Estimates
 
     def cost_analysis(self) -> dict[str, Any]:
         """XLA's estimates: sums over all devices for one call, and per program for one device and run.
