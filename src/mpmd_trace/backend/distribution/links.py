@@ -4,16 +4,17 @@ from __future__ import annotations
 
 import dataclasses
 import json
+import queue
 import secrets
-import selectors
 import socket
+import threading
 import time
 
 from mpmd_trace.backend.distribution.faults import PeerError
 from mpmd_trace.jax_compat.distributed import Store
 
-#: Seconds in which who connects must say who it is, and the bytes of that.
-_GREETING, _LONGEST = 5.0, 1000
+#: Seconds in which who connects must say who it is, and the bytes of that; and between looks at who has.
+_GREETING, _LONGEST, _GLANCE = 5.0, 1000, 0.05
 
 
 @dataclasses.dataclass(eq=False)
@@ -43,80 +44,49 @@ def connected(store: Store, process: int, count: int, host: str, timeout: float)
 
 def _accepted(store: Store, count: int, host: str, timeout: float) -> dict[int, Link]:
     links: dict[int, Link] = {}
+    greeted: queue.SimpleQueue[tuple[int, socket.socket]] = queue.SimpleQueue()
     family = socket.AF_INET6 if ":" in host else socket.AF_INET
-    with socket.create_server((host, 0), family=family, backlog=128) as server, selectors.DefaultSelector() as selector:
-        server.setblocking(False)
-        selector.register(server, selectors.EVENT_READ)
+    with socket.create_server((host, 0), family=family, backlog=128) as server:
+        server.settimeout(_GLANCE)
         token = secrets.token_hex(16)
         place = {"host": host, "port": server.getsockname()[1], "token": token}
         store.put("mpmd_trace/peers", json.dumps(place).encode())
         until = time.monotonic() + timeout
-        greetings: dict[socket.socket, _Greeting] = {}
         while len(links) < count - 1:
-            now = time.monotonic()
-            if now > until:
-                missing = [p for p in range(1, count) if p not in links]
-                text = f"did not connect to process 0 within {timeout:g} s"
-                raise PeerError(f"process {missing[0]} {text}", missing[0])
-            next_end = min((one.until for one in greetings.values()), default=until)
-            for key, _ in selector.select(max(0.0, min(until, next_end) - now)):
-                if key.fileobj is server:
-                    try:
-                        connection, _ = server.accept()
-                        connection.setblocking(False)
-                        greetings[connection] = _Greeting(time.monotonic() + _GREETING)
-                        selector.register(connection, selectors.EVENT_READ)
-                    except OSError:  # such as too many open files: it stays readable
-                        time.sleep(0.1)
-                    continue
-                connection = key.fileobj  # type: ignore[assignment]
-                greeting = greetings[connection]
-                process = greeting.process(connection, token)
-                if process is not None:
-                    selector.unregister(connection)
-                    del greetings[connection]
-                    if 0 < process < count and process not in links:
-                        links[process] = Link(connection, greeting.rest)
-                    else:
-                        connection.close()
-            for connection in [one for one, greeting in greetings.items() if time.monotonic() > greeting.until]:
-                selector.unregister(connection)
-                del greetings[connection]
-                connection.close()
-        for connection in greetings:
-            connection.close()
+            if time.monotonic() > until:
+                missing = next(p for p in range(1, count) if p not in links)
+                raise PeerError(f"process {missing} did not connect to process 0 within {timeout:g} s", missing)
+            try:
+                connection, _ = server.accept()
+                # A thread for each, so that a silent stranger keeps nobody waiting.
+                threading.Thread(target=_greet, args=(connection, token, greeted), daemon=True).start()
+            except TimeoutError:
+                pass
+            except OSError:  # such as too many open files
+                time.sleep(_GLANCE)
+            while not greeted.empty():
+                process, connection = greeted.get()
+                if 0 < process < count and process not in links:
+                    links[process] = Link(connection)
+                else:
+                    connection.close()
     return links
 
 
-@dataclasses.dataclass(eq=False)
-class _Greeting:
-    """Reads what a new connection sends first: one line of a process of the job, or the bytes of a stranger.
-
-    Attributes:
-        until: when it must have come.
-        rest: what has come behind that line.
-    """
-
-    until: float
-    rest: bytes = b""
-
-    def process(self, link: socket.socket, token: str) -> int | None:
-        """Return the number of the process; -1 for a stranger, None when more must come."""
-        try:
-            received = link.recv(_LONGEST)
-        except BlockingIOError:
-            return None
-        except OSError:
-            return -1
-        line, end, self.rest = (self.rest + received).partition(b"\n")
-        if received and not end and len(line) < _LONGEST:
-            self.rest = line
-            return None
-        try:
-            hello = json.loads(line)
-            return int(hello["process"]) if secrets.compare_digest(str(hello["token"]), token) else -1
-        except (ValueError, KeyError, TypeError, RecursionError):
-            return -1
+def _greet(connection: socket.socket, token: str, greeted: queue.SimpleQueue[tuple[int, socket.socket]]) -> None:
+    """Read the first line of a new connection; if it is that of a process of the job, add its number to `greeted`."""
+    line, until = b"", time.monotonic() + _GREETING
+    try:
+        while not line.endswith(b"\n") and len(line) < _LONGEST:  # byte by byte: what comes behind is for others
+            connection.settimeout(max(1e-3, until - time.monotonic()))
+            line += connection.recv(1) or b"\n"
+        hello = json.loads(line)
+        if secrets.compare_digest(str(hello["token"]), token):
+            greeted.put((int(hello["process"]), connection))
+            return
+    except (OSError, ValueError, KeyError, TypeError, RecursionError):
+        pass  # a stranger
+    connection.close()
 
 
 def _first(store: Store, process: int, timeout: float) -> Link:
