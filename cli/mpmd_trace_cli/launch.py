@@ -74,29 +74,16 @@ def launch(job: Job) -> int:
 def _service(processes: int) -> Iterator[str]:
     """JAX's coordination service, here, so that no process is needed more than another; its address."""
     from mpmd_trace.jax_compat.distributed import serve  # late: loads jaxlib
+    from mpmd_trace.jax_compat.mlir import taking_stderr
 
     with socket.create_server(("127.0.0.1", 0)) as server:
         address = f"127.0.0.1:{server.getsockname()[1]}"
-    with _silence():  # it says that processes can be lost, which is wanted
+    with taking_stderr([]):  # it says that processes can be lost, which is wanted
         service = serve(address, processes, patience=5)
     try:
         yield address
     finally:
         service.shutdown()
-
-
-@contextlib.contextmanager
-def _silence() -> Iterator[None]:
-    """Without what C++ prints to stderr."""
-    sys.stderr.flush()
-    kept = os.dup(2)
-    try:
-        with open(os.devnull, "wb") as nothing:
-            os.dup2(nothing.fileno(), 2)
-            yield
-    finally:
-        os.dup2(kept, 2)
-        os.close(kept)
 
 
 class _Child:

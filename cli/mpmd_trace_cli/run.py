@@ -8,20 +8,19 @@ import io
 import math
 import threading
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import jax
 import numpy as np
-from jax.sharding import Mesh
 
 from mpmd_trace.api.processes import check_joined, fetch, initialize
+from mpmd_trace.api.step_stats import counted_memory
 from mpmd_trace.backend.distribution.job import current
 from mpmd_trace.diagnostics.messages import MpmdError, listed
 from mpmd_trace.frontend.errors import at_users_place, place_of, problem
 from mpmd_trace.ir.ops import Module
 from mpmd_trace.ir.text import parse
-from mpmd_trace.jax_compat.targets import most_in_use
 from mpmd_trace.report.curves import curves_svg
 from mpmd_trace.report.files import write_folder
 from mpmd_trace.report.placement_reasons import reasons
@@ -116,7 +115,7 @@ def run_program(
         if processes == 1:  # other processes must not wait for it
             ahead.join()
             reference = plainly()
-        before = _most_in_use(compiled.program.topology)
+        before = counted_memory(compiled.program.topology)
         task = shown.add_task("pipeline", total=program.steps, info="")
         copy = copied if program.donate_argnums else _as_they_are
         result = _steps(
@@ -126,7 +125,7 @@ def run_program(
             first=copy,
             get=fetch,
         )
-        after = _most_in_use(compiled.program.topology)
+        after = counted_memory(compiled.program.topology)
         task = shown.add_task("measure", total=3, info="")
         timelines = []
         for i in range(3):
@@ -222,16 +221,6 @@ def _utilization(program: Any, module: Module, seconds: float, peak: float | Non
         "mfu": mfu(flops / seconds, devices, peak),
         "tokens_per_second": None if program.tokens is None else program.tokens / seconds,
     }
-
-
-def _most_in_use(topology: Mapping[str, Mesh]) -> dict[str, int]:
-    """Return the most memory that has been in use on a device of each mesh, where its devices say so."""
-    result = {}
-    for name, mesh in topology.items():
-        known = [most for d in mesh.local_devices if (most := most_in_use(d)) is not None]
-        if known:
-            result[name] = max(known)
-    return result
 
 
 def _check_all_have_devices(program: Any, processes: int) -> None:

@@ -29,7 +29,7 @@ from mpmd_trace.diagnostics.messages import MpmdError
 from mpmd_trace.diagnostics.tables import as_html
 from mpmd_trace.frontend.errors import warn
 from mpmd_trace.jax_compat.forks import check_not_forked
-from mpmd_trace.jax_compat.layouts import place_of, put
+from mpmd_trace.jax_compat.layouts import full_format, place_of, put
 from mpmd_trace.passes.partition import IoSpec
 from mpmd_trace.scheduling.utilization import model_flops
 
@@ -180,7 +180,7 @@ class Compiled(StageInfo):
     @property
     def input_shardings(self) -> Any:
         """The sharding of each argument, as `(args, kwargs)`; see `jax.stages.Compiled`."""
-        return self._caller.of_inputs(list(self.program.input_shardings[len(self._constants) :]))
+        return self._caller.of_inputs([spec.sharding for spec in self._in_specs])
 
     @property
     def output_shardings(self) -> Any:
@@ -203,12 +203,12 @@ class Compiled(StageInfo):
     @property
     def input_formats(self) -> Any:
         """Sharding and layout in memory of each argument, as `(args, kwargs)`; see `jax.stages.Compiled`."""
-        return self._caller.of_inputs(list(self.program.input_formats[len(self._constants) :]))
+        return self._caller.of_inputs(list(map(full_format, self._in_specs)))
 
     @property
     def output_formats(self) -> Any:
         """Sharding and layout in memory of each result."""
-        return self._caller.of_outputs(list(self.program.output_formats))
+        return self._caller.of_outputs(list(map(full_format, self.program.output_specs)))
 
     @property
     def function_mesh_assignment(self) -> InOut:
@@ -248,8 +248,15 @@ class Compiled(StageInfo):
         return self.program.collectives()
 
     def executables(self) -> list[ExecutableInfo]:
-        """Return the programs that XLA compiled: where and how often each runs, its optimized HLO, cost and memory."""
-        return executables(self.program)
+        """Return the programs that XLA compiled: where and how often each runs, its optimized HLO, cost and memory.
+
+        They are in the order of the plan; with several processes those of this one.
+        """
+        runs = collections.Counter(run.program for run in self.program.plan.runs)
+        return [
+            ExecutableInfo(e.name, e.spec.mesh, runs[e.spec.number], e.spec.donated, e.compiled_as, e.compiled)
+            for e in self.program.runtime.own_executables
+        ]
 
     def runtime_executable(self) -> dict[tuple[str, str], Any]:
         """The executable of XLA for each program of this process, by its name and mesh; see `jax.stages.Compiled`."""
@@ -305,12 +312,3 @@ class ExecutableInfo:
     def memory_analysis(self) -> Any:
         """Bytes on one device: `argument_size_in_bytes`, `output_size_in_bytes`, `temp_size_in_bytes` and others."""
         return self._compiled.memory_analysis()
-
-
-def executables(program: LoadedProgram) -> list[ExecutableInfo]:
-    """Return the programs, in the order of the plan; with several processes those of this one."""
-    runs = collections.Counter(run.program for run in program.plan.runs)
-    return [
-        ExecutableInfo(e.name, e.spec.mesh, runs[e.spec.number], e.spec.donated, e.compiled_as, e.compiled)
-        for e in program.runtime.own_executables
-    ]

@@ -8,6 +8,8 @@ from collections import deque
 from collections.abc import Mapping, Sequence
 from typing import Any
 
+from jax.sharding import Mesh
+
 from mpmd_trace.backend.load import LoadedProgram
 from mpmd_trace.backend.plan import Plan
 from mpmd_trace.backend.timeline import planned_runs
@@ -98,7 +100,8 @@ def step_stats(
     seconds = clock.seconds
     devices = {device for mesh in program.topology.values() for device in mesh.devices.flat}
     rate = None if seconds is None or flops is None else flops / seconds
-    memory, is_counted = _memory(program)
+    memory = counted_memory(program.topology)
+    is_counted = all(mesh in memory for mesh in program.own_meshes)
     return StepStats(
         steps=clock.steps,
         seconds=seconds,
@@ -107,21 +110,15 @@ def step_stats(
         mfu=None if rate is None else mfu(rate, devices, peak),
         bubble=bubble,
         bytes_sent=program.plan.transferred_bytes,
-        memory=memory,
+        memory=memory if is_counted else {mesh: one.peak for mesh, one in program.memory_analysis().items()},
         memory_is_counted=is_counted,
     )
 
 
-def _memory(program: LoadedProgram) -> tuple[dict[str, int], bool]:
-    """Return the high-water mark of each mesh of this process, and whether the platform has counted it."""
-    counted: dict[str, int] = {}
-    for name, mesh in program.topology.items():
-        known = [most for device in mesh.local_devices if (most := most_in_use(device)) is not None]
-        if len(known) < len(mesh.local_devices):
-            return {mesh: one.peak for mesh, one in program.memory_analysis().items()}, False
-        if known:
-            counted[name] = max(known)
-    return counted, True
+def counted_memory(topology: Mapping[str, Mesh]) -> dict[str, int]:
+    """Return the most memory that was in use on a device of each mesh of this process, where its devices say so."""
+    used = {name: [most_in_use(device) for device in mesh.local_devices] for name, mesh in topology.items()}
+    return {name: max(known) for name, most in used.items() if (known := [one for one in most if one is not None])}
 
 
 def plan_bubble(plan: Plan, costs: Sequence[float]) -> float:

@@ -28,7 +28,6 @@ from mpmd_trace.ir.ops import Module
 from mpmd_trace.ir.text import read_module
 from mpmd_trace.jax_compat import runtime as compat
 from mpmd_trace.jax_compat.forks import check_not_forked
-from mpmd_trace.jax_compat.layouts import Format, full_format
 
 if TYPE_CHECKING:
     from mpmd_trace.backend.distribution.multi_process_program import MultiProcessProgram
@@ -76,16 +75,6 @@ class LoadedProgram(CountedProgram):
     def output_shardings(self) -> tuple[NamedSharding, ...]:
         """Where each result will be."""
         return tuple(s.sharding for s in self.output_specs)
-
-    @property
-    def input_formats(self) -> tuple[Format, ...]:
-        """Where each argument has to be, and its layout in memory."""
-        return tuple(map(full_format, self.input_specs))
-
-    @property
-    def output_formats(self) -> tuple[Format, ...]:
-        """Where each result will be, and its layout in memory."""
-        return tuple(map(full_format, self.output_specs))
 
     def explain_placing(self, remedy: str) -> None:
         """Say in messages how to move an argument; `{index}` in the text is its number."""

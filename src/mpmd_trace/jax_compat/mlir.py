@@ -344,7 +344,7 @@ def expand_pipeline(pipeline: str) -> str:
     said: list[str] = []
     with text_context() as context, _collecting(context):
         try:
-            with _taking_stderr(said):
+            with taking_stderr(said):
                 return str(passmanager.PassManager.parse(pipeline, context))
         except ValueError as error:
             more = "".join(f"; {line.lstrip(': ')}" for line in said)
@@ -352,7 +352,7 @@ def expand_pipeline(pipeline: str) -> str:
 
 
 @contextmanager
-def _taking_stderr(said: list[str]) -> Iterator[None]:
+def taking_stderr(said: list[str]) -> Iterator[None]:
     """Adds what is written to stderr meanwhile to `said`: LLVM says there which value of an option is wrong."""
     sys.stderr.flush()
     saved = os.dup(2)
