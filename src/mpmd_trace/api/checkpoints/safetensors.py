@@ -17,13 +17,12 @@ from mpmd_trace.api.checkpoints.safetensors_files import Tensor, check_dtypes, i
 from mpmd_trace.api.checkpoints.stored_as import Names, Rule, by_name, dotted, resolved
 from mpmd_trace.api.filter_jit import is_dynamic
 from mpmd_trace.backend.distribution.job import current
+from mpmd_trace.backend.distribution.reshard_transfer import shard_slices_of
+from mpmd_trace.backend.distribution.shard_slices import ShardSlice, common, is_empty
 from mpmd_trace.backend.stacked import Pieces, check_not_deleted
 from mpmd_trace.diagnostics.internal import explains_internal_errors
 from mpmd_trace.diagnostics.messages import Diagnostic, MpmdError
 from mpmd_trace.jax_compat.tracing import is_key
-
-#: A part of an array: start and end along each axis.
-_Box = tuple[tuple[int, int], ...]
 
 
 @explains_internal_errors
@@ -140,10 +139,11 @@ def _tensor(
             f"{stored} is in parts on several processes, of which none has all: write it with mpmd_trace.save"
         )
         return []
-    (_, rule, number) = sources[0]
+    first, rule, number = sources[0]
+    dtype = arrays[first].dtype
 
     def make() -> np.ndarray[Any, Any]:
-        those = [_read(boxes, region) for boxes, region in regions]
+        those = [_read(boxes, region, dtype) for boxes, region in regions]
         if number is not None:
             return rule.stored(those[0])[0]
         done = [one.stored(x)[0] for (_, one, _), x in zip(sources, those, strict=True)]
@@ -154,16 +154,16 @@ def _tensor(
         x = np.broadcast_to(np.zeros((), arrays[name].dtype), tuple(b - a for a, b in region))
         types.append((one.stored(x)[0].shape, x.dtype.name, one.axis))
         if types[-1] != types[0]:
-            (first, dtype, axis), (other, other_dtype, other_axis) = types[0], types[-1]
+            (shape, one_dtype, axis), (other, other_dtype, other_axis) = types[0], types[-1]
             problems.append(
-                f"{stored} would have rows of {dtype}{list(first)} along axis {axis}, such as {sources[0][0]}, and of "
+                f"{stored} would have rows of {one_dtype}{list(shape)} along axis {axis}, such as {first}, and of "
                 f"{other_dtype}{list(other)} along axis {other_axis}, such as {name}"
             )
             return []
     shape = types[0][0]
     if rule.row is not None:
         shape = (*shape[: rule.axis], len(sources), *shape[rule.axis or 0 :])
-    return [Tensor(stored, shape, arrays[sources[0][0]].dtype, both[0], make)]
+    return [Tensor(stored, shape, dtype, both[0], make)]
 
 
 @dataclasses.dataclass(frozen=True)
@@ -171,7 +171,7 @@ class _Part:
     """A part of an array in the memory of a process."""
 
     process: int
-    box: _Box
+    box: ShardSlice
     data: Any
 
 
@@ -190,45 +190,35 @@ def _boxes(x: Any) -> list[_Part]:
     if not isinstance(x, jax.Array):
         return [_Part(process, full, x) for process in range(jax.process_count())]
     local = {shard.device: shard for shard in x.addressable_shards}
-    parts: dict[tuple[int, _Box], _Part] = {}
-    for device, index in x.sharding.devices_indices_map(x.shape).items():
-        box = tuple(one.indices(size)[:2] for one, size in zip(index, x.shape, strict=True))
+    parts: dict[tuple[int, ShardSlice], _Part] = {}
+    for device, box in shard_slices_of(x.shape, x.sharding).items():
         parts.setdefault((device.process_index, box), _Part(device.process_index, box, local.get(device)))
     return list(parts.values())
 
 
-def _common(one: _Box, other: _Box) -> _Box | None:
-    result = tuple((max(a, c), min(b, d)) for (a, b), (c, d) in zip(one, other, strict=True))
-    return None if any(a >= b for a, b in result) else result
+def _volume(box: ShardSlice) -> int:
+    return 0 if is_empty(box) else math.prod(b - a for a, b in box)
 
 
-def _volume(box: _Box) -> int:
-    return math.prod(b - a for a, b in box)
-
-
-def _owners(parts: Sequence[_Part], region: _Box) -> set[int]:
+def _owners(parts: Sequence[_Part], region: ShardSlice) -> set[int]:
     """Return the processes that have all of a region."""
     volumes: dict[int, int] = {}
     for part in parts:
-        common = _common(part.box, region)
-        volumes[part.process] = volumes.get(part.process, 0) + (0 if common is None else _volume(common))
+        volumes[part.process] = volumes.get(part.process, 0) + _volume(common(part.box, region))
     return {process for process, volume in volumes.items() if volume >= _volume(region)}
 
 
-def _read(parts: Sequence[_Part], region: _Box) -> np.ndarray[Any, Any]:
+def _read(parts: Sequence[_Part], region: ShardSlice, dtype: Any) -> np.ndarray[Any, Any]:
     """Return a region of an array, all of which is in this process."""
-    result: np.ndarray[Any, Any] | None = None
+    result = np.empty([b - a for a, b in region], dtype)
     for part in parts:
-        common = _common(part.box, region)
-        if part.data is None or (common is None and _volume(region)):
+        shared = common(part.box, region)
+        if part.data is None or is_empty(shared):
             continue
         data = np.asarray(part.data.data if hasattr(part.data, "replica_id") else part.data)
-        if result is None:
-            result = np.empty([b - a for a, b in region], data.dtype)
         for_result, for_part = (
-            tuple(slice(a - start, b - start) for (a, b), (start, _) in zip(common or (), box, strict=False))
+            tuple(slice(a - start, b - start) for (a, b), (start, _) in zip(shared, box, strict=True))
             for box in (region, part.box)
         )
         result[for_result] = data[for_part]
-    assert result is not None
     return result

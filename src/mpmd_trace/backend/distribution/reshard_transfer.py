@@ -12,7 +12,7 @@ from typing import Any
 
 import jax
 import numpy as np
-from jax.sharding import AbstractMesh, Mesh, NamedSharding, SingleDeviceSharding
+from jax.sharding import AbstractMesh, Mesh, NamedSharding, Sharding, SingleDeviceSharding
 
 from mpmd_trace.backend.distribution.shard_slices import ShardSlice, SliceOverlap, by_process
 from mpmd_trace.jax_compat.runtime import from_shards, shards_of
@@ -23,12 +23,10 @@ def owners_of(mesh: Mesh | AbstractMesh) -> tuple[int, ...]:
     return tuple(d.process_index for d in mesh.devices.flat)
 
 
-def shard_slices_of(shape: Sequence[int], sharding: NamedSharding) -> tuple[ShardSlice, ...]:
+def shard_slices_of(shape: Sequence[int], sharding: Sharding) -> dict[jax.Device, ShardSlice]:
     """Return the part of an array that each device holds, in the order of the mesh."""
     indices = sharding.devices_indices_map(tuple(shape))
-    return tuple(
-        tuple(s.indices(n)[:2] for s, n in zip(indices[d], shape, strict=True)) for d in sharding.mesh.devices.flat
-    )
+    return {d: tuple(s.indices(n)[:2] for s, n in zip(i, shape, strict=True)) for d, i in indices.items()}
 
 
 def parts_of(
@@ -36,7 +34,7 @@ def parts_of(
 ) -> dict[tuple[int, int], tuple[SliceOverlap, ...]]:
     """For each pair of processes (sender, receiver) the pieces that go between them; see `by_process`."""
     held, wanted = shard_slices_of(shape, source), shard_slices_of(shape, target)
-    return by_process(held, wanted, owners_of(source.mesh), owners_of(target.mesh))
+    return by_process(tuple(held.values()), tuple(wanted.values()), owners_of(source.mesh), owners_of(target.mesh))
 
 
 @dataclasses.dataclass(frozen=True)
@@ -67,11 +65,11 @@ class ReshardTransfer:
 
     @functools.cached_property
     def _held(self) -> tuple[ShardSlice, ...]:
-        return shard_slices_of(self.spec.shape, self.source)
+        return tuple(shard_slices_of(self.spec.shape, self.source).values())
 
     @functools.cached_property
     def _wanted(self) -> tuple[ShardSlice, ...]:
-        return shard_slices_of(self.spec.shape, self.target)
+        return tuple(shard_slices_of(self.spec.shape, self.target).values())
 
     @functools.cached_property
     def _make(self) -> Callable[[list[jax.Array]], jax.Array]:

@@ -79,7 +79,7 @@ def slice_overlaps(
     turns = dict.fromkeys(holders, 0)
     for (process, box), targets in receivers.items():
         for held, those in holders.items():
-            part = _common(held, box)
+            part = common(held, box)
             if is_empty(part):
                 continue
             near = [h for h in those if owners[h] == process]
@@ -102,5 +102,5 @@ def by_process(
     return {pair: tuple(those) for pair, those in sorted(parts.items())}
 
 
-def _common(left: ShardSlice, right: ShardSlice) -> ShardSlice:
+def common(left: ShardSlice, right: ShardSlice) -> ShardSlice:
     return tuple((max(a, c), min(b, d)) for (a, b), (c, d) in zip(left, right, strict=True))
