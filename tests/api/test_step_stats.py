@@ -11,7 +11,7 @@ from pipelines import accumulate, batch, config, weights
 
 import mpmd_trace
 from mpmd_trace import schedules
-from mpmd_trace.api.step_stats import WINDOW, StepClock, plan_bubble
+from mpmd_trace.api.step_stats import WINDOW, StepClock, counted_memory, plan_bubble
 from mpmd_trace.scheduling.utilization import model_flops
 
 
@@ -71,15 +71,12 @@ def test_meshes_that_share_devices_take_turns() -> None:
     assert compiled.step_stats().bubble == pytest.approx(0.0)
 
 
-def test_platforms_that_count_memory(compiled: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_platforms_that_count_memory() -> None:
     def mesh(*peaks: int) -> Any:
         devices = [SimpleNamespace(memory_stats=lambda peak=peak: {"peak_bytes_in_use": peak}) for peak in peaks]
         return SimpleNamespace(local_devices=devices)
 
-    from mpmd_trace.api.step_stats import _memory
-
-    program: Any = SimpleNamespace(topology={"m0": mesh(5, 7), "m1": mesh(3, 2), "elsewhere": mesh()})
-    assert _memory(program) == ({"m0": 7, "m1": 3}, True)
+    assert counted_memory({"m0": mesh(5, 7), "m1": mesh(3, 2), "elsewhere": mesh()}) == {"m0": 7, "m1": 3}
 
 
 def test_a_loaded_program_has_no_flops(compiled: Any, tmp_path: Any) -> None:

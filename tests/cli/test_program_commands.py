@@ -26,7 +26,7 @@ def test_run_tells_the_measured_peak_beside_the_predicted_one(
         # Of m0 plain jax.jit has used more before: nothing is known of the pipeline there.
         return 5000 if device.id < 2 else 1000 * seen[device.id]
 
-    monkeypatch.setattr("mpmd_trace_cli.run.most_in_use", stands_in)
+    monkeypatch.setattr("mpmd_trace.api.step_stats.most_in_use", stands_in)
     result = command("run", TINY, "--out", str(tmp_path / "out"))
     assert result.status == 0, result.err
     report = json.loads((tmp_path / "out" / "report.json").read_text())
