@@ -60,6 +60,7 @@ class CallOutlinedFunctions(Pass):
 
     name = "mpmd-call-outlined-functions"
     summary = "make calls of outlined functions func.calls"
+    only_with = ("outlined functions",)
 
     def run(self, module: Module, diagnostics: Diagnostics) -> bool:
         if not module.outlined:

@@ -5,8 +5,13 @@ Each gives its passes phase by phase: import, optimize, sharding propagation, ex
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+import itertools
+from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
 
+from mpmd_trace.ir.bodies import remembered
+from mpmd_trace.ir.core import Region
+from mpmd_trace.ir.ops import CallOp, FuncOp, Module
+from mpmd_trace.ir.types import MeshTensorType
 from mpmd_trace.passes.base import Pass
 from mpmd_trace.passes.canonicalize_mpmd import CanonicalizeMpmd
 from mpmd_trace.passes.common.absorb_inferred_fragments import AbsorbInferredFragments
@@ -72,6 +77,7 @@ from mpmd_trace.passes.import_.simplify_named_computations import SimplifyNamedC
 from mpmd_trace.passes.import_.validate_named_ops_in_mpmd_func import ValidateNamedOpsInMpmdFunc
 from mpmd_trace.passes.memory.fit_memory import FitMemory
 from mpmd_trace.passes.memory.shard_optimizer_state import ShardOptimizerState
+from mpmd_trace.passes.mesh_order import is_cpu_mesh
 from mpmd_trace.passes.microbatches.accumulate_in_calls import AccumulateInCalls
 from mpmd_trace.passes.microbatches.cut_in_calls import CutInCalls
 from mpmd_trace.passes.microbatches.follow_schedule import FollowSchedule
@@ -126,15 +132,89 @@ from mpmd_trace.passes.variants import (
 
 
 def passes_of(
-    request: PartitionRequest, user_rules: Callable[[], UserRules] | None = None, *, alias_bodies: bool = False
+    request: PartitionRequest,
+    user_rules: Callable[[], UserRules] | None = None,
+    *,
+    alias_bodies: bool = False,
+    module: Module | None = None,
 ) -> Iterator[list[Pass]]:
-    """Yield the passes of each phase: the reference's, unless the request asks for more than it has."""
+    """Yield the passes of each phase: the reference's, unless the request asks for more than it has.
+
+    Those of `mpmd_trace.jit` that have nothing to do in the `module`, as it is when a phase begins, are left out.
+    """
     options = request.options
     ours = options.mpmd_merge_backward_with_forward or options.mpmd_merge_forward_with_backward
     exact = options.placement == "reference" and not options.mpmd_equal_microbatches and not ours
     if request.step is None and exact:
-        return reference_pipeline(request, alias_bodies=alias_bodies)
-    return pipeline(request, user_rules, alias_bodies=alias_bodies)
+        yield from reference_pipeline(request, alias_bodies=alias_bodies)
+    else:
+        for passes in pipeline(request, user_rules, alias_bodies=alias_bodies):
+            asked = frozenset().union(*(one.only_with for one in passes))
+            known = asked if not asked or module is None or request.step is None else contents(module, asked)
+            yield [one for one in passes if not one.only_with or not known.isdisjoint(one.only_with)]
+
+
+def contents(module: Module, asked: Collection[str]) -> frozenset[str]:
+    """Return what a program has of what passes may ask for: ops, by name, and some other things.
+
+    - "nested names": named ops that are nested, or in functions without a mesh; callees of `mpmd.call` get meshes.
+    - "several devices": a mesh has more than one.
+    - "shardings": something says how a value is sharded.  Propagation and what follows it make none of nothing.
+    - "host memory": a value is in the memory of a host, or on a mesh of CPUs.
+    """
+    names: set[str] = {"outlined functions"} if module.outlined else set()
+    called: set[str] = set()
+    for function in module.functions:
+        topology = function.topology
+        if topology is not None and any(mesh.size > 1 for mesh in topology.meshes.values()):
+            names.add("several devices")
+        has_meshes = topology is not None or function.sym_name in called
+        ops = [op for block in function.regions[0].blocks for op in block]
+        regions = set(itertools.chain.from_iterable([op.regions for op in ops]))  # many fragments have the same body
+        own = {op.name for op in ops}
+        if topology is not None and CallOp.op_name in own:
+            called.update(op.callee for op in ops if isinstance(op, CallOp))
+        inside = frozenset().union(*map(_names_in, regions))
+        names |= own | inside
+        if not inside.isdisjoint(_NAMED) or not (has_meshes or own.isdisjoint(_NAMED)):
+            names.add("nested names")
+        if "shardings" in asked and "shardings" not in names:
+            said = {name for attrs in (*function.arg_attrs, *function.res_attrs) for name in attrs.entries}
+            for op in ops:
+                said.update(op.props, op.attrs)
+            if _mention_shardings(own, said) or any(map(_shardings_in, regions)):
+                names.add("shardings")
+    if "host memory" in asked and any(map(_uses_host_memory, module.functions)):
+        names.add("host memory")
+    return frozenset(names)
+
+
+_NAMED = frozenset({"mpmd.named_computation", "mpmd.named_tensor", "mpmd.broadcast", "mpmd.reduce"})
+
+
+def _names_in(region: Region) -> frozenset[str]:
+    def find() -> frozenset[str]:
+        return frozenset(op.name for op in region.walk())
+
+    return remembered(region, "names of ops", find) if region.frozen else find()
+
+
+def _mention_shardings(ops: Iterable[str], attributes: Iterable[str]) -> bool:
+    """Return whether ops do, of which these are the names and those of their attributes."""
+    return any(name.startswith("sdy.") for name in ops) or any("sharding" in name for name in attributes)
+
+
+def _shardings_in(region: Region) -> bool:
+    def find() -> bool:
+        return any(_mention_shardings([op.name], [*op.props, *op.attrs]) for op in region.walk())
+
+    return remembered(region, "mentions shardings", find) if region.frozen else find()
+
+
+def _uses_host_memory(function: FuncOp) -> bool:
+    ops = [op for block in function.regions[0].blocks for op in block]
+    types = {value.type for op in ops for value in op.results} | set(function.type.inputs)
+    return any(isinstance(type, MeshTensorType) and (type.on_host or is_cpu_mesh(type.mesh)) for type in types)
 
 
 def _when(condition: object, *passes: Pass) -> Sequence[Pass]:

@@ -202,6 +202,7 @@ class ExtractReshardsKeepingHostCopies(ExtractReshardsFromInterMeshTransfers):
 
     name = "mpmd-extract-reshards-keeping-host-copies"
     summary = "mpmd-extract-reshards-from-inter-mesh-transfers that allows copies between host memories"
+    only_with = ("shardings",)
 
     def copies_between_hosts(self, source: TensorShardingAttr | None, target: TensorShardingAttr | None) -> bool:
         return equivalent_shardings(source, target)
@@ -216,6 +217,7 @@ class ConvertShardingsUnsettingWhole(ConvertSdyShardingsToMpmdTypes):
 
     name = "mpmd-convert-shardings-unsetting-whole"
     summary = "mpmd-convert-sdy-shardings-to-mpmd-types with one spelling of replicated"
+    only_with = ("shardings", "several devices")
 
     def finish(self, function: FuncOp) -> None:
         unset_whole(function)

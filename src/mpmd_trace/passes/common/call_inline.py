@@ -59,6 +59,7 @@ class CallInline(Pass):
 
     name = "mpmd-call-inline"
     summary = "replace every mpmd.call by a copy of the function it calls"
+    only_with = ("mpmd.call",)
 
     def run(self, module: Module, diagnostics: Diagnostics) -> bool:
         functions = {f.sym_name: f for f in module.functions}

@@ -44,6 +44,7 @@ class EraseUnusedCalleeBlockArguments(Pass):
 
     name = "mpmd-erase-unused-callee-block-arguments"
     summary = "remove arguments of called functions that are unused or only returned"
+    only_with = ("mpmd.call",)
 
     def counts(self, call: CallOp) -> bool:
         """Return whether the call makes its function one that is called."""

@@ -35,6 +35,7 @@ class FromUnrollToCallCounter(FunctionPass):
 
     name = "mpmd-from-unroll-to-call-counter"
     summary = "turn the unroll_counter of calls into their call_counter"
+    only_with = ("mpmd.for",)
 
     def run_on_function(self, function: FuncOp, module: Module, diagnostics: Diagnostics) -> bool:
         changed = False

@@ -45,6 +45,7 @@ class SinkNegligibleOpsIntoCallOp(Pass):
 
     name = "mpmd-sink-negligible-ops-into-call-op"
     summary = "move operand-free ops that all calls pass into the called function"
+    only_with = ("mpmd.call",)
 
     def run(self, module: Module, diagnostics: Diagnostics) -> bool:
         all_calls = calls_by_callee(module)

@@ -42,6 +42,7 @@ class UnrollForLoops(FunctionPass):
 
     name = "mpmd-unroll-for-loops"
     summary = "replace every mpmd.for by its iterations"
+    only_with = ("mpmd.for",)
 
     def run_on_function(self, function: FuncOp, module: Module, diagnostics: Diagnostics) -> bool:
         loops = [op for op in function_ops(function) if isinstance(op, ForOp)]

@@ -41,6 +41,7 @@ class DelayTransfersFromCpu(FunctionPass):
 
     name = "mpmd-delay-transfers-from-cpu"
     summary = "move transfers from the host to their first users"
+    only_with = ("host memory",)
     mpmd_only = True
     entry_only = True
 

@@ -43,6 +43,7 @@ class SinkCreateTokenIntoFragments(FunctionPass):
 
     name = "mpmd-sink-create-token-into-fragments"
     summary = "create tokens inside the fragments that use them"
+    only_with = ("stablehlo.create_token", "stablehlo.after_all", "stablehlo.custom_call")
     distributed_only = False
     mpmd_only = True
 

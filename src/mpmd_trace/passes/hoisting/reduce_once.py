@@ -104,6 +104,7 @@ class ReduceOnce(FunctionPass):
 
     name = "mpmd-reduce-once"
     summary = "complete sums over devices once per step instead of once per microbatch"
+    only_with = ("several devices",)
     mpmd_only = True
     entry_only = True
 

@@ -147,6 +147,7 @@ class CanonicalizeUnrolled(Pass):
 
     name = "mpmd-canonicalize-unrolled"
     summary = "canonicalize what unrolled loops left"
+    only_with = ("mpmd.for",)
 
     def run(self, module: Module, diagnostics: Diagnostics) -> bool:
         unrolled = any(

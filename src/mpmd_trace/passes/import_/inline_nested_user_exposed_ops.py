@@ -51,6 +51,7 @@ class InlineNestedUserExposedOps(FunctionPass):
 
     name = "mpmd-inline-nested-user-exposed-ops"
     summary = "inline named ops into the named computation around them"
+    only_with = ("nested names",)
 
     assignment: tuple[NameAssignment, ...] = option((), "meshes of names, as NAME@MESH[/STAGE],...")
 

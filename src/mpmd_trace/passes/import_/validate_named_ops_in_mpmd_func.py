@@ -26,6 +26,7 @@ class ValidateNamedOpsInMpmdFunc(FunctionPass):
 
     name = "mpmd-validate-named-ops-in-mpmd-func"
     summary = "report named ops in places where they can have no mesh"
+    only_with = ("nested names",)
     distributed_only = False
 
     def run_on_function(self, function: FuncOp, module: Module, diagnostics: Diagnostics) -> bool:

@@ -59,6 +59,7 @@ class AccumulateInCalls(Pass):
 
     name = "mpmd-accumulate-in-calls"
     summary = "accumulate sums over calls inside the calls"
+    only_with = ("mpmd.call",)
 
     def run(self, module: Module, diagnostics: Diagnostics) -> bool:
         changed = False

@@ -81,6 +81,7 @@ class CutInCalls(Pass):
 
     name = "mpmd-cut-in-calls"
     summary = "let called functions cut microbatches out of the batch themselves"
+    only_with = ("mpmd.call",)
 
     def run(self, module: Module, diagnostics: Diagnostics) -> bool:
         calls = calls_by_callee(module)

@@ -56,6 +56,7 @@ class RepeatCalls(FunctionPass):
 
     name = "mpmd-repeat-calls"
     summary = "replace calls that stand for several iterations of a loop by one call each"
+    only_with = ("mpmd.call",)
     mpmd_only = True
 
     def run_on_function(self, function: FuncOp, module: Module, diagnostics: Diagnostics) -> bool:

@@ -92,6 +92,7 @@ class OpenConditionals(Pass):
 
     name = "mpmd-open-conditionals"
     summary = "let mpmd-place divide conditionals among meshes"
+    only_with = _KINDS
 
     def run(self, module: Module, diagnostics: Diagnostics) -> bool:
         return change_each(module, _KINDS, _open_all)

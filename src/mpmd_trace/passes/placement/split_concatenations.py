@@ -48,6 +48,7 @@ class SplitConcatenations(Pass):
 
     name = "mpmd-split-concatenations"
     summary = "split computations on concatenated values of several meshes"
+    only_with = ("stablehlo.concatenate",)
 
     def run(self, module: Module, diagnostics: Diagnostics) -> bool:
         return change_each(module, ("stablehlo.concatenate",), lambda *given: _Splitting(*given).run())

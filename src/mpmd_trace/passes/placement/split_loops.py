@@ -76,6 +76,7 @@ class SplitLoops(Pass):
 
     name = "mpmd-split-loops"
     summary = "split loops with independent values into one loop per mesh"
+    only_with = ("stablehlo.while",)
 
     def run(self, module: Module, diagnostics: Diagnostics) -> bool:
         return change_each(module, ("stablehlo.while",), _divide_all)

@@ -58,6 +58,7 @@ class PreferRows(FunctionPass):
 
     name = "mpmd-prefer-rows"
     summary = "propagate the axes of a batch before those of weights"
+    only_with = ("shardings",)
     mpmd_only = True
     entry_only = True
 

@@ -54,6 +54,7 @@ class EnforceUserShardings(FunctionPass):
 
     name = "mpmd-enforce-user-shardings"
     summary = "use the shardings of the function signature at its first and last ops"
+    only_with = ("shardings",)
     mpmd_only = True
     entry_only = True
 

@@ -45,6 +45,7 @@ class PopulateUnreducedOutSharding(FunctionPass):
 
     name = "mpmd-populate-unreduced-out-sharding"
     summary = "put the unreduced axes of sharding constraints into out_shardings"
+    only_with = ("shardings",)
 
     def run_on_function(self, function: FuncOp, module: Module, diagnostics: Diagnostics) -> bool:
         changed = [_populate(op) for op in function_fragments(function)]
