@@ -255,3 +255,8 @@ def test_bodies_that_are_spelled_alike_are_one_object() -> None:
     assert a is b
     assert len({a, c, d}) == 3
     check_round_trip(generic)
+    located = to_generic(module.to_generic(debug_info=True))
+    assert " loc(#loc" in located
+    for any_location, number in ((False, 4), (True, 3)):
+        again = parse_generic(located, any_location=any_location)
+        assert len({op.regions[0] for op in again.functions[0].body if op.regions}) == number

@@ -28,6 +28,8 @@ _ALIAS_USE = re.compile(r'"(?:[^"\\]|\\.)*"|[#!][A-Za-z_][\w$-]*(?![\w$.-])')
 _SHARED_BODY_OPS = frozenset({"mpmd.fragment", "mpmd.named_computation"})
 #: The name of a value or block; strings are found, too, because there is no name in them.
 _NAME = re.compile(r'("(?:[^"\\]|\\.)*"|[%^][\w$.-]+)')
+#: The locations of most block arguments.
+_ARG_LOCATION = re.compile(r' loc\((?:#loc\d*|"[^"\\]*"(?::\d+:\d+)?)\)')
 
 
 class _Tail(NamedTuple):
@@ -56,24 +58,36 @@ class _Frame:
     block: Block | None = None
 
 
-def parse_generic(text: str) -> Module:
+def parse_generic(text: str, *, any_location: bool = False) -> Module:
     """Return the module that `text` spells in generic form.
 
-    Raises `ValueError` on text that MLIR would not have printed.
+    Bodies of fragments and named computations that are spelled alike are one object, with `any_location` also where
+    their locations differ.  Raises `ValueError` on text that MLIR would not have printed.
     """
-    return parse_apart(text, None)[0]
+    return _parse(text, None, any_location)[0]
 
 
-def parse_apart(text: str, name: str | None) -> tuple[Module, dict[Op, Attribute]]:
-    """As `parse_generic`, without the discardable attributes of this name, and those."""
+def parse_apart(text: str, name: str) -> tuple[Module, dict[Op, Attribute]]:
+    """As `parse_generic` with any location, without the discardable attributes of this name, and those."""
+    return _parse(text, name, True)
+
+
+def _parse(text: str, name_apart: str | None, any_location: bool) -> tuple[Module, dict[Op, Attribute]]:
     with paused_collector():  # a module is all live: looking for garbage while it grows takes a third of the time
-        parser = _Parser(text, name)
+        parser = _Parser(text, name_apart, any_location)
         return parser.run(), parser.apart
 
 
+def _location_at(text: str) -> int:
+    """Return where ` loc(#loc..)` begins, with which the text ends, or the length of the text."""
+    at = text.rfind(" loc(#loc")
+    return at if at >= 0 and text.find(")", at) == len(text) - 1 else len(text)
+
+
 class _Parser:
-    def __init__(self, text: str, name_apart: str | None) -> None:
+    def __init__(self, text: str, name_apart: str | None, any_location: bool) -> None:
         self.name_apart = name_apart
+        self.any_location = any_location
         self.apart: dict[Op, Attribute] = {}
         self.lines = text.split("\n")
         self.at = 0
@@ -150,8 +164,8 @@ class _Parser:
         """Split a trailing ` loc(...)` off."""
         if not text.endswith(")"):
             return text, UNKNOWN
-        at = text.rfind(" loc(#loc")
-        if at < 0 or text.find(")", at) != len(text) - 1:
+        at = _location_at(text)
+        if at == len(text):
             at = text.find(" loc(")
             if at < 0:
                 return text, UNKNOWN
@@ -245,13 +259,21 @@ class _Parser:
 
     def find_body(self, frame: _Frame, end: str) -> None:
         """Give the op a body that was read before and is spelled as its own, up to a line that starts with `end`."""
-        length = len(self.lines)
-        at = next((i for i in range(self.at, length) if self.lines[i].startswith(end)), length)
-        text = "\n".join(self.lines[self.at : at])
         numbers: dict[str, int] = {}
-        parts = _NAME.split(text)
-        names = [numbers.setdefault(n, len(numbers)) if n[0] in "%^" else n for n in parts[1::2]]
-        frame.body = *parts[::2], *names
+        spelled: list[Hashable] = []
+        at, length = self.at, len(self.lines)
+        while at < length and not (line := self.lines[at]).startswith(end):
+            at += 1
+            rest = ""
+            if not line.lstrip().startswith("^"):  # an op, which names all values before the first bracket that closes
+                line, _, rest = line.partition(")")
+            if self.any_location:
+                line, rest = _ARG_LOCATION.sub("", line), rest[: _location_at(rest)]
+            parts = _NAME.split(line)
+            spelled.append(rest)
+            spelled += parts[::2]
+            spelled += [numbers.setdefault(n, len(numbers)) if n[0] != '"' else n for n in parts[1::2]]
+        frame.body = tuple(spelled)
         known = self.bodies.get(frame.body)
         if known is not None:
             frame.regions = [known]

@@ -116,7 +116,7 @@ def read_clean(given: Any, *, for_xla: bool = False) -> tuple[Module, list[Diagn
         return None
     if '"func.call"' in generic:
         return None
-    module = parse_generic(generic)
+    module = parse_generic(generic, any_location=True)
     module.outlined = tuple(outlined)
     for op in module.body.ops if for_xla else ():
         if op.name == "sdy.mesh" and op.props["mesh"].text == "#sdy.mesh<[]>":

@@ -175,12 +175,11 @@ class Kinds:
         count = -1
         for _ in range(_MOST_ROUNDS):
             self._forward()
-            self._backward()
-            before = len(set(self.op.values()))
-            if before == count:
+            if len(set(self.op.values())) == count:  # so ops of a kind still have readers of the same kinds
                 self.stable = True
                 return
-            count = before
+            self._backward()
+            count = len(set(self.op.values()))
         self.stable = False
 
     def _forward(self) -> None:
