@@ -112,7 +112,7 @@ def test_activations_go_to_the_host_and_come_back() -> None:
 def runs_after_fetches(compiled: mpmd_trace.stages.Compiled) -> list[int]:
     """For each transfer from host memory to `m0`, which of the following programs there reads it first."""
     plan = compiled.program.plan
-    own = plan.on_mesh("m0")
+    own = [one for one in plan.instructions if isinstance(one, Run | Transfer) and "m0" in one.meshes]
     found = []
     for at, fetch in enumerate(own):
         if isinstance(fetch, Transfer) and plan.slots[fetch.inputs[0]].memory_kind == "pinned_host":

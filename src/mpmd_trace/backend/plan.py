@@ -168,18 +168,6 @@ class Plan:
     def __getstate__(self) -> dict[str, object]:
         return {field.name: getattr(self, field.name) for field in dataclasses.fields(self)}
 
-    def on_mesh(self, mesh: str) -> list[Instruction]:
-        """Return the instructions that touch `mesh`, in order; a `Free` keeps the values of that mesh only."""
-        result: list[Instruction] = []
-        for instruction in self.instructions:
-            if isinstance(instruction, Free):
-                mine = tuple(s for s in instruction.slots if self.slots[s].mesh == mesh)
-                if mine:
-                    result.append(Free(mine))
-            elif mesh in instruction.meshes:
-                result.append(instruction)
-        return result
-
     def live_bytes(
         self, temporary: dict[int, int] | None = None, reused: dict[int, int] | None = None
     ) -> dict[str, int]:
@@ -239,10 +227,6 @@ class Plan:
     def __str__(self) -> str:
         return "\n".join(_lines(self)) + "\n"
 
-    def text(self, mesh: str | None = None) -> str:
-        """Return the plan as text; only what touches `mesh` when it is given."""
-        return "\n".join(_lines(self, mesh)) + "\n"
-
 
 def parse_mesh(body: str) -> MeshAttr:
     """Return a mesh as a plan writes it."""
@@ -255,28 +239,23 @@ def _names(slots: tuple[int, ...]) -> str:
     return ", ".join(f"%{s}" for s in slots)
 
 
-def _lines(plan: Plan, mesh: str | None = None) -> Iterator[str]:
-    meshes = {n: b for n, b in plan.meshes.items() if mesh in (None, n)}
-    programs = [p for p in plan.programs if mesh in (None, p.mesh)]
-    instructions = plan.instructions if mesh is None else plan.on_mesh(mesh)
-    runs = sum(isinstance(i, Run) for i in instructions)
-    moved = sum(len(i.outputs) for i in instructions if isinstance(i, Transfer))
+def _lines(plan: Plan) -> Iterator[str]:
+    moved = sum(len(transfer.outputs) for transfer in plan.transfers)
     yield (
-        f"plan {plan.name}: {len(meshes)} mesh{'es' * (len(meshes) != 1)}, {len(programs)} programs, "
-        f"{runs} runs, {moved} transfers"
+        f"plan {plan.name}: {len(plan.meshes)} mesh{'es' * (len(plan.meshes) != 1)}, {len(plan.programs)} programs, "
+        f"{len(plan.runs)} runs, {moved} transfers"
     )
-    for name, body in meshes.items():
+    for name, body in plan.meshes.items():
         yield f"mesh {name} {body}"
-    for program in programs:
+    for program in plan.programs:
         donates = f" donates {', '.join(map(str, program.donated))}" if program.donated else ""
         yield f"program p{program.number} on {program.mesh} = {program.callee}{donates}"
     for number in plan.arguments:
         slot = plan.slots[number]
-        if mesh in (None, slot.mesh):
-            name = f" {slot.name}" if slot.name else ""
-            donated = " donated" if number in plan.donated else ""
-            yield f"%{number} = argument on {slot.mesh} : {slot}{name}{donated}"
-    for instruction in instructions:
+        name = f" {slot.name}" if slot.name else ""
+        donated = " donated" if number in plan.donated else ""
+        yield f"%{number} = argument on {slot.mesh} : {slot}{name}{donated}"
+    for instruction in plan.instructions:
         if isinstance(instruction, Free):
             yield f"free {_names(instruction.slots)}"
             continue
@@ -292,5 +271,4 @@ def _lines(plan: Plan, mesh: str | None = None) -> Iterator[str]:
         yield f"{equals}{what} : {types or 'nothing'}{label}"
     for slot_number, name in zip(plan.results, plan.result_names, strict=True):
         slot = plan.slots[slot_number]
-        if mesh in (None, slot.mesh):
-            yield f"return %{slot_number} on {slot.mesh} : {slot}{' ' + name if name else ''}"
+        yield f"return %{slot_number} on {slot.mesh} : {slot}{' ' + name if name else ''}"
