@@ -190,15 +190,7 @@ class Compiled(StageInfo):
     @property
     def out_info(self) -> Any:
         """Type and sharding of each result, as `jax.ShapeDtypeStruct`; layers in unequal pieces have no sharding."""
-        types, treedef = jax.tree.flatten(super().out_info)
-        places = treedef.flatten_up_to(self.output_shardings)
-        infos = [
-            jax.ShapeDtypeStruct(t.shape, t.dtype, sharding=place if isinstance(place, jax.sharding.Sharding) else None)
-            if isinstance(t, jax.ShapeDtypeStruct)
-            else t
-            for t, place in zip(types, places, strict=True)
-        ]
-        return jax.tree.unflatten(treedef, infos)
+        return self.function_types.outputs
 
     @property
     def input_formats(self) -> Any:

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-import itertools
+import contextlib
 import weakref
-from collections.abc import Callable, Container, Iterable, Sequence
+from collections.abc import Callable, Container, Hashable, Iterable, Iterator, Sequence
 from typing import Any
 
 import jax
@@ -279,19 +279,12 @@ class ArgumentChecker:
             x = given[i]
             if isinstance(x, jax.Array) and x.is_fully_addressable and not is_key(x):
                 places.setdefault(id(x), []).append(i)
-        firsts: dict[int, int] = {}
+        placed: list[tuple[int, jax.Array]] = []
         for same in places.values():
-            if len(same) < 2 or self.plan.donated.isdisjoint(same):
-                continue
-            try:
-                buffers = {i: _buffers(self._place(i, given[i])) for i in same}
-            except (_Misfit, _Gone):  # of which a call tells
-                continue
-            for first, i in itertools.combinations(same, 2):
-                if not self.plan.donated.isdisjoint((first, i)) and buffers[first] & buffers[i]:
-                    firsts.setdefault(i, first)
-        pairs = [(first, i) for i, first in firsts.items()]
-        if pairs:
+            if len(same) > 1 and not self.plan.donated.isdisjoint(same):
+                with contextlib.suppress(_Misfit, _Gone):  # of which a call tells
+                    placed += [(i, self._place(i, given[i])) for i in same]
+        if pairs := _given_twice(_buffers(placed), self.plan.donated):
             raise MpmdError([Diagnostic("error", self._told_twice(given, pairs))])
 
     def _told_twice(self, given: Sequence[Any], pairs: Sequence[tuple[int, int]]) -> str:
@@ -310,17 +303,10 @@ class ArgumentChecker:
 
         `given`: what the caller passed, of which `args` were made.
         """
-        donated = self.plan.donated
-        firsts: dict[Any, int] = {}
-        pairs = []
         ids = [id(args[i]) for i in self._used]
         is_each_once = len(set(ids)) == len(ids)
         keys = self._shared_buffers(given, args) if is_each_once else dict(zip(self._used, ids, strict=True))
-        for i, key in keys.items():
-            first = firsts.setdefault(key, i)
-            if first != i and (i in donated or first in donated):
-                pairs.append((first, i))
-        if pairs:
+        if pairs := _given_twice(keys.items(), self.plan.donated):
             problems.append(self._told_twice(given, pairs))
             self._seen = [None] * len(self.specs)
 
@@ -360,21 +346,29 @@ class ArgumentChecker:
 def put_apart(arrays: Sequence[Any], specs: Sequence[jax.ShapeDtypeStruct], donated: Container[int]) -> list[jax.Array]:
     """Return the arrays where `specs` want them; one that is given twice and `donated` has a buffer of its own."""
     placed = [put(x, spec) for x, spec in zip(arrays, specs, strict=True)]
-    owners: dict[tuple[jax.Device, int], int] = {}
-    for i, x in enumerate(placed):
-        if is_key(x) or not x.is_fully_addressable:
-            continue
-        others = {owners[buffer] for buffer in _buffers(x) if buffer in owners}
-        if others and any(number in donated for number in (i, *others)):
-            placed[i] = put(jax.numpy.copy(x), specs[i])
-        owners.update(dict.fromkeys(_buffers(placed[i]), i))
+    own = [(i, x) for i, x in enumerate(placed) if x.is_fully_addressable and not is_key(x)]
+    for _, i in _given_twice(_buffers(own), donated):
+        placed[i] = put(jax.numpy.copy(placed[i]), specs[i])
     return placed
 
 
-def _buffers(array: jax.Array) -> set[tuple[jax.Device, int]]:
-    """Return the buffers of an array: addresses on devices, which may have a memory each."""
-    shards = (shard for shard in array.addressable_shards if shard.data.size)
-    return {(shard.device, shard.data.unsafe_buffer_pointer()) for shard in shards}
+def _given_twice(buffers: Iterable[tuple[int, Hashable]], donated: Container[int]) -> list[tuple[int, int]]:
+    """Return the pairs of arguments that share a buffer, of which one is donated."""
+    firsts: dict[Hashable, int] = {}
+    pairs: dict[int, int] = {}
+    for i, buffer in buffers:
+        first = firsts.setdefault(buffer, i)
+        if first != i and (i in donated or first in donated):
+            pairs.setdefault(i, first)
+    return [(first, i) for i, first in pairs.items()]
+
+
+def _buffers(arrays: Iterable[tuple[int, jax.Array]]) -> Iterator[tuple[int, Hashable]]:
+    """Yield the buffers of numbered arrays: addresses on devices, which may have a memory each."""
+    for i, array in arrays:
+        for shard in array.addressable_shards:
+            if shard.data.size:
+                yield i, (shard.device, shard.data.unsafe_buffer_pointer())
 
 
 def _numbers(devices: Iterable[jax.Device]) -> str:

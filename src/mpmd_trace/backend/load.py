@@ -179,9 +179,7 @@ class LoadedProgram(CountedProgram):
     def peaks(self) -> dict[str, int]:
         """The most bytes on a device of each mesh, of all processes, which all ask for it: they decide by it alike."""
         result = {mesh: memory.peak for mesh, memory in self.memory_analysis().items()}
-        if self._together is None:
-            return result
-        everyone = self._together.from_all("memory of programs", result)
+        everyone = self.runtime.from_all("memory of programs", result)
         return {mesh: max(one.get(mesh, 0) for one in everyone) for mesh in self.plan.meshes}
 
     def memory_use(self) -> Iterator[tuple[int, str, int]]:

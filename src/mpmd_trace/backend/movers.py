@@ -57,8 +57,6 @@ class Movers:
         if copies := self.copies(moves):
             return copying(copies)
         movers = [self._one(*move) for move in moves]
-        if len(movers) == 1:
-            return movers[0]
         return lambda arrays: [mover([a])[0] for mover, a in zip(movers, arrays, strict=True)]
 
     def _one(self, before: Place, after: Place) -> Call:

@@ -49,7 +49,3 @@ class MultiProcessProgram:
 
     def measure(self, args: Sequence[jax.Array]) -> tuple[list[jax.Array], Timeline]:
         return measure_together(self._runtime, self._plan, args)
-
-    def from_all(self, what: str, mine: dict[str, int]) -> list[dict[str, int]]:
-        """Return what each process has found, which all of them ask for."""
-        return self._runtime.from_all(what, mine)
