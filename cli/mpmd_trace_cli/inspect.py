@@ -45,16 +45,11 @@ def show_program(file: str, stage: str) -> str:
     """Return the program as text."""
     from mpmd_trace_cli.program import load_program  # late: `passes` does without jax
 
-    names = {"jaxpr": "jaxpr", "ir": "stablehlo", "stablehlo": "stablehlo", "mpmd": "mpmd", "plan": "plan"}
-    if stage not in names:
+    if stage not in ("jaxpr", "ir", "stablehlo", "mpmd", "plan"):
         raise CallError(f"--stage is jaxpr, ir, mpmd or plan, not '{stage}'")
     program = load_program(file)
     lowered: Any = program.jitted().lower_lazily(*program.args)
-    if stage == "plan":
-        from mpmd_trace.backend.planner import make_plan  # late: needs numpy
-
-        return str(make_plan(lowered.partitioned.module))
-    text: str = lowered.as_text(names[stage])
+    text: str = lowered.as_text("stablehlo" if stage == "ir" else stage)
     return text
 
 

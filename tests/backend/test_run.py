@@ -334,7 +334,6 @@ def test_progress_and_analyses() -> None:
         parse(PIPELINE),
         topology(a=mesh(0, ("x", 2)), b=mesh(2, ("x", 2))),
         progress=lambda done, total, name: seen.append((done, total, name)),
-        threads=2,
     )
     assert [s[:2] for s in seen] == [(1, 3), (2, 3), (3, 3)]
     assert {s[2] for s in seen} == {"p0_f.step", "p1_g.step", "p2_inferred.step"}

@@ -8,7 +8,6 @@ from collections import Counter
 from collections.abc import Callable, Hashable, Iterable, Mapping, MutableMapping, Sequence
 from concurrent.futures import FIRST_COMPLETED, ThreadPoolExecutor, wait
 from functools import cache
-from types import MappingProxyType
 from typing import Any
 
 import jax
@@ -31,7 +30,6 @@ from mpmd_trace.jax_compat.targets import positions
 Progress = Callable[[int, int, str], None]
 #: XLA's options for the programs of each mesh.
 CompilerOptions = Mapping[str, Mapping[str, bool | int | float | str]]
-_NO_OPTIONS: CompilerOptions = MappingProxyType({})
 
 
 #: Executables of other plans, which programs that are equal to theirs are bound to.
@@ -155,11 +153,10 @@ def compile_programs(
     plan: Plan,
     placement: Placement,
     *,
-    progress: Progress | None = None,
-    threads: int | None = None,
-    compiler_options: CompilerOptions = _NO_OPTIONS,
-    host_callbacks: Sequence[Any] = (),
-    known: Known | None = None,
+    progress: Progress | None,
+    compiler_options: CompilerOptions,
+    host_callbacks: Sequence[Any],
+    known: Known | None,
 ) -> list[Executable]:
     """Return the executables of `plan.programs`, in that order.
 
@@ -215,7 +212,7 @@ def compile_programs(
         return pool.submit(compat.rebound, like.compiled, devices, _structs(placement, spec.outputs))
 
     total = len(twins)
-    workers = threads or max(1, min(total, os.cpu_count() or 1))
+    workers = max(1, min(total, os.cpu_count() or 1))
     done: dict[int, Executable] = {}
     problems: list[str] = []
     with ThreadPoolExecutor(workers, thread_name_prefix="mpmd-compile") as pool:

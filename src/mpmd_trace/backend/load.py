@@ -203,7 +203,6 @@ def load(
     topology: Mapping[str, Mesh],
     *,
     progress: Progress | None = None,
-    threads: int | None = None,
     compiler_options: CompilerOptions | None = None,
     host_callbacks: Sequence[Any] = (),
     keep_unused: bool = False,
@@ -218,7 +217,6 @@ def load(
             calls and transfers.  Or a function that gives it, when something is to be compiled.
         topology: the devices of each mesh of the program, with the same axes.
         progress: called after each program with (done, all, name).
-        threads: how many programs XLA compiles at a time; by default one per CPU.
         compiler_options: for each mesh XLA's options, as in `jax.stages.Lowered.compile`.
         keep_unused: whether arguments that nothing uses are placed, too.
         host_callbacks: the Python functions that the module calls back, by number; see `Traced.host_callbacks`.
@@ -235,8 +233,7 @@ def load(
     if plan is None or any(plan.shared.get(mesh, mesh) != owners.get(mesh) for mesh in plan.meshes):
         plan, ready = make_plan(given(), owners=owners), {} if plan is not None else ready
     check_topology(TopologyAttr.get({name: parse_mesh(body) for name, body in plan.meshes.items()}), topology)
-    placement = Placement({name: topology[name] for name in plan.meshes})
-    plan = placement.with_padding(plan)
+    plan, placement = _placed(plan, topology)
     options = compiler_options or {}
     alone = placement.processes == {jax.process_index()}
     together = None if alone else _joined(plan, placement, options, given())
@@ -252,7 +249,6 @@ def load(
                 dataclasses.replace(plan, programs=missing),
                 placement,
                 progress=progress,
-                threads=threads,
                 compiler_options={mesh: chosen for mesh, chosen in options.items() if mesh in placement.own},
                 host_callbacks=host_callbacks,
                 known=known if together is None else None,  # what is still known may differ between processes
@@ -270,10 +266,13 @@ def load(
 
 def argument_checker(module: Module, topology: Mapping[str, Mesh], *, keep_unused: bool) -> ArgumentChecker:
     """Return what checks the arguments of an exported module, which is not compiled."""
-    plan = make_plan(module, owners=device_owners(topology))
-    placement = Placement({name: topology[name] for name in plan.meshes})
-    plan = placement.with_padding(plan)
+    plan, placement = _placed(make_plan(module, owners=device_owners(topology)), topology)
     return ArgumentChecker(plan, _input_specs(plan, placement), keep_unused)
+
+
+def _placed(plan: Plan, topology: Mapping[str, Mesh]) -> tuple[Plan, Placement]:
+    placement = Placement({name: topology[name] for name in plan.meshes})
+    return placement.with_padding(plan), placement
 
 
 def _input_specs(plan: Plan, placement: Placement) -> tuple[jax.ShapeDtypeStruct, ...]:

@@ -23,7 +23,7 @@ from mpmd_trace.ir.work import flops
 
 
 @paused_collector()
-def make_plan(module: Module, function: str = "main", owners: Mapping[str, str] | None = None) -> Plan:
+def make_plan(module: Module, owners: Mapping[str, str] | None = None) -> Plan:
     """Return the plan of an exported module.
 
     Instructions of one mesh keep the order of the module.  Between meshes the order is that of a simulation,
@@ -31,19 +31,18 @@ def make_plan(module: Module, function: str = "main", owners: Mapping[str, str] 
 
     Args:
         module: `@main` consists of fragment calls and transfers.
-        function: the function to plan.
         owners: for each mesh the first one with the same devices; by default what the function says.
 
     Raises:
         MpmdError: when the module is not exported (all offending ops at once) or a callee is missing.
     """
-    main = module.lookup(function)
+    main = module.lookup("main")
     if main is None or main.is_declaration:
         names = ", ".join("@" + f.sym_name for f in module.functions) or "none"
-        raise MpmdError(f"the module has no function @{function} to run; its functions: {names}")
+        raise MpmdError(f"the module has no function @main to run; its functions: {names}")
     topology = main.topology
     if topology is None:
-        raise MpmdError(f"@{function} has no topology: it is not an MPMD program. Run jax.jit programs with jax.jit")
+        raise MpmdError("@main has no topology: it is not an MPMD program. Run jax.jit programs with jax.jit")
     callees = {f.sym_name: f for f in module.functions}
     _check(main, topology, callees)
     return _Planner(module, main, topology, callees, owners or main.device_owners).plan()
