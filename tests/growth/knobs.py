@@ -50,6 +50,8 @@ class Setup:
 
     layers: int = 2
     meshes: int = 2
+    #: Whether the layers go around the meshes, so that each of them is a stage.
+    around: bool = False
     microbatches: int = 2
     #: What a named layer computes of its weight and the activations.
     layer: Callable[[Any, Array], Array] = dense
@@ -77,7 +79,8 @@ class Setup:
 
     def sized(self) -> Sized:
         meshes = {f"m{i}": AbstractMesh((1,), ("data",)) for i in range(self.meshes)}
-        names = {f"layer{i}": f"m{i * self.meshes // self.layers}" for i in range(self.layers)}
+        places = [i % self.meshes if self.around else i * self.meshes // self.layers for i in range(self.layers)]
+        names = {f"layer{i}": f"m{place}" for i, place in enumerate(places)}
         config = mpmd_trace.make_config(meshes, names, **dict(self.options))
         weights = [self.leaves() for _ in range(self.layers)]
         batch = jnp.ones((self.microbatches, ROWS, WIDTH))
@@ -232,6 +235,9 @@ KNOBS: dict[str, Callable[[int], Setup]] = {
     "meshes, little memory": lambda n: Setup(layers=n, meshes=n, layer=cast, options=TIGHT),
     "layers, recomputed": lambda n: Setup(layers=2 * n, options=RECOMPUTED),
     "meshes, recomputed": lambda n: Setup(layers=n, meshes=n, options=RECOMPUTED),
+    "stages of a mesh, recomputed": lambda n: Setup(
+        layers=2 * n, around=True, options=schedule("interleaved-1f1b", device_memory=1000, remat="auto")
+    ),
     "microbatches": lambda n: Setup(microbatches=n),
     "microbatches, little memory": lambda n: Setup(microbatches=n, layer=cast, options=TIGHT),
     "microbatches, recomputed": lambda n: Setup(microbatches=n, options=RECOMPUTED),

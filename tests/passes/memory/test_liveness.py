@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import itertools
+
 from mpmd_trace.ir.ops import FragmentOp
 from mpmd_trace.ir.shardings import mesh_symbols
 from mpmd_trace.ir.text import parse
+from mpmd_trace.passes.memory.combinations import Combinations
 from mpmd_trace.passes.memory.liveness import Change, Liveness
 
 FRAGMENT = """%{0} = mpmd.fragment<mesh="a", origin=["{0}"]> ({1}) ({2}) {{
@@ -14,17 +17,41 @@ FRAGMENT = """%{0} = mpmd.fragment<mesh="a", origin=["{0}"]> ({1}) ({2}) {{
 """
 
 
+def held_by(body: str, returned: str) -> tuple[Liveness, list[FragmentOp]]:
+    """What a function holds, and its fragments."""
+    module = parse(
+        '!a = !mpmd.mesh_tensor<"a", tensor<4xf32>>\nfunc.func public @main(%p: !a) -> !a attributes '
+        f'{{topology = #mpmd.topology<<"a" : <["x"=1]>>>}} {{\n{body}return %{returned} : !a\n}}'
+    )
+    fragments = [op for op in module.main.body if isinstance(op, FragmentOp)]
+    return Liveness(module.main, "a", mesh_symbols(module)), fragments
+
+
 def test_a_value_that_is_read_less_often_ends_earlier() -> None:
     one, two = ("%x: tensor<4xf32>", "!a"), ("%x: tensor<4xf32>, %y: tensor<4xf32>", "!a, !a")
     body = FRAGMENT.format("f", "%p", *one) + FRAGMENT.format("g", "%f", *one) + FRAGMENT.format("h", "%g, %f", *two)
-    module = parse(
-        '!a = !mpmd.mesh_tensor<"a", tensor<4xf32>>\nfunc.func public @main(%p: !a) -> !a attributes '
-        f'{{topology = #mpmd.topology<<"a" : <["x"=1]>>>}} {{\n{body}return %h : !a\n}}'
-    )
-    held = Liveness(module.main, "a", mesh_symbols(module))
-    f, _, h = (op for op in module.main.body if isinstance(op, FragmentOp))
+    held, (f, _, h) = held_by(body, "h")
     before, after = held.profile(), held.profile([Change(unread=((f.results[0], held.time[h]),))])
     freed = {time for time, (a, b) in enumerate(zip(before, after, strict=True)) if a != b}
     assert {a - b for a, b in zip(before, after, strict=True)} == {0.0, 16.0}
     assert freed and min(freed) > held.time[f] and max(freed) <= held.time[h]
     assert held.profile() == before
+
+
+def test_combinations_hold_what_their_changes_do() -> None:
+    """Two changes are about one value, which lives until the last read that either leaves or adds."""
+    one = ("%x: tensor<4xf32>", "!a")
+    body = "".join(
+        FRAGMENT.format(name, read, *one) for name, read in (("f", "%p"), ("g", "%f"), ("h", "%f"), ("i", "%h"))
+    )
+    held, (f, g, h, i) = held_by(body, "i")
+    value = f.results[0]
+    first = [Change(), Change(unread=((value, held.time[g]),), made=((64.0, 3, 5),))]
+    second = [Change(), Change(unread=((value, held.time[h]),)), Change(read=((value, held.time[i]),))]
+    third = [Change(), Change(unread=((h.results[0], held.time[i]),))]
+    groups = first, second, third
+    combinations = Combinations(held, groups)
+    for choice in itertools.product(*(range(len(group)) for group in groups)):
+        profile = held.profile([group[n] for group, n in zip(groups, choice, strict=True)])
+        assert combinations.peak(choice) == max(profile)
+        assert combinations.above(40.0, choice) == sum(size - 40.0 for size in profile if size > 40.0)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import functools
 import math
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Literal, NamedTuple
@@ -158,7 +159,7 @@ class Forward:
     fragment: FragmentOp
     backwards: tuple[FragmentOp, ...]
 
-    @property
+    @functools.cached_property
     def left(self) -> frozenset[int]:
         """The results that backwards read."""
         readers = set(self.backwards)

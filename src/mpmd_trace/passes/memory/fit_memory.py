@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import functools
 import itertools
 import math
 from collections.abc import Callable, Mapping, Sequence
@@ -17,7 +18,8 @@ from mpmd_trace.passes.base import FunctionPass, option
 from mpmd_trace.passes.common.body_rewrites import prune, replace_op
 from mpmd_trace.passes.fragment_info import call_counter, set_call_counter
 from mpmd_trace.passes.memory.activations import Forward, Option, Recomputed, Stage, stages_of, work_of
-from mpmd_trace.passes.memory.liveness import Change, Liveness, Places
+from mpmd_trace.passes.memory.combinations import Combinations
+from mpmd_trace.passes.memory.liveness import Liveness, Places
 from mpmd_trace.passes.memory.remarks import MEMORY
 from mpmd_trace.passes.memory.reserved import Reserved, room_on
 from mpmd_trace.passes.sharding.edges import (
@@ -145,34 +147,26 @@ class FitMemory(FunctionPass):
         for own in held.sharing:
             stages += stages_of(own, meshes[own], held, remat=self.remat, offload=self.offload)
 
-        def changes(choice: Sequence[int]) -> list[Change]:
-            return [stage.options[i].change for stage, i in zip(stages, choice, strict=True)]
-
-        def excess(choice: Sequence[int]) -> float:
-            return held.above(room, changes(choice))
-
-        choice = choose([[one.cost for one in stage.options] for stage in stages], excess)
+        bytes, choice = _chosen(held, stages, room)
         part = self._part_of_copies(function, meshes, held, stages, choice) if self.offload_up_to else 0.0
         if part > self.offload_up_to:
-            best, offloading = excess(choice), stages
-            stages = [dataclasses.replace(s, options=tuple(o for o in s.options if not o.offloaded)) for s in stages]
-            other = choose([[one.cost for one in stage.options] for stage in stages], excess)
-            if excess(other) <= best:
-                choice = other
+            kept = [dataclasses.replace(s, options=tuple(o for o in s.options if not o.offloaded)) for s in stages]
+            others, other = _chosen(held, kept, room)
+            if others.above(room, other) <= bytes.above(room, choice):
+                stages, bytes, choice = kept, others, other
                 diagnostics.remark(
                     function.loc,
                     f"{MEMORY}on mesh '{mesh}' nothing is offloaded: copies to host memory and back would cost "
                     f"{part:.0%} of the work of a step, more than {self.offload_up_to:.0%}",
                 )
             else:
-                stages = offloading
                 also = "" if self.remat else "allow remat='auto', "
                 diagnostics.warning(
                     function.loc,
                     f"{SLOW_COPIES} on mesh '{mesh}' cost about {part:.0%} of the work of a step, and without them it "
                     f"does not fit into the memory of a device: {also}use more devices or smaller microbatches",
                 )
-        before, after = (held.peak(changes(c)) for c in ((0,) * len(stages), choice))
+        before, after = (bytes.peak(c) for c in ((0,) * len(stages), choice))
         options = [stage.options[i] for stage, i in zip(stages, choice, strict=True)]
         for stage, one in zip(stages, options, strict=True):
             diagnostics.remark(function.loc, _described(mesh, stage, one))
@@ -194,6 +188,13 @@ class FitMemory(FunctionPass):
         fragments = [op for op in function.body if isinstance(op, FragmentOp) and op.mesh in held.sharing]
         work = sum(work_of(op.body) / meshes[op.mesh].size for op in fragments)
         return sum(one.copied for one in options) / max(work, 1.0)
+
+
+def _chosen(held: Liveness, stages: Sequence[Stage], room: float) -> tuple[Combinations, tuple[int, ...]]:
+    """Return what is held with any options of the stages, and the options that fit at the least cost."""
+    bytes = Combinations(held, [[one.change for one in stage.options] for stage in stages])
+    costs = [[one.cost for one in stage.options] for stage in stages]
+    return bytes, choose(costs, functools.partial(bytes.above, room))
 
 
 def _described(mesh: str, stage: Stage, one: Option) -> str:

@@ -6,7 +6,7 @@ import dataclasses
 import functools
 import itertools
 from collections import Counter, defaultdict
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Self
 
 from mpmd_trace.ir.attributes import MeshAttr, TensorShardingAttr
@@ -113,11 +113,13 @@ class Liveness:
 
     def _shares(self, op: TransferOp) -> bool:
         """Return whether a transfer between meshes that share their devices moves nothing."""
-        source, target = op.operand(0), op.results[0]
-        return op.source_type.mesh != op.target_type.mesh and self.size(source) == self.size(target) > 0
+        source, target = op.source_type.mesh, op.target_type.mesh
+        if source == target or source not in self.sharing:
+            return False
+        return self._size_of(op.operand(0)) == self._size_of(op.results[0]) > 0
 
     def _note(self, value: Value, start: int, stays: bool = False) -> None:
-        size = self.size(value)
+        size = self._size_of(value)
         if size:
             self.sizes[value], self.start[value] = size, start
             reads = [self.end] if stays else []
@@ -128,7 +130,10 @@ class Liveness:
             self.reads[value] = reads or [start]
 
     def size(self, value: Value) -> float:
-        """Return the bytes of a value on a device of the mesh; 0 for those elsewhere."""
+        """Return the bytes of a value of the mesh on a device; 0 for those elsewhere."""
+        return self.sizes.get(value, 0.0)
+
+    def _size_of(self, value: Value) -> float:
         key = value.type, self.shardings.of(value)
         size = self._bytes.get(key)
         if size is None:
@@ -164,53 +169,43 @@ class Liveness:
     def profile(self, changes: Sequence[Change] = ()) -> list[float]:
         """Return the bytes at each time."""
         steps = [0.0] * (self.end + 2)
-        for at, step in self._steps(changes).items():
-            steps[at] = step
+        for at, step in (*self.steps.items(), *self.difference(changes).items()):
+            steps[at] += step
         return list(itertools.accumulate(steps))
 
-    def peak(self, changes: Sequence[Change] = ()) -> float:
+    def peak(self) -> float:
         """Return the most bytes at any time."""
-        return max((size for size, _ in self._spans(changes)), default=0.0)
-
-    def above(self, limit: float, changes: Sequence[Change] = ()) -> float:
-        """Return by how many bytes the limit is exceeded, over all times."""
-        return sum((size - limit) * times for size, times in self._spans(changes) if size > limit)
-
-    def _spans(self, changes: Sequence[Change]) -> Iterator[tuple[float, int]]:
-        """Yield the bytes, and for how many times it is so many."""
-        steps = self._steps(changes)
-        size, before = 0.0, 0
-        for at in sorted(steps):
-            yield size, at - before
-            size, before = size + steps[at], at
-        yield size, self.end + 2 - before
-
-    def _steps(self, changes: Sequence[Change]) -> dict[int, float]:
-        """Return by how many bytes it becomes more at a time."""
-        touched = {value for change in changes for value, _ in (*change.unread, *change.read) if value in self.sizes}
-        steps = self._unchanged.copy()
-        for value in touched:
-            self._hold(steps, -self.sizes[value], self.start[value], self.ends[value])
-        unread = {pair for change in changes for pair in change.unread}
-        more: dict[Value, list[int]] = {}
-        for change in changes:
-            for value, at in change.read:
-                more.setdefault(value, []).append(at)
-            for size, start, end in change.made:
-                self._hold(steps, size, start, end)
-        for value in sorted(touched, key=self.start.__getitem__):
-            left = [at for at in self.reads[value] if (value, at) not in unread]
-            last = max([*left, *more.get(value, ())], default=None)
-            if last is not None or isinstance(value, BlockArg):
-                self._hold(steps, self.sizes[value], self.start[value], self.start[value] if last is None else last)
-        return steps
+        return max(itertools.accumulate(map(self.steps.__getitem__, sorted(self.steps))), default=0.0)
 
     @functools.cached_property
-    def _unchanged(self) -> defaultdict[int, float]:
-        """The same without changes.  Sums of bytes are exact in any order."""
+    def steps(self) -> dict[int, float]:
+        """By how many bytes it becomes more at a time.  Sums of bytes are exact in any order."""
         steps: defaultdict[int, float] = defaultdict(float)
         for value, size in self.sizes.items():
             self._hold(steps, size, self.start[value], self.ends[value])
+        return steps
+
+    def difference(self, changes: Iterable[Change]) -> dict[int, float]:
+        """Return by how many bytes more it becomes more at a time with all the changes than without any."""
+        steps: defaultdict[int, float] = defaultdict(float)
+        unread: set[tuple[Value, int]] = set()
+        more: defaultdict[Value, list[int]] = defaultdict(list)
+        for change in changes:
+            unread.update(change.unread)
+            for value, at in change.read:
+                more[value].append(at)
+            for size, start, end in change.made:
+                self._hold(steps, size, start, end)
+        for value in more.keys() | {value for value, _ in unread}:
+            size = self.sizes.get(value, 0.0)
+            if not size:
+                continue
+            reads = [at for at in self.reads[value] if (value, at) not in unread] + more.get(value, [])
+            steps[self.ends[value] + 1] += size
+            if reads or isinstance(value, BlockArg):
+                steps[max(reads, default=self.start[value]) + 1] -= size
+            else:
+                steps[self.start[value]] -= size
         return steps
 
     @staticmethod
