@@ -8,9 +8,9 @@ from itertools import permutations
 from mpmd_trace.schedules import _memory
 from mpmd_trace.schedules._actions import KIND_NAMES, Action, Kind
 from mpmd_trace.schedules._costs import Costs, PerStage, amounts, per_stage
-from mpmd_trace.schedules._engine import Blocking
+from mpmd_trace.schedules._engine import Blocking, stuck_heads
 from mpmd_trace.schedules._errors import Problem, ScheduleError
-from mpmd_trace.schedules._program import Program, build, find_cycle, stuck_heads
+from mpmd_trace.schedules._program import Program, build, find_cycle
 from mpmd_trace.schedules._schedule import Schedule
 
 

@@ -106,6 +106,17 @@ class Background(Run):
         return now
 
 
+def stuck_heads(program: Program) -> list[tuple[int, int]]:
+    """Empty when every step can run; else, per stuck mesh, (its first stuck step, what it awaits).
+
+    Transfers do not block here: only the order on each mesh and the data flow count.
+    """
+    ends = Background(program, [0.0] * len(program.steps), Costs(), exposed=False).ends
+    rows = itertools.pairwise(program.first)
+    heads = [next((step for step in range(a, b) if ends[step] < 0.0), None) for a, b in rows]
+    return [(head, next(n for n in program.needs[head] if ends[n] < 0.0)) for head in heads if head is not None]
+
+
 class InOrder(Run):
     """Transfers in the background, of which a mesh sends or receives one at a time, as where both ends match by order.
 

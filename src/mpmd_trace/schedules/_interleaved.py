@@ -10,9 +10,10 @@ from __future__ import annotations
 import math
 
 from mpmd_trace.schedules._actions import Action
+from mpmd_trace.schedules._engine import stuck_heads
 from mpmd_trace.schedules._errors import ScheduleError
 from mpmd_trace.schedules._gpipe_1f1b import alternate
-from mpmd_trace.schedules._program import build, stuck_heads
+from mpmd_trace.schedules._program import build
 from mpmd_trace.schedules._schedule import Placement, Schedule, make
 from mpmd_trace.schedules._zero_bubble import split_backwards
 

@@ -2,37 +2,11 @@
 
 from __future__ import annotations
 
-from collections import deque
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from mpmd_trace.schedules._actions import KINDS, Action, Step
+from mpmd_trace.schedules._actions import KINDS, Action, Kind, Step
 from mpmd_trace.schedules._schedule import Schedule
-
-_SLOT = {kind: n for n, kind in enumerate(KINDS)}
-
-
-class Index:
-    """Finds the step that holds an action in constant time, without hashing actions."""
-
-    def __init__(self, stages: int, microbatches: int) -> None:
-        self._width = microbatches + 1
-        self._block = stages * self._width
-        self._table = [-1] * (len(KINDS) * self._block)
-
-    def key(self, kind: str, stage: int, microbatch: int) -> int:
-        """Return the place of an action; microbatch -1 (the optimizer's) has one of its own."""
-        return _SLOT[kind] * self._block + stage * self._width + microbatch + 1  # type: ignore[index]
-
-    def find(self, kind: str, stage: int, microbatch: int) -> int:
-        """Return the number of the step that holds the action, or -1."""
-        return self._table[self.key(kind, stage, microbatch)]
-
-    def put(self, kind: str, stage: int, microbatch: int, step: int) -> None:
-        """Records where an action is; the first mention stays."""
-        key = self.key(kind, stage, microbatch)
-        if self._table[key] < 0:
-            self._table[key] = step
 
 
 @dataclass(frozen=True)
@@ -68,91 +42,54 @@ def build(schedule: Schedule) -> Program:
     mesh: list[int] = []
     first: list[int] = []
     stages, microbatches = schedule.stages, schedule.microbatches
-    index = Index(stages, microbatches)
+    # By kind, stage and microbatch (-1 for the optimizer's) the first step with the action, or -1.
+    places = {kind: [[-1] * (microbatches + 1) for _ in range(stages)] for kind in KINDS}
     if len(schedule.orders) != schedule.meshes or len(schedule.graph) != stages:
         raise IndexError("orders, placement and graph do not belong together")
     for row, order in enumerate(schedule.orders):
         first.append(len(steps))
         for step in order:
-            number = len(steps)
             for part in step.parts:
                 if not 0 <= part.stage < stages or not -1 <= part.microbatch < microbatches:
                     raise IndexError(str(part))
-                index.put(part.kind, part.stage, part.microbatch, number)
+                of_stage = places[part.kind][part.stage]
+                if of_stage[part.microbatch] < 0:
+                    of_stage[part.microbatch] = len(steps)
             steps.append(step)
         mesh += [row] * len(order)
     first.append(len(steps))
 
-    find = index.find
+    input_grads = [list(map(max, b, i)) for b, i in zip(places["B"], places["I"], strict=True)]
+    weight_grads = [list(map(max, b, w)) for b, w in zip(places["B"], places["W"], strict=True)]
     graph = schedule.graph
-    plain = graph.entry is None
-    feeds, readers = graph.feeds, graph.readers
+    plain, forwards = graph.entry is None, places["F"]
     needs: list[list[int]] = []
     absent: list[tuple[int, Action]] = []
     for number, step in enumerate(steps):
         wanted: list[int] = []
         for part in step.parts:
             stage, kind, m = part.stage, part.kind, part.microbatch
+            if kind == "O":
+                ends = (weight_grads[stage][mb] for mb in schedule.microbatches_of(stage))
+                wanted += [end for end in ends if end >= 0 and end != number]
+                continue
+            inputs: list[tuple[Kind, list[int], int]]
             if kind == "F":
-                for source in feeds[stage] if plain else graph.inputs(stage, m):
-                    source_action = find("F", source, m)
-                    if source_action < 0:
-                        absent.append((number, Action(source, "F", m)))
-                    elif source_action != number:
-                        wanted.append(source_action)
+                feeds = graph.feeds[stage] if plain else graph.inputs(stage, m)
+                inputs = [("F", forwards[source], source) for source in feeds]
             elif kind == "W":
-                source_action = find("I", stage, m)
-                if source_action < 0:
-                    absent.append((number, Action(stage, "I", m)))
-                elif source_action != number:
-                    wanted.append(source_action)
-            elif kind == "O":
-                for mb in schedule.microbatches_of(stage):
-                    source_action = max(find("W", stage, mb), find("B", stage, mb))
-                    if source_action >= 0 and source_action != number:
-                        wanted.append(source_action)
+                inputs = [("I", places["I"][stage], stage)]
             else:
-                source_action = find("F", stage, m)
-                if source_action < 0:
-                    absent.append((number, Action(stage, "F", m)))
-                elif source_action != number:
-                    wanted.append(source_action)
-                for reader in readers[stage] if plain else graph.outputs(stage, m):
-                    source_action = max(find("I", reader, m), find("B", reader, m))
-                    if source_action < 0:
-                        absent.append((number, Action(reader, "I", m)))
-                    elif source_action != number:
-                        wanted.append(source_action)
+                readers = graph.readers[stage] if plain else graph.outputs(stage, m)
+                inputs = [("F", forwards[stage], stage), *(("I", input_grads[reader], reader) for reader in readers)]
+            for needed, steps_of, source in inputs:
+                at = steps_of[m]
+                if at < 0:
+                    absent.append((number, Action(source, needed, m)))
+                elif at != number:
+                    wanted.append(at)
         needs.append(wanted)
     return Program(schedule, tuple(steps), mesh, first, needs, absent)
-
-
-def stuck_heads(program: Program) -> list[tuple[int, int]]:
-    """Empty when every step can run; else, per stuck mesh, (its first stuck step, what it awaits).
-
-    Transfers do not block here: only the order on each mesh and the data flow count.
-    """
-    position = list(program.first[:-1])
-    done = [False] * len(program.steps)
-    waiting: dict[int, list[int]] = {}
-    queue = deque(range(len(position)))
-    awaits: dict[int, int] = {}
-    while queue:
-        mesh = queue.popleft()
-        end = program.first[mesh + 1]
-        i = position[mesh]
-        while i < end:
-            open_need = next((d for d in program.needs[i] if not done[d]), -1)
-            if open_need >= 0:
-                waiting.setdefault(open_need, []).append(mesh)
-                awaits[mesh] = open_need
-                break
-            done[i] = True
-            if i in waiting:
-                queue.extend(waiting.pop(i))
-            i += 1
-        position[mesh] = i
-    return [(position[m], awaits[m]) for m in range(len(position)) if position[m] < program.first[m + 1]]
 
 
 def find_cycle(program: Program, stuck: Sequence[tuple[int, int]]) -> list[tuple[int, int]]:

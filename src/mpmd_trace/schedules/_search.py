@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-import warnings
 from collections.abc import Sequence
 from dataclasses import dataclass
 
 from mpmd_trace.schedules._costs import Costs, Timer
 from mpmd_trace.schedules._dispatch import ACTIONS_TO_PLACE, dispatched_schedule
-from mpmd_trace.schedules._errors import ScheduleError, ScheduleWarning
+from mpmd_trace.schedules._errors import ScheduleError
 from mpmd_trace.schedules._exact_solver import Exact, binaries, solve_exact
 from mpmd_trace.schedules._lower_bounds import memory_floor
 from mpmd_trace.schedules._memory import MemoryLimit, limits_of, meshes_over
@@ -199,17 +198,15 @@ def _library(
             if v not in chunks or (names is None and v == 1 and "chunks" in entry.options):
                 continue
             try:
-                with warnings.catch_warnings():
-                    warnings.simplefilter("ignore", ScheduleWarning)
-                    made = get_schedule(
-                        entry.name,
-                        meshes,
-                        microbatches,
-                        chunks=v if "chunks" in entry.options else None,
-                        costs=costs,
-                        memory_limit=memory_limit,
-                        guard=False,
-                    )
+                made = get_schedule(
+                    entry.name,
+                    meshes,
+                    microbatches,
+                    chunks=v if "chunks" in entry.options else None,
+                    costs=costs,
+                    memory_limit=memory_limit,
+                    guard=False,
+                )
             except ScheduleError as error:
                 refused.append(str(error))
                 continue

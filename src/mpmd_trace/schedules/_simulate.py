@@ -10,9 +10,9 @@ from typing import Literal, TypeAlias
 
 from mpmd_trace.schedules._check import check, check_fraction, must_be_schedule
 from mpmd_trace.schedules._costs import Costs, PerStage, Timer, amounts, per_stage
-from mpmd_trace.schedules._engine import Background, Blocking, InOrder, Run
+from mpmd_trace.schedules._engine import Background, Blocking, InOrder, Run, stuck_heads
 from mpmd_trace.schedules._errors import ScheduleError
-from mpmd_trace.schedules._program import Program, build, stuck_heads
+from mpmd_trace.schedules._program import Program, build
 from mpmd_trace.schedules._result import Simulation
 from mpmd_trace.schedules._schedule import Schedule
 

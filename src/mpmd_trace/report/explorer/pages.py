@@ -10,7 +10,6 @@ import hashlib
 import importlib.resources
 import itertools
 import json
-import warnings
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
@@ -19,7 +18,7 @@ from mpmd_trace.backend.plan import Plan, Run, Transfer
 from mpmd_trace.backend.timeline import Timeline
 from mpmd_trace.report.explorer.data import Recorder
 from mpmd_trace.report.timeline import FragmentActions, kind_and_microbatch, steps_by_place
-from mpmd_trace.schedules import ScheduleError, ScheduleWarning, get_schedule, schedule_names, simulate
+from mpmd_trace.schedules import ScheduleError, get_schedule, schedule_names, simulate
 
 _SCRIPTS = ("explorer", "picture", "languages", "program", "values", "time", "summary", "schedules")
 _PAGES = ("index.html", "explorer.css", *(f"{name}.js" for name in _SCRIPTS))
@@ -198,9 +197,7 @@ def _schedules(meshes: int, microbatches: int) -> str:
     pages: dict[str, Any] = {}
     for name in schedule_names():
         try:
-            with warnings.catch_warnings():  # of schedules that are made for more microbatches; seen in the picture
-                warnings.simplefilter("ignore", ScheduleWarning)
-                schedule = get_schedule(name, meshes, microbatches)
+            schedule = get_schedule(name, meshes, microbatches, guard=False)
         except ScheduleError:
             continue  # not for this size
         pages[name] = {
