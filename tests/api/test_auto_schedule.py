@@ -145,7 +145,7 @@ def test_no_schedule_has_blocks_where_the_program_makes_none() -> None:
 def costs(meshes: int, microbatches: int, mesh_of: tuple[int, ...], **times: tuple[float, ...]) -> StageCosts:
     ones = (1.0,) * len(mesh_of)
     own = {"forward": ones, "input_grad": ones, "weight_grad": ones, **times}
-    return StageCosts(meshes, microbatches, mesh_of, **own)
+    return StageCosts(meshes=meshes, microbatches=microbatches, mesh_of=mesh_of, **own)
 
 
 def test_best_schedule_of_equal_stages() -> None:

@@ -30,7 +30,7 @@ from mpmd_trace.report.plan_values import Profile, activation_slots, activations
 from mpmd_trace.report.timeline import FragmentActions, run_actions, times_of_programs
 from mpmd_trace.scheduling.balance import work_of_names
 from mpmd_trace.scheduling.costs import Hiding
-from mpmd_trace.scheduling.stage_costs import StageCosts, stage_costs, stage_ranks
+from mpmd_trace.scheduling.stage_costs import StageCosts, by_letter, stage_costs, stage_ranks
 from mpmd_trace.scheduling.transfers import Link, Links, Traffic, Value, crossings
 
 if TYPE_CHECKING:
@@ -192,42 +192,38 @@ def study(
     plan = program.plan
     cost, unit = program_costs(program, measured, flops_per_second, bytes_per_second)
     rank = stage_ranks(imported)
-    stages = len(counted.mesh_of)
-    sums, apart, together = ({kind: [0.0] * stages for kind in "FB"} for _ in range(3))
-    sending = _sending(program, None if measured else collectives, hiding or {})
-    once = dict.fromkeys(plan.meshes, 0.0)
+    stages, mesh_of = len(counted.mesh_of), counted.mesh_of
     runs = run_actions(plan, actions)
+    of_stages = [(rank[a.stage], a.kind, run.program) for run, a in runs if a.kind != "O" and a.stage in rank]
+    once = dict.fromkeys(plan.meshes, 0.0)
     for run, action in runs:
-        time = cost[run.program]
         if action.kind == "O" or action.stage not in rank:
-            once[run.mesh] += time
-        else:
-            kind = "F" if action.kind == "F" else "B"
-            sums[kind][rank[action.stage]] += time
-            for total, seconds in zip((apart, together), sending[run.program][kind], strict=True):
-                total[kind][rank[action.stage]] += seconds / SECONDS["ms"]
+            once[run.mesh] += cost[run.program]
     visits = [max(len(v), 1) for v in counted.visits]
-    (forward, backward), *sent = (
-        [[t / v for t, v in zip(total[k], visits, strict=True)] for k in "FB"] for total in (sums, apart, together)
+    pairs = list(zip(counted.input_grad, counted.weight_grad, strict=True))
+    shares = [_share(i, i + w, s) for s, (i, w) in enumerate(pairs)]
+    times = by_letter(((stage, kind, cost[p]) for stage, kind, p in of_stages), visits, shares)
+    apart, together = (
+        by_letter(((stage, kind, sent[p][kind == "F"]) for stage, kind, p in of_stages), visits, shares)
+        for sent in _sending(program, None if measured else collectives, hiding or {})
     )
-    is_sending = any(map(any, sent[0]))
-    shares = [_share(i, i + w, s) for s, (i, w) in enumerate(_pairs(counted))]
+    is_sending = any(map(any, apart.values()))
+    backward = [i + w for i, w in zip(times["I"], times["W"], strict=True)]
     values = values_of_plan(plan, actions)
-    crossing = crossings(values, rank, [meshes[m] for m in counted.mesh_of])
+    crossing = crossings(values, rank, [meshes[m] for m in mesh_of])
     scaled = dataclasses.replace(
         counted,
-        forward=tuple(forward),
-        input_grad=tuple(b * s for b, s in zip(backward, shares, strict=True)),
-        weight_grad=tuple(b * (1 - s) for b, s in zip(backward, shares, strict=True)),
+        forward=times["F"],
+        input_grad=times["I"],
+        weight_grad=times["W"],
         sends=crossing.sends,
-        collectives=_by_letter(sent[0], shares) if is_sending else {},
-        exposed=_by_letter(sent[1], shares) if is_sending else {},
+        collectives=apart if is_sending else {},
+        exposed=together if is_sending else {},
         overlaps=hiding is not None,
     )
     if links is not None:
         scaled = scaled.linked(links, meshes, SECONDS[unit])
-    mesh_of = counted.mesh_of
-    later = [pair for s, pair in enumerate(_pairs(counted)) if s and mesh_of[s] != mesh_of[s - 1]]
+    later = [pair for s, pair in enumerate(pairs) if s and mesh_of[s] != mesh_of[s - 1]]
     others, scratch = other_bytes(plan, actions, activation_slots(values, rank), *program.scratch)
     traced = parse(lowered.traced.mlir_text(debug_info=False))
     named = work_of_names(traced)
@@ -242,7 +238,7 @@ def study(
         activations=tuple(held),
         static=tuple(static),
         scratch=tuple(scratch[meshes[m]] for m in mesh_of),
-        layers=_layers(names, named, between, forward, backward, held, static, visits),
+        layers=_layers(names, named, between, times["F"], backward, held, static, visits),
         names=names,
         input_share=_share(sum(i for i, _ in later), sum(i + w for i, w in later), 1),
         once=tuple(once[m] for m in meshes),
@@ -265,37 +261,32 @@ def study(
     )
 
 
-def _by_letter(phases: Sequence[Sequence[float]], shares: Sequence[float]) -> dict[str, tuple[float, ...]]:
-    """Return costs of forwards and backwards as those of F, I and W."""
-    forward, backward = phases
-    halves = list(zip(backward, shares, strict=True))
-    return {"F": tuple(forward), "I": tuple(b * s for b, s in halves), "W": tuple(b * (1 - s) for b, s in halves)}
+_Sent = list[tuple[float, float]]
 
 
-def _sending(program: CountedProgram, link: Link | None, hiding: Hiding) -> list[dict[str, tuple[float, float]]]:
-    """Return the seconds in which a device only sends in one run of each program, by itself and in a pair.
+def _sending(program: CountedProgram, link: Link | None, hiding: Hiding) -> tuple[_Sent, _Sent]:
+    """Return the milliseconds in which a device only sends in one run of each program, by itself and in a pair.
 
-    They are given for it as a forward and as a backward, and 0 where they are unknown.
+    They are given for it as a backward and as a forward, and 0 where they are unknown.
     """
     if link is None or not isinstance(program, LoadedProgram):
-        return [dict.fromkeys("FB", (0.0, 0.0))] * len(program.runtime.own_executables)
-    result = []
+        nothing = [(0.0, 0.0)] * len(program.runtime.own_executables)
+        return nothing, nothing
+    apart, together = _Sent(), _Sent()
     for executable in program.runtime.own_executables:
         shares, usages = hiding.get(executable.spec.mesh, {}), collectives_of(executable.compiled).of
-        by_letter = {}
-        for letter in "FB":
-            apart = together = 0.0
-            for kind, usage in usages.items():
-                seconds, alone = link.seconds(usage.bytes, usage.runs), usage.hidden_share
-                apart += seconds * (1 - alone)
-                together += seconds * (1 - max(alone, shares.get(kind, HiddenShare()).of(letter == "F")[1]))
-            by_letter[letter] = apart, together
-        result.append(by_letter)
-    return result
-
-
-def _pairs(costs: StageCosts) -> list[tuple[float, float]]:
-    return list(zip(costs.input_grad, costs.weight_grad, strict=True))
+        sent = {kind: link.seconds(usage.bytes, usage.runs) / SECONDS["ms"] for kind, usage in usages.items()}
+        alone = sum(time * (1 - usages[kind].hidden_share) for kind, time in sent.items())
+        backward, forward = (
+            sum(
+                time * (1 - max(usages[kind].hidden_share, shares.get(kind, HiddenShare()).of(is_forward)[1]))
+                for kind, time in sent.items()
+            )
+            for is_forward in (False, True)
+        )
+        apart.append((alone, alone))
+        together.append((backward, forward))
+    return apart, together
 
 
 def _share(part: float, whole: float, stage: int) -> float:

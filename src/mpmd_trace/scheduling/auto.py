@@ -6,9 +6,9 @@ assignment and the numbers in the configuration alone: the same program gets the
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
 import math
-import warnings
 from collections.abc import Iterator, Mapping, Sequence
 from types import MappingProxyType
 
@@ -21,7 +21,6 @@ from mpmd_trace.schedules import (
     Placement,
     Schedule,
     ScheduleError,
-    ScheduleWarning,
     Simulation,
     StageGraph,
     Step,
@@ -146,55 +145,43 @@ def rank_schedules(costs: StageCosts, memory_limit: MemoryLimit | None = None) -
     Schedules that fit the memory come first, then those with the shortest step; among equals that with the
     lowest peak of activations.
     """
-    largest = max((*costs.forward, *costs.input_grad, *costs.weight_grad), default=0.0)
-    largest = largest or 1.0
-    scaled = costs.scaled(1.0 / largest)
+    unit = max((*costs.forward, *costs.input_grad, *costs.weight_grad), default=0.0) or 1.0
+    scaled = costs.scaled(1.0 / unit)
     if costs.forward_only:
-        choice = _choice(forward_schedule(scaled), scaled, None)
-        result = [] if choice is None else [choice]
+        schedules = [forward_schedule(scaled)]
     else:
-        result = _one_per_mesh(scaled, memory_limit) if costs.chunks == 1 else _several(scaled, memory_limit)
-    result = [dataclasses.replace(c, unit=largest) for c in result]
+        one_per_mesh = costs.mesh_of == tuple(range(costs.meshes))
+        made = _one_per_mesh(scaled, memory_limit) if one_per_mesh else _several(scaled, memory_limit)
+        schedules = [schedule for schedule in made if _suits(schedule, scaled)]
+    result = [c for schedule in schedules if (c := _choice(schedule, scaled, memory_limit)) is not None]
+    if not result and not costs.forward_only:
+        result = _anywhere(scaled, memory_limit)
+    result = [dataclasses.replace(c, unit=unit) for c in result]
     result.sort(key=lambda c: (not c.fits, round(c.result.makespan, 6), c.peak, c.schedule.splits_backward))
     return result
 
 
-def _one_per_mesh(costs: StageCosts, memory_limit: MemoryLimit | None) -> list[Choice]:
-    if costs.mesh_of != tuple(range(costs.meshes)):
-        return []
+def _one_per_mesh(costs: StageCosts, memory_limit: MemoryLimit | None) -> list[Schedule]:
     for limit in dict.fromkeys((memory_limit, None)):
-        try:
+        with contextlib.suppress(ScheduleError):  # nothing keeps to the limit; what comes closest is for the message
             meshes, count = costs.meshes, costs.microbatches
             result = search(costs.delays(), limit, meshes=meshes, microbatches=count, exact=False, effort=_EFFORT)
-        except ScheduleError:
-            continue  # nothing keeps to the limit; what comes closest is for the message
-        suiting = [c.schedule for c in result.candidates if _suits(c.schedule, costs)]
-        return [c for s in suiting if (c := _choice(s, costs, memory_limit)) is not None]
+            return [c.schedule for c in result.candidates]
     return []
 
 
-def _several(costs: StageCosts, memory_limit: MemoryLimit | None) -> list[Choice]:
-    """Schedules with several stages per mesh: in a loop, a V, or two chains; else made for where they are."""
-    result: list[Choice] = []
-    chunks = costs.chunks
-    for entry in ENTRIES if chunks > 1 else ():
-        try:
-            with warnings.catch_warnings():
-                warnings.simplefilter("ignore", ScheduleWarning)
-                made = get_schedule(
-                    entry.name,
-                    costs.meshes,
-                    costs.microbatches,
-                    chunks=chunks if "chunks" in entry.options else None,
-                    memory_limit=memory_limit if "memory_limit" in entry.options else None,
-                    guard=False,
+def _several(costs: StageCosts, memory_limit: MemoryLimit | None) -> list[Schedule]:
+    """Return schedules with several stages per mesh: in a loop, a V, or two chains."""
+    result = []
+    for entry in ENTRIES if costs.chunks else ():
+        chunks = costs.chunks if "chunks" in entry.options else None
+        with contextlib.suppress(ScheduleError):  # not for these numbers
+            result.append(
+                get_schedule(
+                    entry.name, costs.meshes, costs.microbatches, chunks=chunks, memory_limit=memory_limit, guard=False
                 )
-        except ScheduleError:
-            continue  # not for these numbers
-        choice = _choice(made, costs, memory_limit) if _suits(made, costs) else None
-        if choice is not None:
-            result.append(choice)
-    return result or _anywhere(costs, memory_limit)
+            )
+    return result
 
 
 def _anywhere(costs: StageCosts, memory_limit: MemoryLimit | None) -> list[Choice]:
@@ -250,15 +237,14 @@ def _choice(schedule: Schedule, costs: StageCosts, memory_limit: MemoryLimit | N
 
     Where the program overlaps, it has blocks if these make it shorter.
     """
-    known = costs.costs()
     try:
         whole = schedule.with_graph(_graph(schedule, costs))
         if costs.overlaps and costs.collectives:
-            whole = overlapped(whole, known, transfers=costs.transfers)
+            whole = overlapped(whole, costs, transfers=costs.transfers)
             schedule = dataclasses.replace(schedule, orders=whole.orders)
         # Without overlap the parts of a block are programs of their own, which hide nothing.
         apart = bool(costs.collectives) and not costs.overlaps
-        result = simulate(whole, known, transfers=costs.transfers, fused="serial" if apart else "block")
+        result = simulate(whole, costs, transfers=costs.transfers, fused="serial" if apart else "block")
     except ScheduleError:
         return None
     return Choice(schedule, result, not meshes_over(result.peak_activations, memory_limit), _in_order(schedule))

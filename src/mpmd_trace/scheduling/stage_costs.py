@@ -5,30 +5,30 @@ from __future__ import annotations
 import dataclasses
 import functools
 import itertools
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import TypeAlias, TypeVar
 
 from mpmd_trace.ir.ops import FragmentOp, Module, TransferOp
 from mpmd_trace.ir.work import flops
-from mpmd_trace.passes.fragment_info import is_forward, is_scheduling_unit, split_type
+from mpmd_trace.passes.fragment_info import is_forward, is_scheduling_unit
 from mpmd_trace.passes.loop_numbers import LoopNumbers
 from mpmd_trace.passes.mesh_order import schedulable_meshes
 from mpmd_trace.passes.optimize.pipeline_scheduler import scheduling_units
 from mpmd_trace.passes.optimize.schedules import Unit
 from mpmd_trace.schedules import Costs, Transfers
+from mpmd_trace.schedules._costs import PerLink
 from mpmd_trace.scheduling.costs import Hiding, exposed_bytes
 from mpmd_trace.scheduling.transfers import Link, Links, fragment_action
 
 T = TypeVar("T")
 
 
-@dataclasses.dataclass(frozen=True)
-class StageCosts:
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class StageCosts(Costs):
     """What a microbatch costs in each stage, and on which mesh the stage is; any unit of time.
 
     `visits` are the microbatches that run through each stage, all of them by default.  A backward that cannot
-    be split is all `weight_grad` in a stage that needs no input gradient, else all `input_grad`.  `sends`,
-    `latency` (by pair of meshes), `bandwidth` and `transfers` are as in `schedules.Costs` and
+    be split is all `weight_grad` in a stage that needs no input gradient, else all `input_grad`.  `transfers` are as in
     `schedules.simulate`.
     """
 
@@ -39,14 +39,10 @@ class StageCosts:
     input_grad: tuple[float, ...]
     weight_grad: tuple[float, ...]
     visits: tuple[tuple[int, ...], ...] = ()
-    sends: Mapping[tuple[int, int], float] = dataclasses.field(default_factory=dict)
-    latency: Mapping[tuple[int, int], float] = dataclasses.field(default_factory=dict)
-    bandwidth: Mapping[tuple[int, int], float] | None = None
     transfers: Transfers = "async"
-    #: What stages take for collectives, by letter, besides; the part of that which no block hides; and whether the
-    #: program may make blocks.
     collectives: Mapping[str, tuple[float, ...]] = dataclasses.field(default_factory=dict)
     exposed: Mapping[str, tuple[float, ...]] = dataclasses.field(default_factory=dict)
+    #: Whether the program may make blocks.
     overlaps: bool = False
     #: Which stages need what others compute, as (producer, consumer), where the flow comes back to a mesh.
     edges: tuple[tuple[int, int], ...] = ()
@@ -68,7 +64,9 @@ class StageCosts:
         place = {stage: i for i, stage in enumerate(stages)}
         number = {mesh: i for i, mesh in enumerate(meshes)}
 
-        def of_links(values: Mapping[tuple[int, int], float]) -> dict[tuple[int, int], float]:
+        def of_links(values: PerLink) -> PerLink:
+            if not isinstance(values, Mapping):
+                return values
             return {(number[a], number[b]): v for (a, b), v in values.items() if a in number and b in number}
 
         def of_stages(values: Sequence[T]) -> tuple[T, ...]:
@@ -92,42 +90,28 @@ class StageCosts:
             edges=tuple((place[a], place[b]) for a, b in self.edges if a in place and b in place),
         )
 
-    def costs(self) -> Costs:
-        """For the simulator."""
-        return Costs(
-            self.forward,
-            self.input_grad,
-            self.weight_grad,
-            latency=self.latency or 0.0,
-            bandwidth=self.bandwidth,
-            sends=self.sends,
-            collectives=self.collectives,
-            exposed=self.exposed,
-        )
-
     def delays(self) -> Costs:
         """For searches that know latencies and whole actions only: with wires and collectives in these.
 
         Which blocks hide collectives is for the simulation of what they give.
         """
-        whole = self.costs()
-        longest: dict[tuple[int, int], float] = dict(self.latency)
+        meshes = range(self.meshes)
+        longest = {(a, b): self.delay(a, b) for a in meshes for b in meshes}
         for (p, s), size in self.sends.items():
             link = self.mesh_of[p], self.mesh_of[s]
-            time = whole.delay(*link) + size * whole.seconds_per_size(*link)
-            longest[link] = max(longest.get(link, 0.0), time)
+            longest[link] = max(longest[link], self.delay(*link) + size * self.seconds_per_size(*link))
         times = {"F": self.forward, "I": self.input_grad, "W": self.weight_grad}
         for kind, sent in self.collectives.items():
             times[kind] = tuple(map(sum, zip(times[kind], sent, strict=True)))
-        return Costs(times["F"], times["I"], times["W"], latency=longest or 0.0)
+        return Costs(times["F"], times["I"], times["W"], latency=longest if any(longest.values()) else 0.0)
 
     def scaled(self, factor: float) -> StageCosts:
         """In another unit of time."""
         return dataclasses.replace(
             self.resized(factor),
             sends=self.sends,
-            latency={k: v * factor for k, v in self.latency.items()},
-            bandwidth=None if self.bandwidth is None else {k: v / factor for k, v in self.bandwidth.items()},
+            latency=_times(self.latency, factor),
+            bandwidth=None if self.bandwidth is None else _times(self.bandwidth, 1 / factor),
         )
 
     def resized(self, factor: float) -> StageCosts:
@@ -149,10 +133,14 @@ class StageCosts:
         width = {k: v.bandwidth * unit for k, v in known.items() if v.bandwidth is not None}
         return dataclasses.replace(
             self,
-            latency={k: v.latency / unit for k, v in known.items() if v.latency},
+            latency={k: v.latency / unit for k, v in known.items() if v.latency} or 0.0,
             bandwidth=width or None,
             transfers=links.transfers,
         )
+
+
+def _times(values: PerLink, factor: float) -> PerLink:
+    return {k: v * factor for k, v in values.items()} if isinstance(values, Mapping) else values * factor
 
 
 def stage_costs(module: Module) -> StageCosts | None:
@@ -242,7 +230,7 @@ def collective_times(module: Module, link: Link, hiding: Hiding) -> tuple[dict[s
     apart, together = (_of_stages(module, own_units, functools.partial(seconds, paired=p))[0] for p in (False, True))
     if not any(any(own) for own in apart.values()):
         return {}, {}
-    return {kind: apart[kind] for kind in "FIW"}, {kind: together[kind] for kind in "FIW"}
+    return apart, together
 
 
 def _of_stages(
@@ -251,22 +239,29 @@ def _of_stages(
     """Return what is counted of a microbatch in each stage, by letter, and the microbatches that visit it."""
     units, number, table = own_units
     rank = {stage: i for i, stage in enumerate(sorted(table))}
-    times: dict[str, list[float]] = {kind: [0.0] * len(rank) for kind in "FIWB"}
     visits: list[set[int]] = [set() for _ in rank]
     for op, u in units.items():
-        stage = rank[number[op]]
-        kind = (
-            "F"
-            if u.transpose == 0
-            else {"kKeepTransferred": "I", "kDropTransferred": "W"}.get(split_type(op) or "", "B")
-        )
-        times[kind][stage] += count(op, module)
-        visits[stage].add(u.counter)
-    mean = {k: [t / max(len(v), 1) for t, v in zip(row, visits, strict=True)] for k, row in times.items()}
-    for stage, whole in enumerate(mean["B"]):
-        starts_chain = stage == 0 or not visits[stage] & visits[stage - 1]
-        mean["W" if starts_chain else "I"][stage] += whole
-    return {kind: tuple(row) for kind, row in mean.items()}, visits
+        visits[rank[number[op]]].add(u.counter)
+    costs = ((rank[number[op]], fragment_action(op, 0).kind, count(op, module)) for op in units)
+    starts_chain = [stage == 0 or not own & visits[stage - 1] for stage, own in enumerate(visits)]
+    return by_letter(costs, [len(own) for own in visits], [0.0 if starts else 1.0 for starts in starts_chain]), visits
+
+
+def by_letter(
+    costs: Iterable[tuple[int, str, float]], visits: Sequence[int], input_shares: Sequence[float]
+) -> dict[str, tuple[float, ...]]:
+    """Return what a microbatch costs in each stage as F, I and W; of a whole backward, a share of the stage is I.
+
+    `costs`: the stage, letter and cost of everything that runs in a step; `visits`: how many microbatches run through
+    each stage.
+    """
+    sums = {kind: [0.0] * len(visits) for kind in "FIWB"}
+    for stage, kind, cost in costs:
+        sums[kind][stage] += cost
+    mean = {kind: [t / max(v, 1) for t, v in zip(row, visits, strict=True)] for kind, row in sums.items()}
+    for kind, shares in (("I", input_shares), ("W", [1 - share for share in input_shares])):
+        mean[kind] = [own + b * s for own, b, s in zip(mean[kind], mean["B"], shares, strict=True)]
+    return {kind: tuple(mean[kind]) for kind in "FIW"}
 
 
 #: The scheduling units, the number of the stage of each, and the mesh of each such number.
