@@ -92,6 +92,7 @@ LINEAR = {
     "a guard": lambda w, x, _: jnp.where(jnp.isfinite(jnp.mean(x @ w)), jnp.mean(x @ w), 0.0),
     "a branch": lambda w, x, _: lax.cond(w[0, 0] > 0, lambda: jnp.mean(x @ w), lambda: jnp.mean(x**2 @ w)),
     "medians of rows": lambda w, x, _: jnp.mean(jnp.median(x @ w, -1) * lax.top_k(x, 2)[0][:, 1]),
+    "about the largest of rows": lambda w, x, _: jnp.mean(lax.approx_max_k(x @ w, 2)[0]),
     "all rows, the largest first": lambda w, x, y: jnp.mean(lax.top_k(cross_entropies(w, x, y), x.shape[0])[0]),
     "sorted within rows": lambda w, x, _: jnp.mean((jnp.sort(x @ w, -1) - jnp.roll(x, 1, -1)) ** 2),
     "rows in another order": lambda w, x, _: jnp.mean(
@@ -130,6 +131,10 @@ NONLINEAR = {
     "median of losses": (lambda w, x, y: jnp.median(cross_entropies(w, x, y)), "contrastive_value_and_grad"),
     "quantile of losses": (lambda w, x, y: jnp.mean(jnp.quantile(x @ w, 0.9, axis=0)), "contrastive_value_and_grad"),
     "top losses": (lambda w, x, y: jnp.mean(lax.top_k(cross_entropies(w, x, y), 2)[0]), "contrastive_value_and_grad"),
+    "top losses beside their mean": (
+        lambda w, x, y: jnp.mean(lax.top_k((h := cross_entropies(w, x, y)) - jnp.mean(h), 2)[0]),
+        "contrastive_value_and_grad",
+    ),
     "about the top losses": (
         lambda w, x, y: jnp.mean(lax.approx_max_k(cross_entropies(w, x, y), 2)[0]),
         "contrastive_value_and_grad",

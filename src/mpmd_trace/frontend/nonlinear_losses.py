@@ -94,8 +94,6 @@ _NONLINEAR = (ELEMENTWISE | REDUCTIONS.keys() | _PRODUCTS) - _LINEAR
 _STEPS = frozenset(
     {"argmax", "argmin", "ceil", "eq", "floor", "ge", "gt", "is_finite", "le", "lt", "ne", "round", "sign"}
 )
-#: Ops that choose the largest or smallest entries along an axis, and the parameter that says which axis.
-_LARGEST = {"top_k": "axis", "approx_top_k": "reduction_dimension"}
 _IDENTITIES = PAIRWISE | MARKERS | {marker_primitives.transposes_p.name, "sharding_constraint", "reshard"}
 
 
@@ -276,10 +274,7 @@ def _reordered(eqn: Equation, operands: Sequence[_Value], rows: int) -> list[_Va
             return None
         order = _Order(tuple(map(id, eqn.invars)))
         return [value._replace(order=order) if own else _UNKNOWN for value, own in zip(operands, is_row, strict=True)]
-    if name in _LARGEST:
-        largest = params[_LARGEST[name]] % len(eqn.invars[0].aval.shape)
-        if first.kind is not _Kind.ROWS or axis != largest or params["k"] == eqn.invars[0].aval.shape[largest]:
-            return None
+    if name in ("top_k", "approx_top_k") and params["k"] != eqn.invars[0].aval.shape[axis]:
         return [_Value(_Kind.NONLINEAR, place=tracing.location(eqn), how=_COMPARED), _UNKNOWN]
     if name in ("slice", "gather", "dynamic_slice") and first.order.base and all(v is _CONSTANT for v in operands[1:]):
         return [_Value(_Kind.NONLINEAR, place=tracing.location(eqn), how=_COMPARED)]

@@ -136,8 +136,8 @@ def _links(eqn: Equation) -> Iterator[Link]:
             yield from alike(range(len(shape) - _BATCHED[name], len(out)))
         case "fft":
             yield from alike(range(len(shape) - len(params["fft_lengths"]), len(shape)))
-        case "top_k":
-            yield from alike([params.get("axis", len(shape) - 1) % len(shape)])
+        case "top_k" | "approx_top_k":
+            yield from alike([params.get("axis", params.get("reduction_dimension", -1)) % len(shape)])
         case "reduce_window_sum" | "reduce_window_max" | "reduce_window_min":
             yield from alike(axis for axis in range(len(shape)) if _has_window(params, axis))
         case "dynamic_slice":
