@@ -73,3 +73,157 @@ func.func @mt(%arg0: !S, %arg1: !S) -> !T attributes {topology = #topo} {
   } : (!T, !T, !mpmd.mesh_tensor<"beta", tensor<2xf32>>) -> !T
   return %4 : !T
 }
+
+// ----- Two scalars are sent together
+!a = !mpmd.mesh_tensor<"alpha", tensor<f32>>
+!b = !mpmd.mesh_tensor<"beta", tensor<f32>>
+func.func @main(%p: !a, %q: !a) -> !b attributes {topology = #topo} {
+  %0:2 = mpmd.fragment<mesh="alpha", origin=["f"]> (%p, %q) (%x: tensor<f32>, %y: tensor<f32>) {
+    mpmd.return %x, %y : tensor<f32>, tensor<f32>
+  } : (!a, !a) -> (!a, !a)
+  %1 = mpmd.transfer %0#0 : (!a) -> !b
+  %2 = mpmd.transfer %0#1 : (!a) -> !b
+  %3 = mpmd.fragment<mesh="beta", origin=["g"]> (%1, %2) (%x: tensor<f32>, %y: tensor<f32>) {
+    mpmd.return %x : tensor<f32>
+  } : (!b, !b) -> !b
+  return %3 : !b
+}
+// CHECK-COUNT-1: concat_transfer
+// CHECK: -> !mpmd.mesh_tensor<"beta", tensor<2xf32>>
+
+// ----- Two values of one element are sent together
+!a = !mpmd.mesh_tensor<"alpha", tensor<1x1xi32>>
+!b = !mpmd.mesh_tensor<"beta", tensor<1x1xi32>>
+func.func @main(%p: !a, %q: !a) -> !b attributes {topology = #topo} {
+  %0:2 = mpmd.fragment<mesh="alpha", origin=["f"]> (%p, %q) (%x: tensor<1x1xi32>, %y: tensor<1x1xi32>) {
+    mpmd.return %x, %y : tensor<1x1xi32>, tensor<1x1xi32>
+  } : (!a, !a) -> (!a, !a)
+  %1 = mpmd.transfer %0#0 : (!a) -> !b
+  %2 = mpmd.transfer %0#1 : (!a) -> !b
+  %3 = mpmd.fragment<mesh="beta", origin=["g"]> (%1, %2) (%x: tensor<1x1xi32>, %y: tensor<1x1xi32>) {
+    mpmd.return %x : tensor<1x1xi32>
+  } : (!b, !b) -> !b
+  return %3 : !b
+}
+// CHECK-COUNT-1: concat_transfer
+// CHECK: -> !mpmd.mesh_tensor<"beta", tensor<2x1x1xi32>>
+
+// ----- Two scalars in the memory of devices are sent together
+!a = !mpmd.mesh_tensor<"alpha", tensor<f32>, memory_kind="device">
+!b = !mpmd.mesh_tensor<"beta", tensor<f32>>
+func.func @main(%p: !a, %q: !a) -> !b attributes {topology = #topo} {
+  %0:2 = mpmd.fragment<mesh="alpha", origin=["f"]> (%p, %q) (%x: tensor<f32>, %y: tensor<f32>) {
+    mpmd.return %x, %y : tensor<f32>, tensor<f32>
+  } : (!a, !a) -> (!a, !a)
+  %1 = mpmd.transfer %0#0 : (!a) -> !b
+  %2 = mpmd.transfer %0#1 : (!a) -> !b
+  %3 = mpmd.fragment<mesh="beta", origin=["g"]> (%1, %2) (%x: tensor<f32>, %y: tensor<f32>) {
+    mpmd.return %x : tensor<f32>
+  } : (!b, !b) -> !b
+  return %3 : !b
+}
+// CHECK-COUNT-1: concat_transfer
+// CHECK: -> !mpmd.mesh_tensor<"beta", tensor<2xf32>>
+
+// ----- Two scalars to host memory are sent together
+!a = !mpmd.mesh_tensor<"alpha", tensor<f32>>
+!b = !mpmd.mesh_tensor<"beta", tensor<f32>, memory_kind="pinned_host">
+func.func @main(%p: !a, %q: !a) -> !b attributes {topology = #topo} {
+  %0:2 = mpmd.fragment<mesh="alpha", origin=["f"]> (%p, %q) (%x: tensor<f32>, %y: tensor<f32>) {
+    mpmd.return %x, %y : tensor<f32>, tensor<f32>
+  } : (!a, !a) -> (!a, !a)
+  %1 = mpmd.transfer %0#0 : (!a) -> !b
+  %2 = mpmd.transfer %0#1 : (!a) -> !b
+  %3 = mpmd.fragment<mesh="beta", origin=["g"]> (%1, %2) (%x: tensor<f32>, %y: tensor<f32>) {
+    mpmd.return %x : tensor<f32>
+  } : (!b, !b) -> !b
+  return %3 : !b
+}
+// CHECK-COUNT-1: concat_transfer
+// CHECK: -> !mpmd.mesh_tensor<"beta", tensor<2xf32>>
+
+// ----- Two values of one element with an open sharding are sent together
+!a = !mpmd.mesh_tensor<"alpha", tensor<1xf32>, sharding=<@mesh, [{?}]>>
+!b = !mpmd.mesh_tensor<"beta", tensor<1xf32>>
+sdy.mesh @mesh = <["x"=2]>
+func.func @main(%p: !a, %q: !a) -> !b attributes {topology = #topo} {
+  %0:2 = mpmd.fragment<mesh="alpha", origin=["f"]> (%p, %q) (%x: tensor<1xf32>, %y: tensor<1xf32>) {
+    mpmd.return %x, %y : tensor<1xf32>, tensor<1xf32>
+  } : (!a, !a) -> (!a, !a)
+  %1 = mpmd.transfer %0#0 : (!a) -> !b
+  %2 = mpmd.transfer %0#1 : (!a) -> !b
+  %3 = mpmd.fragment<mesh="beta", origin=["g"]> (%1, %2) (%x: tensor<1xf32>, %y: tensor<1xf32>) {
+    mpmd.return %x : tensor<1xf32>
+  } : (!b, !b) -> !b
+  return %3 : !b
+}
+// CHECK-COUNT-1: concat_transfer
+// CHECK: -> !mpmd.mesh_tensor<"beta", tensor<2x1xf32>>
+
+// ----- Values of several elements are sent alone
+!a = !mpmd.mesh_tensor<"alpha", tensor<2xf32>>
+!b = !mpmd.mesh_tensor<"beta", tensor<2xf32>>
+func.func @main(%p: !a, %q: !a) -> !b attributes {topology = #topo} {
+  %0:2 = mpmd.fragment<mesh="alpha", origin=["f"]> (%p, %q) (%x: tensor<2xf32>, %y: tensor<2xf32>) {
+    mpmd.return %x, %y : tensor<2xf32>, tensor<2xf32>
+  } : (!a, !a) -> (!a, !a)
+  %1 = mpmd.transfer %0#0 : (!a) -> !b
+  %2 = mpmd.transfer %0#1 : (!a) -> !b
+  %3 = mpmd.fragment<mesh="beta", origin=["g"]> (%1, %2) (%x: tensor<2xf32>, %y: tensor<2xf32>) {
+    mpmd.return %x : tensor<2xf32>
+  } : (!b, !b) -> !b
+  return %3 : !b
+}
+// CHECK-NOT: concat_transfer
+
+// ----- Values of two shapes are sent alone
+!a = !mpmd.mesh_tensor<"alpha", tensor<f32>>
+!c = !mpmd.mesh_tensor<"alpha", tensor<1xf32>>
+!b = !mpmd.mesh_tensor<"beta", tensor<f32>>
+!d = !mpmd.mesh_tensor<"beta", tensor<1xf32>>
+func.func @main(%p: !a, %q: !c) -> !b attributes {topology = #topo} {
+  %0:2 = mpmd.fragment<mesh="alpha", origin=["f"]> (%p, %q) (%x: tensor<f32>, %y: tensor<1xf32>) {
+    mpmd.return %x, %y : tensor<f32>, tensor<1xf32>
+  } : (!a, !c) -> (!a, !c)
+  %1 = mpmd.transfer %0#0 : (!a) -> !b
+  %2 = mpmd.transfer %0#1 : (!c) -> !d
+  %3 = mpmd.fragment<mesh="beta", origin=["g"]> (%1, %2) (%x: tensor<f32>, %y: tensor<1xf32>) {
+    mpmd.return %x : tensor<f32>
+  } : (!b, !d) -> !b
+  return %3 : !b
+}
+// CHECK-NOT: concat_transfer
+
+// ----- Values of two types are sent alone
+!a = !mpmd.mesh_tensor<"alpha", tensor<f32>>
+!c = !mpmd.mesh_tensor<"alpha", tensor<i32>>
+!b = !mpmd.mesh_tensor<"beta", tensor<f32>>
+!d = !mpmd.mesh_tensor<"beta", tensor<i32>>
+func.func @main(%p: !a, %q: !c) -> !b attributes {topology = #topo} {
+  %0:2 = mpmd.fragment<mesh="alpha", origin=["f"]> (%p, %q) (%x: tensor<f32>, %y: tensor<i32>) {
+    mpmd.return %x, %y : tensor<f32>, tensor<i32>
+  } : (!a, !c) -> (!a, !c)
+  %1 = mpmd.transfer %0#0 : (!a) -> !b
+  %2 = mpmd.transfer %0#1 : (!c) -> !d
+  %3 = mpmd.fragment<mesh="beta", origin=["g"]> (%1, %2) (%x: tensor<f32>, %y: tensor<i32>) {
+    mpmd.return %x : tensor<f32>
+  } : (!b, !d) -> !b
+  return %3 : !b
+}
+// CHECK-NOT: concat_transfer
+
+// ----- Values in host memory are sent alone
+!a = !mpmd.mesh_tensor<"alpha", tensor<f32>, memory_kind="pinned_host">
+!b = !mpmd.mesh_tensor<"beta", tensor<f32>>
+func.func @main(%p: !a, %q: !a) -> !b attributes {topology = #topo} {
+  %0:2 = mpmd.fragment<mesh="alpha", origin=["f"]> (%p, %q) (%x: tensor<f32>, %y: tensor<f32>) {
+    mpmd.return %x, %y : tensor<f32>, tensor<f32>
+  } : (!a, !a) -> (!a, !a)
+  %1 = mpmd.transfer %0#0 : (!a) -> !b
+  %2 = mpmd.transfer %0#1 : (!a) -> !b
+  %3 = mpmd.fragment<mesh="beta", origin=["g"]> (%1, %2) (%x: tensor<f32>, %y: tensor<f32>) {
+    mpmd.return %x : tensor<f32>
+  } : (!b, !b) -> !b
+  return %3 : !b
+}
+// CHECK-NOT: concat_transfer

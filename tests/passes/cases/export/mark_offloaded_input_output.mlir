@@ -50,3 +50,123 @@ func.func private @main(%p: !s) -> (!s {}) attributes {topology = #topo} {
   } : (!s) -> !s
   return %f : !s
 }
+
+// ----- Host memory passes a barrier
+func.func public @main(%p: !s) -> (!s {mhlo.memory_kind = "pinned_host"}) attributes {topology = #topo} {
+  %f = mpmd.fragment<mesh="s0", origin=["f"]> (%p) (%x: tensor<4xf32>) {
+    %h = stablehlo.custom_call @annotate_device_placement(%x) {mhlo.frontend_attributes = {_xla_buffer_placement = "pinned_host"}} : (tensor<4xf32>) -> tensor<4xf32>
+    %r = stablehlo.optimization_barrier %h : tensor<4xf32>
+    mpmd.return %r : tensor<4xf32>
+  } : (!s) -> !s
+  return %f : !s
+}
+// CHECK: res_attrs = [{mhlo.memory_kind = "pinned_host"}]
+
+// ----- Host memory does not pass a copy back to the device
+func.func public @main(%p: !s) -> !s attributes {topology = #topo} {
+  %f = mpmd.fragment<mesh="s0", origin=["f"]> (%p) (%x: tensor<4xf32>) {
+    %h = stablehlo.custom_call @annotate_device_placement(%x) {mhlo.frontend_attributes = {_xla_buffer_placement = "pinned_host"}} : (tensor<4xf32>) -> tensor<4xf32>
+    %r = stablehlo.custom_call @annotate_device_placement(%h) {mhlo.frontend_attributes = {_xla_buffer_placement = "device"}} : (tensor<4xf32>) -> tensor<4xf32>
+    mpmd.return %r : tensor<4xf32>
+  } : (!s) -> !s
+  return %f : !s
+}
+// CHECK-NOT: res_attrs = [{mhlo.memory_kind = "pinned_host"
+
+// ----- Host memory passes a sharding
+func.func public @main(%p: !s) -> (!s {mhlo.memory_kind = "pinned_host"}) attributes {topology = #topo} {
+  %f = mpmd.fragment<mesh="s0", origin=["f"]> (%p) (%x: tensor<4xf32>) {
+    %h = stablehlo.custom_call @annotate_device_placement(%x) {mhlo.frontend_attributes = {_xla_buffer_placement = "pinned_host"}} : (tensor<4xf32>) -> tensor<4xf32>
+    %r = stablehlo.custom_call @Sharding(%h) : (tensor<4xf32>) -> tensor<4xf32>
+    mpmd.return %r : tensor<4xf32>
+  } : (!s) -> !s
+  return %f : !s
+}
+// CHECK: res_attrs = [{mhlo.memory_kind = "pinned_host"}]
+
+// ----- Host memory does not pass another custom call
+func.func public @main(%p: !s) -> !s attributes {topology = #topo} {
+  %f = mpmd.fragment<mesh="s0", origin=["f"]> (%p) (%x: tensor<4xf32>) {
+    %h = stablehlo.custom_call @annotate_device_placement(%x) {mhlo.frontend_attributes = {_xla_buffer_placement = "pinned_host"}} : (tensor<4xf32>) -> tensor<4xf32>
+    %r = stablehlo.custom_call @Other(%h) : (tensor<4xf32>) -> tensor<4xf32>
+    mpmd.return %r : tensor<4xf32>
+  } : (!s) -> !s
+  return %f : !s
+}
+// CHECK-NOT: res_attrs = [{mhlo.memory_kind = "pinned_host"
+
+// ----- Host memory does not pass arithmetic
+func.func public @main(%p: !s) -> !s attributes {topology = #topo} {
+  %f = mpmd.fragment<mesh="s0", origin=["f"]> (%p) (%x: tensor<4xf32>) {
+    %h = stablehlo.custom_call @annotate_device_placement(%x) {mhlo.frontend_attributes = {_xla_buffer_placement = "pinned_host"}} : (tensor<4xf32>) -> tensor<4xf32>
+    %r = stablehlo.sine %h : tensor<4xf32>
+    mpmd.return %r : tensor<4xf32>
+  } : (!s) -> !s
+  return %f : !s
+}
+// CHECK-NOT: res_attrs = [{mhlo.memory_kind = "pinned_host"
+
+// ----- Host memory passes what is computed on the host
+func.func public @main(%p: !s) -> (!s {mhlo.memory_kind = "pinned_host"}) attributes {topology = #topo} {
+  %f = mpmd.fragment<mesh="s0", origin=["f"]> (%p) (%x: tensor<4xf32>) {
+    %h = stablehlo.custom_call @annotate_device_placement(%x) {mhlo.frontend_attributes = {_xla_buffer_placement = "pinned_host"}} : (tensor<4xf32>) -> tensor<4xf32>
+    %r = stablehlo.sine %x {mhlo.frontend_attributes = {_xla_compute_type = "host"}} : tensor<4xf32>
+    mpmd.return %r : tensor<4xf32>
+  } : (!s) -> !s
+  return %f : !s
+}
+// CHECK: res_attrs = [{mhlo.memory_kind = "pinned_host"}]
+
+// ----- Host memory passes a reshape that adds one and removes it
+func.func public @main(%p: !s) -> (!s {mhlo.memory_kind = "pinned_host"}) attributes {topology = #topo} {
+  %f = mpmd.fragment<mesh="s0", origin=["f"]> (%p) (%x: tensor<4xf32>) {
+    %h = stablehlo.custom_call @annotate_device_placement(%x) {mhlo.frontend_attributes = {_xla_buffer_placement = "pinned_host"}} : (tensor<4xf32>) -> tensor<4xf32>
+    %q = stablehlo.reshape %h : (tensor<4xf32>) -> tensor<1x4xf32>
+    %r = stablehlo.reshape %q : (tensor<1x4xf32>) -> tensor<4xf32>
+    mpmd.return %r : tensor<4xf32>
+  } : (!s) -> !s
+  return %f : !s
+}
+// CHECK: res_attrs = [{mhlo.memory_kind = "pinned_host"}]
+
+// ----- Host memory does not pass a reshape that mixes dimensions
+func.func public @main(%p: !s) -> !s attributes {topology = #topo} {
+  %f = mpmd.fragment<mesh="s0", origin=["f"]> (%p) (%x: tensor<4xf32>) {
+    %h = stablehlo.custom_call @annotate_device_placement(%x) {mhlo.frontend_attributes = {_xla_buffer_placement = "pinned_host"}} : (tensor<4xf32>) -> tensor<4xf32>
+    %q = stablehlo.reshape %h : (tensor<4xf32>) -> tensor<2x2xf32>
+    %r = stablehlo.reshape %q : (tensor<2x2xf32>) -> tensor<4xf32>
+    mpmd.return %r : tensor<4xf32>
+  } : (!s) -> !s
+  return %f : !s
+}
+// CHECK-NOT: res_attrs = [{mhlo.memory_kind = "pinned_host"
+
+// ----- Host memory passes an update of a part
+func.func public @main(%p: !s) -> (!s {mhlo.memory_kind = "pinned_host"}) attributes {topology = #topo} {
+  %f = mpmd.fragment<mesh="s0", origin=["f"]> (%p) (%x: tensor<4xf32>) {
+    %h = stablehlo.custom_call @annotate_device_placement(%x) {mhlo.frontend_attributes = {_xla_buffer_placement = "pinned_host"}} : (tensor<4xf32>) -> tensor<4xf32>
+    %i = stablehlo.constant dense<0> : tensor<i32>
+    %r = stablehlo.dynamic_update_slice %x, %h, %i : (tensor<4xf32>, tensor<4xf32>, tensor<i32>) -> tensor<4xf32>
+    mpmd.return %r : tensor<4xf32>
+  } : (!s) -> !s
+  return %f : !s
+}
+// CHECK: res_attrs = [{mhlo.memory_kind = "pinned_host"}]
+
+// ----- Host memory passes a loop
+func.func public @main(%p: !s) -> (!s {mhlo.memory_kind = "pinned_host"}) attributes {topology = #topo} {
+  %f = mpmd.fragment<mesh="s0", origin=["f"]> (%p) (%x: tensor<4xf32>) {
+    %h = stablehlo.custom_call @annotate_device_placement(%x) {mhlo.frontend_attributes = {_xla_buffer_placement = "pinned_host"}} : (tensor<4xf32>) -> tensor<4xf32>
+    %r = stablehlo.while(%i = %x) : tensor<4xf32>
+    cond {
+      %c = stablehlo.constant dense<true> : tensor<i1>
+      stablehlo.return %c : tensor<i1>
+    } do {
+      %j = stablehlo.custom_call @annotate_device_placement(%i) {mhlo.frontend_attributes = {_xla_buffer_placement = "pinned_host"}} : (tensor<4xf32>) -> tensor<4xf32>
+      stablehlo.return %j : tensor<4xf32>
+    }
+    mpmd.return %r : tensor<4xf32>
+  } : (!s) -> !s
+  return %f : !s
+}
+// CHECK: res_attrs = [{mhlo.memory_kind = "pinned_host"}]
