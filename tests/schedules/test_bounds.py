@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 from mpmd_trace.schedules import Costs, Placement, check, get_schedule, overlapped, search, simulate, solve_exact
 from mpmd_trace.schedules._actions import Action, Fused, Step
 from mpmd_trace.schedules._dispatch import _changed, _Run, _settings, actions_of, dispatch
-from mpmd_trace.schedules._lower_bounds import Chain, memory_floor
+from mpmd_trace.schedules._lower_bounds import Chain, least_time, memory_floor
 from mpmd_trace.schedules._result import Measure
 from mpmd_trace.schedules._schedule import make
 from mpmd_trace.schedules._search import Candidate, _bound
@@ -307,3 +307,16 @@ def test_dispatching_runs_forwards_in_blocks_with_weight_gradients() -> None:
     assert max(result.best.result.peak_activations) <= 8
     apart = dataclasses.replace(costs, exposed=costs.collectives)
     assert result.value(result.best) < search(apart, 8, **numbers).lower_bound
+
+
+@pytest.mark.parametrize(
+    ("collectives", "least"), [({"F": 0.3}, 1.02), ({"F": 0.3, "I": 0.3}, 1.06), ({"F": 0.3, "I": 0.3, "W": 0.1}, 1.07)]
+)
+def test_collectives_at_both_ends_of_a_step_are_not_hidden(collectives: dict[str, float], least: float) -> None:
+    """The bound lies well above the work with as much hidden as blocks can, but no higher than with nothing hidden."""
+    costs = dataclasses.replace(unequal_costs(random.Random(1), 8), collectives=collectives)
+    frame = make("frame", [()] * 8, Placement.loop(8), 32)
+    chain = Chain(frame, costs, [16.0] * 8, 1.0, "span")
+    apart = Chain(frame, dataclasses.replace(costs, exposed=collectives), [16.0] * 8, 1.0, "span")
+    assert least * max(chain.work) < chain.floor() < apart.floor()
+    assert least_time(apart) == pytest.approx(apart.floor())

@@ -6,7 +6,7 @@ from __future__ import annotations
 
 import itertools
 import math
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 
 from mpmd_trace.schedules._costs import Costs, most_hidden
 from mpmd_trace.schedules._mixed_integer_program import Flow
@@ -14,6 +14,23 @@ from mpmd_trace.schedules._result import Measure
 from mpmd_trace.schedules._schedule import Schedule
 
 _TINY = 1e-9
+
+#: The variables of each mesh in `_BlockProgram`.
+_VARIABLES = (
+    "fi",  # blocks of a forward and an input gradient
+    "fw",  # blocks of a forward and a weight gradient
+    "fiw",  # blocks of all three
+    "begin",  # of the mesh
+    "turn",  # start of the first input gradient
+    "fed",  # end of the last forward
+    "last",  # the same, but no sooner than `turn`
+    "end",  # of the last input gradient
+    "first",  # forwards before `turn`
+    "inputs",  # input gradients after `last`
+    "weights",  # weight gradients between `last` and `end`
+    "rest",  # weight gradients after `end`
+    "longer",  # by how much blocks delay microbatches, here and on later meshes
+)
 
 
 def is_chain(schedule: Schedule) -> bool:
@@ -27,7 +44,7 @@ class Chain:
 
     `heads` are the earliest starts of the meshes, `paths` the least times from the start of a microbatch's forward to
     that of its input gradient, `work` the time of all actions, less what blocks may hide. `hides` is what one block of
-    a forward and an input gradient hides, or of a forward and a weight gradient.
+    a forward and an input gradient hides, of a forward and a weight gradient, and of all three.
     """
 
     def __init__(
@@ -52,11 +69,11 @@ class Chain:
         self.limits = [min(float(limit), float(self.count)) for limit in limits]
         self.fraction, self.span = weight_fraction, measure == "span"
         hiding = {(lane.stage, lane.kind): lane.hiding for lane in flow.lanes}
-        self._hiding = [[(kind == "F", *hiding[s, kind]) for kind in ("F", "I", "W")] for s in stages]
-        self.hides = [(most_hidden((f, i)), most_hidden((f, w))) for f, i, w in self._hiding]
+        parts = [[(kind == "F", *hiding[s, kind]) for kind in ("F", "I", "W")] for s in stages]
+        self.hides = [(most_hidden((f, i)), most_hidden((f, w)), most_hidden((f, i, w))) for f, i, w in parts]
         self.has_blocks = any(map(any, self.hides))
-        parts = zip(self.forward, self.input_grad, self.weight_grad, self._hiding, strict=True)
-        self.work = [self.count * (f + i + w - most_hidden(three)) for f, i, w, three in parts]
+        kinds = zip(self.forward, self.input_grad, self.weight_grad, self.hides, strict=True)
+        self.work = [self.count * (f + i + w - hidden[2]) for f, i, w, hidden in kinds]
         self.heads = [0.0] * self.meshes
         for s in stages[1:]:
             self.heads[s] = self.heads[s - 1] + self.forward[s - 1] + self.down[s - 1]
@@ -171,7 +188,7 @@ class Chain:
         """Return a time that no schedule beats: of the first backwards, and of the memory that microbatches hold."""
         low = max(max(map(max, self._needed)), *(self._held(s) for s in range(self.meshes)))
         if self.has_blocks:
-            low = max(low, *(self._shown(s) for s in range(self.meshes)))
+            low = max(low, least_time(self))
         if self.forwards_first(low) is not None:
             return low
         high = low * 1.5 + max(self.paths) * 2
@@ -182,32 +199,6 @@ class Chain:
             else:
                 high = middle
         return low
-
-    def _shown(self, s: int) -> float:
-        """Return the time of a mesh with the collectives at its start and its end, which no block hides.
-
-        Those are of the forwards before its first backward, and of the gradients after its last forward. How many
-        there are is not known; but with few of them the mesh waits for the way to the end and back. Until the last
-        input gradient it has only the gradients of what its memory holds when the last forward starts.
-        """
-        f, i, w = self.forward[s], self.input_grad[s], self.weight_grad[s]
-        (_, f_time, f_hidden), *gradients = self._hiding[s]
-        b_time, b_hidden = (sum(part[k] for part in gradients) for k in (1, 2))
-        # What is hidden is limited by what there is to hide, or by what hides it.
-        shown_before = (f_hidden if f_hidden <= b_time else 0.0) + (f_time if b_hidden > f_time else 0.0)
-        shown_after = (b_hidden if b_hidden <= f_time else 0.0) + (b_time if f_hidden > b_time else 0.0)
-        before = after = math.inf
-        for number in range(1, self.most[s] + 1):
-            before = min(before, number * shown_before + max(0.0, self.paths[s] - number * f))
-            kept = self.count - number
-            if self.fraction > 0.0:
-                kept = min(kept, math.floor((self.limits[s] - number) / self.fraction + _TINY))
-            idle = self.paths[s] - f - (number - 1) * (i + w) - max(0, kept) * w
-            after = min(after, number * shown_after + max(0.0, idle))
-        time = self.work[s] + before + after
-        if self.most[s] == self.count:  # or all forwards come before the first backward, and nothing is hidden
-            time = min(time, self.count * (f + i + w) + max(0.0, self.paths[s] - self.count * f))
-        return time + (0.0 if self.span else self.heads[s])
 
     def _held(self, s: int) -> float:
         """Return the time that all microbatches need if memory is full all the time but for the start and the end.
@@ -223,6 +214,114 @@ class Chain:
         one_by_one = 0.0 if self.has_blocks else self.forward[s] + self.weight_grad[s]
         free = sum(limit - j for j in steps) * one_by_one
         return (self.count * life + free) / limit + (0.0 if self.span else self.heads[s])
+
+
+def least_time(chain: Chain) -> float:
+    """Return a time that no schedule with blocks beats, by linear programming.
+
+    A block needs a forward and a gradient that are both there. The forwards before the first input gradient of a mesh,
+    and the gradients after its last forward, do not have the other, so their collectives are not hidden. And whatever
+    runs in a block is on its way for longer, so that its microbatch holds memory for longer.
+
+    A block has one action of each kind at most. It takes no less than each of its parts alone, and what is in it comes
+    out at its end.
+    """
+    # SciPy takes long to load, and only collectives need it.
+    import numpy as np
+    from scipy.optimize import linprog
+    from scipy.sparse import csr_matrix
+
+    program = _BlockProgram(chain)
+    entries = [(-value, n, at) for n, (terms, _) in enumerate(program.rows) for at, value in terms.items()]
+    data, rows, columns = zip(*entries, strict=True)
+    matrix = csr_matrix((data, (rows, columns)), shape=(len(program.rows), len(program.bounds)))
+    goal = np.zeros(len(program.bounds))
+    goal[0] = 1.0
+    answer = linprog(goal, matrix, [-low for _, low in program.rows], bounds=program.bounds)
+    # What rounding adds must not count.
+    return float(answer.fun) * (1 - 1e-7) if answer.success else 0.0
+
+
+class _BlockProgram:
+    """Bounds of the variables, the first of which is the time, and rows: sums of them that are not below a number."""
+
+    def __init__(self, chain: Chain) -> None:
+        self.chain = chain
+        self.bounds: list[tuple[float, float | None]] = [(0.0, None)]
+        self.rows: list[tuple[dict[int, float], float]] = []
+        for most in chain.most:
+            least = {"first": (1.0, float(most)), "inputs": (1.0, float(most))}
+            self.bounds += [least.get(name, (1.0 if name == "rest" else 0.0, None)) for name in _VARIABLES]
+        for s in range(chain.meshes):
+            self._phases(s)
+            self._memory(s)
+            if s + 1 < chain.meshes:
+                self._wires(s)
+        self._row(s, {"turn": 1, "begin": -1}, chain.forward[s])
+        self._row(s, {"end": 1, "last": -1}, chain.input_grad[s])
+
+    def _at(self, s: int, name: str) -> int:
+        """Return the variable of a mesh."""
+        return 1 + s * len(_VARIABLES) + _VARIABLES.index(name)
+
+    def _row(
+        self,
+        s: int,
+        terms: Mapping[str, float],
+        low: float,
+        next_terms: Mapping[str, float] | None = None,
+        time: float = 0,
+    ) -> None:
+        row = {self._at(s, name): float(value) for name, value in terms.items()}
+        row |= {self._at(s + 1, name): float(value) for name, value in (next_terms or {}).items()}
+        self.rows.append((row | ({0: time} if time else {}), low))
+
+    def _phases(self, s: int) -> None:
+        """Forwards alone, then whatever is left, then gradients alone, and at last weight gradients alone."""
+        chain, count = self.chain, self.chain.count
+        f, i, w = chain.forward[s], chain.input_grad[s], chain.weight_grad[s]
+        hidden = dict(zip(("fi", "fw", "fiw"), chain.hides[s], strict=True))
+        self._row(s, {"fi": -1, "fw": -1, "fiw": -1, "first": -1}, -count)
+        self._row(s, {"fi": -1, "fiw": -1, "inputs": -1}, -count)
+        self._row(s, {"fw": -1, "fiw": -1, "weights": -1, "rest": -1}, -count)
+        self._row(s, {"turn": 1, "begin": -1, "first": -f}, 0.0)
+        alone = {"first": f, "inputs": i, "weights": w, "rest": w}
+        self._row(s, {"last": 1, "turn": -1} | hidden | alone, count * (f + i + w))
+        self._row(s, {"end": 1, "last": -1, "inputs": -i, "weights": -w}, 0.0)
+        self._row(s, {"last": 1, "fed": -1}, 0.0)
+        if chain.most[s] < count:  # all forwards may not come before the first input gradient
+            self._row(s, {"fed": 1, "last": -1}, 0.0)
+        self._row(s, {"end": -1, "rest": -w} | ({"begin": 1} if chain.span else {}), 0.0, time=1.0)
+
+    def _wires(self, s: int) -> None:
+        """What a mesh does first and last comes behind that of the mesh before it, or of the one behind it."""
+        chain = self.chain
+        self._row(s, {"begin": -1}, chain.forward[s] + chain.down[s], {"begin": 1})
+        self._row(s, {"fed": -1}, chain.forward[s + 1] + chain.down[s], {"fed": 1})
+        self._row(s, {"turn": 1}, chain.input_grad[s + 1] + chain.up[s], {"turn": -1})
+        self._row(s, {"end": 1}, chain.input_grad[s] + chain.up[s], {"end": -1})
+        self._row(s, {"first": 1}, 0.0, {"first": -1})
+
+    def _memory(self, s: int) -> None:
+        """What a mesh holds when its last forward starts, and what all microbatches hold from start to end.
+
+        The first of the forwards fill the memory one by one, and the last of the weight gradients empty it so.
+        """
+        chain, limit, part = self.chain, self.chain.limits[s], self.chain.fraction
+        f, i, w = chain.forward[s], chain.input_grad[s], chain.weight_grad[s]
+        fi, fw, fiw = (total - hidden for total, hidden in zip((f + i, f + w, f + i + w), chain.hides[s], strict=True))
+        delays = {"fi": -(2 * fi - f - i), "fw": -(fw - f), "fiw": -(2 * fiw - f - i)}
+        following = {"longer": -1.0} if s + 1 < chain.meshes else None
+        self._row(s, {"longer": 1} | delays, 0.0, following)
+        if chain.count <= limit:
+            return
+        self._row(s, {"inputs": part - 1, "weights": -part, "rest": -part}, -limit)
+        free = sum(limit - j for j in range(1, math.floor(limit + _TINY) + 1))
+        free *= f + (w if chain.work[s] >= limit * (f + w) else 0.0)
+        held = chain.count * (chain.paths[s] + i + part * w)
+        # A weight gradient in a block holds memory until its end; the same block may be its input gradient's.
+        own = {"longer": -1.0, "fw": -part * (fw - w), "fiw": part * w}
+        self._row(s, own | ({} if chain.span else {"begin": -limit}), held + free, time=limit)
 
 
 def memory_floor(
