@@ -5,7 +5,7 @@ from __future__ import annotations
 import inspect
 
 from mpmd_trace.diagnostics.location import Location
-from mpmd_trace.diagnostics.messages import Diagnostic, MpmdError
+from mpmd_trace.diagnostics.messages import Diagnostic, MpmdError, raise_errors
 from mpmd_trace.passes.base import Pass
 from mpmd_trace.passes.registry import register
 
@@ -32,8 +32,7 @@ def load_passes(path: str) -> list[str]:
         except MpmdError as error:
             place = Location(f'"{path}":{inspect.getsourcelines(cls)[1]}:1')
             problems.append(Diagnostic("error", error.diagnostics[0].message, place))
-    if problems:
-        raise MpmdError(problems)
+    raise_errors(problems)
     if not names:
         raise MpmdError(f"{path} defines no pass: a subclass of mpmd_trace.passes.base.Pass with a name")
     return names

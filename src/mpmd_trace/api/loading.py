@@ -19,7 +19,7 @@ from mpmd_trace.backend.placement import overlaps
 from mpmd_trace.backend.stored import Stored, read, versions
 from mpmd_trace.config import Config
 from mpmd_trace.diagnostics.internal import explains_internal_errors
-from mpmd_trace.diagnostics.messages import Diagnostic, MpmdError
+from mpmd_trace.diagnostics.messages import MpmdError, raise_errors
 from mpmd_trace.frontend.trace import Rewritten, Traced
 from mpmd_trace.scheduling.choose_schedule import ScheduleChoice
 
@@ -102,8 +102,7 @@ def _meshes(stored: Stored, given: Mapping[str, Mesh] | None, what: str) -> dict
     for part, version in stored.header["made with"].items():
         if now.get(part) != version:
             problems.append(f"it was compiled with {part} {version}, and this is {now.get(part, 'none')}")
-    if problems:
-        raise MpmdError([Diagnostic("error", f"{what} cannot be loaded: {text}") for text in problems])
+    raise_errors(f"{what} cannot be loaded: {text}" for text in problems)
     return meshes
 
 

@@ -17,7 +17,7 @@ from mpmd_trace.api.filter_jit import is_dynamic
 from mpmd_trace.backend.arguments import put_apart
 from mpmd_trace.backend.stacked import Pieces, PiecesType, check_not_deleted
 from mpmd_trace.diagnostics.internal import explains_internal_errors
-from mpmd_trace.diagnostics.messages import Diagnostic, MpmdError
+from mpmd_trace.diagnostics.messages import MpmdError, raise_errors
 from mpmd_trace.frontend.arguments import listed_positions, path_name
 from mpmd_trace.frontend.statics import Statics, divided, join
 from mpmd_trace.jax_compat.layouts import elsewhere, place_of, put
@@ -205,6 +205,5 @@ def _matched(wanted: Any, given: Any, compiled: Compiled) -> tuple[list[tuple[An
             problems.append(
                 f"{where} is {x.dtype}{list(x.shape)}, and {name} was compiled for {spec.dtype}{list(spec.shape)}"
             )
-    if problems:
-        raise MpmdError([Diagnostic("error", p) for p in problems])
+    raise_errors(problems)
     return [(x, spec) for (_, x), (_, spec) in zip(theirs, ours, strict=True)], structure

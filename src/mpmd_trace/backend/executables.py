@@ -15,7 +15,7 @@ from jax.sharding import Mesh, NamedSharding, PartitionSpec, Sharding, SingleDev
 
 from mpmd_trace.backend.placement import Placement
 from mpmd_trace.backend.plan import Place, Plan, ProgramSpec
-from mpmd_trace.diagnostics.messages import Diagnostic, MpmdError
+from mpmd_trace.diagnostics.messages import MpmdError, raise_errors
 from mpmd_trace.diagnostics.spelling import unquote
 from mpmd_trace.ir.attributes import SYMBOL, IntegerAttr
 from mpmd_trace.ir.bodies import fingerprint
@@ -306,8 +306,7 @@ def _check_options(placement: Placement, options: CompilerOptions) -> None:
         for option, reason in _refusals(NamedSharding(mesh, PartitionSpec()), chosen).items():
             text = f"XLA refuses the compiler option {option}={chosen[option]!r}: {reason}"
             refused.setdefault(text, []).append(name)
-    if refused:
-        raise MpmdError([Diagnostic("error", f"{text} (for mesh {', '.join(on)})") for text, on in refused.items()])
+    raise_errors(f"{text} (for mesh {', '.join(on)})" for text, on in refused.items())
 
 
 def accepted(device: jax.Device, options: Mapping[str, Any]) -> dict[str, Any]:
@@ -367,8 +366,7 @@ def _check_callbacks(module: Module, count: int) -> None:
                     "this op calls back a Python function (jax.pure_callback), which is not part of the text of "
                     "a module. Run the program with mpmd_trace.jit, or take the callback out of it",
                 )
-    if problems.found:
-        raise MpmdError(problems.found)
+    raise_errors(problems.found)
 
 
 def _donations(module: Module, spec: ProgramSpec) -> dict[int, int | None]:

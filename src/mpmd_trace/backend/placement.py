@@ -14,7 +14,7 @@ from jax.sharding import AbstractMesh, Mesh, NamedSharding, PartitionSpec
 
 from mpmd_trace.backend.dtypes import dtype_of, tensor_type
 from mpmd_trace.backend.plan import Plan
-from mpmd_trace.diagnostics.messages import Diagnostic, MpmdError
+from mpmd_trace.diagnostics.messages import raise_errors
 from mpmd_trace.ir.attributes import Axis, TensorShardingAttr, TopologyAttr
 from mpmd_trace.ir.types import MeshTensorType, Type
 from mpmd_trace.jax_compat.layouts import Format, from_text, padded_bytes
@@ -68,8 +68,7 @@ def check_topology(program: TopologyAttr, topology: Mapping[str, Mesh]) -> None:
                 f"mesh '{name}' has axes ({shown}) with {given.devices.size} devices, and the program was "
                 f"compiled for ({wanted}) with {mesh.size}; give a mesh of that shape or compile again"
             )
-    if problems:
-        raise MpmdError([Diagnostic("error", p) for p in problems])
+    raise_errors(problems)
 
 
 #: The parts that each axis of a mesh is cut into, with their sizes, major first.

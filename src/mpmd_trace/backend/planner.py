@@ -10,7 +10,7 @@ from typing import NamedTuple, cast
 
 from mpmd_trace.backend.dtypes import dtype_of, tensor_type
 from mpmd_trace.backend.plan import Free, Instruction, Place, Plan, ProgramSpec, Run, Slot, Transfer
-from mpmd_trace.diagnostics.messages import MpmdError
+from mpmd_trace.diagnostics.messages import MpmdError, raise_errors
 from mpmd_trace.diagnostics.spelling import unquote
 from mpmd_trace.ir.attributes import Attribute, BoolAttr, DictAttr, StringAttr, TopologyAttr
 from mpmd_trace.ir.collector import paused_collector
@@ -78,8 +78,7 @@ def _check(main: FuncOp, topology: TopologyAttr, callees: Mapping[str, FuncOp]) 
                 f"'{op.name}' is not executable; only fragment calls and transfers are. Run the export "
                 "passes (mpmd-lower-to-fragment-calls) first",
             )
-    if problems.found:
-        raise MpmdError(problems.found)
+    raise_errors(problems.found)
 
 
 @dataclasses.dataclass(slots=True, eq=False)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import re
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from typing import Literal
 
 from mpmd_trace.diagnostics.location import UNKNOWN, Location
@@ -77,6 +77,13 @@ class MpmdError(Exception):
             yield f"(and {more} more like {'these' if len(seen) == 1 else 'some of these'})"
         if self.pass_name:
             yield f"(in the pass {self.pass_name})"
+
+
+def raise_errors(problems: Iterable[Diagnostic | str]) -> None:
+    """Raise one `MpmdError` with all problems, if there are any."""
+    diagnostics = [Diagnostic("error", one) if isinstance(one, str) else one for one in problems]
+    if diagnostics:
+        raise MpmdError(diagnostics)
 
 
 class MpmdWarning(UserWarning):

@@ -17,7 +17,7 @@ from contextlib import contextmanager
 from typing import Any
 
 from mpmd_trace.diagnostics.location import Location
-from mpmd_trace.diagnostics.messages import Diagnostic, MpmdError, Note
+from mpmd_trace.diagnostics.messages import Diagnostic, MpmdError, Note, raise_errors
 from mpmd_trace.diagnostics.spelling import quote
 
 
@@ -165,8 +165,7 @@ def _check_risks(text: str, filename: str) -> None:
         column = match.start() - text.rfind("\n", 0, match.start())
         place = Location(f"{quote(filename)}:{line}:{column}")
         risks.append(Diagnostic("error", message, place))
-    if risks:
-        raise MpmdError(risks)
+    raise_errors(risks)
 
 
 def _defines(text: str, callee: str) -> bool:
@@ -248,8 +247,7 @@ def _check_calls(module: Any) -> None:
         return ir.WalkResult.ADVANCE
 
     module.operation.walk(visit)
-    if problems:
-        raise MpmdError(problems)
+    raise_errors(problems)
 
 
 def prettify(generic: str, *, debug_info: bool = False) -> str:

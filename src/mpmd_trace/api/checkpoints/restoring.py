@@ -22,7 +22,7 @@ from mpmd_trace.api.filter_jit import is_dynamic
 from mpmd_trace.api.placing import abstract
 from mpmd_trace.backend.stacked import Pieces, PiecesType
 from mpmd_trace.diagnostics.internal import explains_internal_errors
-from mpmd_trace.diagnostics.messages import Diagnostic, MpmdError, listed
+from mpmd_trace.diagnostics.messages import MpmdError, listed, raise_errors
 from mpmd_trace.frontend.errors import warn
 from mpmd_trace.jax_compat.layouts import elsewhere, put
 from mpmd_trace.jax_compat.tracing import is_key, key_implementation
@@ -97,8 +97,7 @@ def restore(
             # All processes find the same, but where each may have the files of what it reads alone.
             looked_at = rule.names if isinstance(source, OrbaxTree) else rule.names_here(wanted[name])
             problems += rule.problems(source, looked_at, wanted[name], shown, cast=cast)
-    if problems:
-        raise MpmdError([Diagnostic("error", p) for p in dict.fromkeys(problems)])
+    raise_errors(dict.fromkeys(problems))
     if unused and not is_own:
         warn(also)
     arrays = source

@@ -21,7 +21,7 @@ from mpmd_trace.backend.distribution.reshard_transfer import shard_slices_of
 from mpmd_trace.backend.distribution.shard_slices import ShardSlice, common, is_empty
 from mpmd_trace.backend.stacked import Pieces, check_not_deleted
 from mpmd_trace.diagnostics.internal import explains_internal_errors
-from mpmd_trace.diagnostics.messages import Diagnostic, MpmdError
+from mpmd_trace.diagnostics.messages import MpmdError, raise_errors
 from mpmd_trace.jax_compat.tracing import is_key
 
 
@@ -117,8 +117,7 @@ def _tensors(arrays: Mapping[str, Any], rules: Mapping[str, Rule]) -> list[Tenso
             problems.append(f"{stored} has row {rows[0]} of {sources[0][0]}, and no array is row 0")
         else:
             result += _tensor(stored, sorted(sources, key=lambda s: s[1].row or 0), arrays, problems)
-    if problems:
-        raise MpmdError([Diagnostic("error", p) for p in problems])
+    raise_errors(problems)
     return result
 
 

@@ -14,7 +14,7 @@ import jax.numpy as jnp
 import numpy as np
 
 from mpmd_trace.api.checkpoints.entries import is_here, rows_here
-from mpmd_trace.diagnostics.messages import Diagnostic, MpmdError, listed
+from mpmd_trace.diagnostics.messages import MpmdError, listed, raise_errors
 
 _T = TypeVar("_T")
 
@@ -193,8 +193,7 @@ def resolved(arrays: Mapping[str, Any], names: Names | None) -> dict[str, Rule]:
             problems.append(f"names[{pattern!r}] does not fit {name} of shape {list(array.shape)}: {error}")
     known = ", ".join(itertools.islice(arrays, _LISTED)) + (" ..." if len(arrays) > _LISTED else "")
     problems += [f"names has {p!r}, which matches no array; they are called {known}" for p in sorted(unused)]
-    if problems:
-        raise MpmdError([Diagnostic("error", p) for p in problems])
+    raise_errors(problems)
     return result
 
 

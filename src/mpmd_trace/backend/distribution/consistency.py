@@ -16,7 +16,7 @@ from mpmd_trace.backend.distribution.job import Job
 from mpmd_trace.backend.executables import CompilerOptions
 from mpmd_trace.backend.placement import Placement
 from mpmd_trace.backend.plan import Plan
-from mpmd_trace.diagnostics.messages import Diagnostic, MpmdError
+from mpmd_trace.diagnostics.messages import raise_errors
 
 _SETTINGS = (
     "jax_enable_x64",
@@ -63,8 +63,7 @@ def check_consistency(job: Job, plan: Plan, placement: Placement, options: Compi
         # Versions and settings explain programs that differ.
         key = unlike[0]
         texts = [shown.decode() for shown in job.peers.allgather_bytes("difference of programs", mine[key].encode())]
-        problems = differences(plan.name, key, texts)
-        raise MpmdError([Diagnostic("error", problem) for problem in problems])
+        raise_errors(differences(plan.name, key, texts))
     return job.next_program()
 
 

@@ -27,7 +27,7 @@ from mpmd_trace.backend.distribution.order import (
 )
 from mpmd_trace.backend.distribution.parts import issued
 from mpmd_trace.backend.plan import Free, Plan, Run
-from mpmd_trace.diagnostics.messages import Diagnostic, MpmdError
+from mpmd_trace.diagnostics.messages import raise_errors
 
 #: What each process does, in order.
 Parts = Mapping[int, Sequence[Action]]
@@ -262,8 +262,7 @@ def check_order(plan: Plan, order: Order) -> None:
     deadlock = find_deadlock(parts)
     if deadlock is not None:
         problems.append(deadlock.text(plan, parts))
-    if problems:
-        raise MpmdError([Diagnostic("error", f"the plan does not work on these processes: {p}") for p in problems])
+    raise_errors(f"the plan does not work on these processes: {problem}" for problem in problems)
 
 
 def _unsendable(plan: Plan, order: Order) -> Iterator[str]:
