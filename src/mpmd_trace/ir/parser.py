@@ -68,8 +68,8 @@ def parse_generic(text: str, *, any_location: bool = False) -> Module:
 
 
 def parse_apart(text: str, name: str) -> tuple[Module, dict[Op, Attribute]]:
-    """As `parse_generic` with any location, without the discardable attributes of this name, and those."""
-    return _parse(text, name, True)
+    """As `parse_generic`, without the discardable attributes of this name, and those."""
+    return _parse(text, name, False)
 
 
 def _parse(text: str, name_apart: str | None, any_location: bool) -> tuple[Module, dict[Op, Attribute]]:
