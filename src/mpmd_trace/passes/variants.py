@@ -186,7 +186,7 @@ class VerifyStagesOfLoops(VerifyStageMerging):
 class PropagateWithChlo(ShardyPropagation):
     """Propagate shardings with Shardy, and with rules for ops of CHLO, which Shardy does not have.
 
-    Shardings without axes are dropped first, and without any shardings, users of a constant expression share it.
+    Shardings without axes are dropped first, and without any shardings, bodies only lose their dead ops.
     """
 
     name = "mpmd-propagate-with-chlo"

@@ -16,7 +16,7 @@ from __future__ import annotations
 
 from collections.abc import Hashable
 
-from mpmd_trace.ir.bodies import remembered
+from mpmd_trace.ir.bodies import remembered, remembers
 from mpmd_trace.ir.core import Block, Op, Region, Value, op_like
 from mpmd_trace.ir.freezing import freeze
 from mpmd_trace.ir.outlined import OUTLINED
@@ -57,33 +57,24 @@ def can_do(body: Region, *, chlo: bool = False) -> bool:
     return names is not None and names <= (_KNOWN | _CHLO if chlo else _KNOWN)
 
 
-def with_constants_apart(body: Region, *, split: bool = True) -> Region:
-    """Return the body after Shardy's pipeline; the same one if nothing changes.
-
-    Args:
-      body: the body.
-      split: whether readers of a constant expression get copies of it.  Without shardings these are of no use, and
-        there are as many as readers times what they read.
-    """
-
-    def make() -> Region:
-        region = body
-        if _has_dead_ops(region):
+@remembers
+def with_constants_apart(body: Region) -> Region:
+    """Return the body after Shardy's pipeline; the same one if nothing changes."""
+    region = body
+    if _has_dead_ops(region):
+        region = region.clone()
+        _remove_dead_ops(region)
+    expressions = _shared_expressions(region)
+    if expressions:
+        if region is body:
             region = region.clone()
-            _remove_dead_ops(region)
-        expressions = _shared_expressions(region) if split else set()
-        if expressions:
-            if region is body:
-                region = region.clone()
-                expressions = _shared_expressions(region)
-            _split(region, expressions)
-        merger = _Merger()
-        copy = freeze(Region([merger.copy(region.block)]))
-        if region is body and merger.changed and not merger.merged and _is_of_single_constants(body):
-            remembered(copy, TO_STABLEHLO, lambda: body)  # so that nothing is derived twice
-        return copy if merger.changed or region is not body else body
-
-    return remembered(body, ("constants apart", split), make)
+            expressions = _shared_expressions(region)
+        _split(region, expressions)
+    merger = _Merger()
+    copy = freeze(Region([merger.copy(region.block)]))
+    if region is body and merger.changed and not merger.merged and _is_of_single_constants(body):
+        remembered(copy, TO_STABLEHLO, lambda: body)  # so that nothing is derived twice
+    return copy if merger.changed or region is not body else body
 
 
 def _is_of_single_constants(body: Region) -> bool:

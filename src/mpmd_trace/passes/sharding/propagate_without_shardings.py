@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 
 from mpmd_trace.ir.attributes import IntegerAttr, MeshAttr, StringAttr, TensorShardingAttr
-from mpmd_trace.ir.bodies import remembers
+from mpmd_trace.ir.bodies import remembers, without_dead_ops
 from mpmd_trace.ir.core import Block, Op, Region, Value
 from mpmd_trace.ir.diagnostics import Diagnostics
 from mpmd_trace.ir.ops import FragmentOp, FuncOp, Module, TransferOp, make_return
@@ -109,12 +109,11 @@ def propagate_in_bodies(
 ) -> bool:
     """Replace every body by what Shardy makes of it.  Gives False, and changes nothing, when that fails.
 
-    Equal bodies should be one object.  `chlo`: Shardy is given rules for CHLO, and in bodies that it does not see,
-    readers of a constant expression share it.
+    Equal bodies should be one object.  `chlo`: Shardy is given rules for CHLO, and bodies that it need not see stay as
+    they are, without dead ops: without shardings, copies of constant expressions are of no use.
     """
-    new_body = {
-        body: with_constants_apart(body, split=not chlo) for body in fragments.bodies if can_do(body, chlo=chlo)
-    }
+    derive = without_dead_ops if chlo else with_constants_apart
+    new_body = {body: derive(body) for body in fragments.bodies if can_do(body, chlo=chlo)}
     shown = {body: ops[0] for body, ops in fragments.bodies.items() if body not in new_body}
     if shown:
         made = _propagated(module, function, list(shown.values()), diagnostics)
