@@ -2,11 +2,9 @@
 
 from __future__ import annotations
 
-import contextlib
 import dataclasses
 import os
 import re
-from collections.abc import Sequence
 from typing import Any
 
 from mpmd_trace.api.partitioned import PartitionedProgram
@@ -15,9 +13,7 @@ from mpmd_trace.backend.collectives import CollectivesReport
 from mpmd_trace.diagnostics.messages import MpmdError
 from mpmd_trace.ir.ops import Module
 from mpmd_trace.ir.text import parse
-from mpmd_trace.passes.manager import PassRun
-from mpmd_trace.passes.request import PartitionRequest
-from mpmd_trace.report.explain import BeforePlacement, Explanation, explain, rules_of
+from mpmd_trace.report.explain import Explanation, before_placement, explain, rules_of
 from mpmd_trace.report.placement_reasons import reasons
 from mpmd_trace.report.query import UnknownName
 from mpmd_trace_cli import placement_report
@@ -26,10 +22,6 @@ from mpmd_trace_cli.console import data
 from mpmd_trace_cli.files import read_text
 from mpmd_trace_cli.program import load_program
 from mpmd_trace_cli.status import CallError
-
-
-class _Reached(Exception):
-    """The pass has run."""
 
 
 def explain_value(file: str, value: str, infer_transfers: bool, target: str | None = None) -> Explanation:
@@ -51,10 +43,14 @@ def explain_value(file: str, value: str, infer_transfers: bool, target: str | No
             f"'{value}' is a name in a text: explain the text (mpmd-trace dump writes some), or a name, "
             "an input, a result or a place of the program"
         )
-    module, request, results = _from_program(file, target)
+    program = load_program(file, target=target)
+    lowered = program.jitted().lower_lazily(*program.args)
+    before, results = before_placement(lowered), lowered.traced.out_names
+    if before is None:
+        raise MpmdError(f"{os.path.basename(file)} has no meshes to choose from")
     if value in results:
         value = f"result {results.index(value)}"
-    return _explained(module, value, **rules_of(request))
+    return _explained(before, value, **rules_of(lowered.request))
 
 
 def _explained(module: Module, value: str, **rules: Any) -> Explanation:
@@ -121,22 +117,3 @@ def as_json(explanation: Explanation) -> dict[str, Any]:
     for placement in plain["placements"]:
         placement["location"] = str(placement["location"])
     return plain
-
-
-def _from_program(file: str, target: str | None) -> tuple[Module, PartitionRequest, Sequence[str]]:
-    """The program's module before unnamed code gets its meshes, what the partitioner is asked for, names of results."""
-    program = load_program(file, target=target)
-    ready = BeforePlacement(program.config.options.placement)
-
-    def hook(record: PassRun, module: Module) -> None:
-        ready(record, module)
-        if ready.module is not None:
-            raise _Reached
-
-    lowered = program.jitted().lower_lazily(*program.args, hooks=[hook])
-    request = lowered.request
-    with contextlib.suppress(_Reached):
-        _ = lowered.partitioned
-    if ready.module is None:
-        raise MpmdError(f"{os.path.basename(file)} was partitioned without the pass {ready.after}")
-    return ready.module, request, lowered.traced.out_names

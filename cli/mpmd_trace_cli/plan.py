@@ -217,7 +217,7 @@ def _phases_apart(program: Program) -> Program:
 
 def _now(options: Sequence[Option], study: Study, lowered: Lowered) -> Option | None:
     """Return the option that the program has chosen itself."""
-    chosen = "as assigned", _own_name(lowered, study), study.stages.microbatches
+    chosen = "as assigned", _own_name(lowered, study), study.microbatches
     own = (o for o in options if (o.assignment, o.choice.schedule.name, o.microbatches) == chosen)
     return next(own, None)
 
@@ -355,11 +355,11 @@ def _nothing(study: Study, options: Sequence[Option], limit: float | None, is_gr
             "remat='auto' recomputes activations, offload='auto' keeps them in host memory, optimizer_sharding shards "
             "the optimizer state."
         )
-    stages = ", ".join(f"{s} on '{study.meshes[m]}'" for s, m in enumerate(study.stages.mesh_of))
+    stages = ", ".join(f"{s} on '{study.meshes[m]}'" for s, m in enumerate(study.mesh_of))
     reason = study.layer_values if isinstance(study.layer_values, str) else ""
     return (
         f"no schedule of the library suits the stages of the program ({stages}) and "
-        f"{study.stages.microbatches} microbatches"
+        f"{study.microbatches} microbatches"
         + (f", and other stages are not tried: {reason}" if reason else "")
         + ". Give every mesh as many stages, in a loop (0 1 0 1) or a V (0 1 1 0), or try other numbers "
         + ("of microbatches." if is_group else "with --microbatches.")

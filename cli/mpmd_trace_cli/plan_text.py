@@ -23,7 +23,7 @@ def as_data(name: str, study: Study, options: Sequence[Option], now: Option | No
         "stages": [
             {
                 "names": list(study.names[s]),
-                "mesh": study.meshes[study.stages.mesh_of[s]],
+                "mesh": study.meshes[study.mesh_of[s]],
                 "forward": study.stages.forward[s],
                 "input_grad": study.stages.input_grad[s],
                 "weight_grad": study.stages.weight_grad[s],
@@ -99,7 +99,7 @@ def _tables(
     stages = [
         [
             str(s),
-            study.meshes[study.stages.mesh_of[s]],
+            study.meshes[study.mesh_of[s]],
             f"{study.stages.forward[s]:.4g}",
             f"{study.stages.input_grad[s]:.4g}",
             f"{study.stages.weight_grad[s]:.4g}",
@@ -162,7 +162,7 @@ def _gathers(study: Study, best: Option) -> Iterator[str]:
 def _transfers(study: Study) -> Iterator[str]:
     """Yield what one microbatch sends, what moves besides, and what was said or measured about links."""
     timed = study.links is not None
-    meshes, mesh_of = study.meshes, study.stages.mesh_of
+    meshes, mesh_of = study.meshes, study.mesh_of
     lines = [
         [f"{p} to {s}", f"{meshes[mesh_of[p]]} to {meshes[mesh_of[s]]}", f"{size / 1024:.1f}"]
         + ([f"{_time_between(study, p, s, size):.4g}"] if timed else [])
@@ -193,7 +193,7 @@ def _link(link: Link) -> str:
 def _time_between(study: Study, source: int, target: int, size: float) -> float | None:
     if study.links is None:
         return None
-    a, b = (study.meshes[study.stages.mesh_of[s]] for s in (source, target))
+    a, b = (study.meshes[study.mesh_of[s]] for s in (source, target))
     return 1e3 * study.links.between(a, b).seconds(size)
 
 
@@ -211,8 +211,8 @@ def _use(study: Study, best: Option, is_now: bool, saved: str | None) -> Iterato
     elif best.checked:
         text += "  # as far as the program's data flow allows"
     yield "To have the best of these:"
-    if best.microbatches != study.stages.microbatches:
-        yield f"# {best.microbatches} microbatches instead of {study.stages.microbatches}"
+    if best.microbatches != study.microbatches:
+        yield f"# {best.microbatches} microbatches instead of {study.microbatches}"
     yield f"pipeline_schedule = {text}"
     if best.gather != "step":
         yield f"gather = {best.gather!r}"

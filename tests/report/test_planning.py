@@ -313,6 +313,7 @@ def made_up(links: Links | None, sends: tuple[float, ...], **changes: Any) -> St
         scratch=((0.0,), (0.0,)),
         layers=tuple(Layer(n, 1.0, 2.0, 1000.0, 100.0, *c) for n, c in zip(names, (*cuts, (0.0, 0.0)), strict=True)),
         names=(names[:5], names[5:]),
+        copies=(Copies(), Copies()),
         input_share=0.5,
         once=(0.0, 0.0),
         before={},

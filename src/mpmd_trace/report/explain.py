@@ -17,11 +17,12 @@ import os
 from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
+from mpmd_trace.api.partitioned import PartitionedProgram
 from mpmd_trace.diagnostics.location import Location
 from mpmd_trace.diagnostics.messages import MpmdError
 from mpmd_trace.diagnostics.source_files import is_users
 from mpmd_trace.diagnostics.spelling import quote
-from mpmd_trace.frontend.errors import users_place
+from mpmd_trace.frontend.errors import at_users_place, users_place
 from mpmd_trace.ir.core import BlockArg, Op, OpResult, Value
 from mpmd_trace.ir.diagnostics import Diagnostics
 from mpmd_trace.ir.ops import AssignOp, CallOp, ForOp, FragmentOp, FuncOp, Module, NamedComputationOp, UnassignOp
@@ -34,6 +35,7 @@ from mpmd_trace.passes.import_.infer_mesh_assign_using_input_output_constraints 
 from mpmd_trace.passes.import_.mesh_flow import Flow, because, function_name, is_user_label, mesh_list, place
 from mpmd_trace.passes.import_.mesh_sets import MeshSets, is_meshless, names, src_of_op
 from mpmd_trace.passes.manager import PassManager, PassRun
+from mpmd_trace.passes.partition import partition_as
 from mpmd_trace.passes.placement.cut import cost, cut
 from mpmd_trace.passes.placement.hypergraph import TRANSFER_BYTES, DataflowHypergraph
 from mpmd_trace.passes.placement.place import Placed, drop_markers
@@ -207,6 +209,8 @@ class BeforePlacement:
     """A pass hook that keeps the module in which values can be explained, for a placement as in `explain`."""
 
     placement: str
+    #: Whether no other pass has to run.
+    is_last: bool = False
     module: Module | None = None
 
     @property
@@ -217,6 +221,27 @@ class BeforePlacement:
     def __call__(self, run: PassRun, module: Module) -> None:
         if run.name == self.after:
             self.module = module.clone()
+            if self.is_last:
+                raise _Reached
+
+
+class _Reached(Exception):
+    """The pass has run."""
+
+
+def before_placement(lowered: PartitionedProgram) -> Module | None:
+    """Return the module of a program in which values can be explained; None if there are no meshes to choose from.
+
+    It is partitioned up to there.  Raises `MpmdError`.
+    """
+    request = lowered.request
+    ready = BeforePlacement(request.options.placement, is_last=True)
+    try:
+        with contextlib.suppress(_Reached):
+            partition_as(lowered.traced.module, request, hooks=[ready], phases="import")
+    except MpmdError as error:
+        raise at_users_place(error, lowered.config.where) from None
+    return ready.module
 
 
 class _Explainer:

@@ -6,8 +6,7 @@ from mpmd_trace.api.partitioned import PartitionedProgram
 from mpmd_trace.backend.placement_tables import PlacementReport
 from mpmd_trace.diagnostics.messages import shortened
 from mpmd_trace.diagnostics.source_files import from_here
-from mpmd_trace.passes.partition import partition_as
-from mpmd_trace.report.explain import BeforePlacement, explain, rules_of
+from mpmd_trace.report.explain import before_placement, explain, rules_of
 
 #: So many values get a reason; those of the others are mostly the same.
 MOST_REASONS = 8
@@ -22,14 +21,12 @@ def reasons(held: PlacementReport, lowered: PartitionedProgram) -> dict[int, str
     """
     if not held.misplaced:
         return {}
-    request = lowered.request
-    ready = BeforePlacement(request.options.placement)
-    partition_as(lowered.traced.module, request, hooks=[ready], phases="import")
-    if ready.module is None:  # the program has no meshes to choose from
+    module = before_placement(lowered)
+    if module is None:
         return {}
     result = {}
     for one in held.misplaced[:MOST_REASONS]:
-        (where,) = explain(ready.module, f"input {one.number}", **rules_of(request)).placements
+        (where,) = explain(module, f"input {one.number}", **rules_of(lowered.request)).placements
         uses = [f"{chain.steps[-1]} on {chain.mesh}" for chain in where.needed]  # `explain` has all the steps
         result[one.number] = from_here("; ".join([where.rule, *map(str.strip, shortened(uses, MOST_USES))]))
     return result

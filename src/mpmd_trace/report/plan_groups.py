@@ -78,7 +78,7 @@ def best_together(plans: Sequence[GroupPlan], is_followed: Callable[[Names], boo
 def _part(study: Study, group: Sequence[str]) -> Study:
     """Return what is known of the meshes of a group, as of a program of its own."""
     meshes = [i for i, mesh in enumerate(study.meshes) if mesh in group]
-    stages = [stage for stage, mesh in enumerate(study.stages.mesh_of) if mesh in meshes]
+    stages = [stage for stage, mesh in enumerate(study.mesh_of) if mesh in meshes]
 
     def of_stages(values: Sequence[T]) -> tuple[T, ...]:
         return tuple(values[stage] for stage in stages) if values else ()

@@ -7,21 +7,20 @@ import dataclasses
 import logging
 import math
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from typing import Any, Literal
+from typing import Any
 
 from mpmd_trace.api.lowered import Lowered
 from mpmd_trace.diagnostics.messages import MpmdError
-from mpmd_trace.ir.assignment import Assignment
 from mpmd_trace.ir.ops import FragmentOp, Module
 from mpmd_trace.passes.hoisting.select_hoists import Gather
 from mpmd_trace.passes.partition import partition_as
 from mpmd_trace.report.plan_copies import WORDS, Copies, cost_of
-from mpmd_trace.report.plan_values import Profile, activations, at_fraction
-from mpmd_trace.report.planning import SECONDS, Layer, LayerValues, Study
+from mpmd_trace.report.plan_values import activations, at_fraction
+from mpmd_trace.report.planning import SECONDS, Division, Layer, LayerValues, Study
 from mpmd_trace.schedules import Action, Cut, Placement, Schedule, ScheduleError, Step, partition_layers
 from mpmd_trace.scheduling.auto import Choice, rank_schedules, replayed
 from mpmd_trace.scheduling.choose_schedule import choose_schedule
-from mpmd_trace.scheduling.stage_costs import StageCosts, stage_ranks
+from mpmd_trace.scheduling.stage_costs import stage_ranks
 from mpmd_trace.scheduling.transfers import Links, crossings, fragment_action
 
 #: How much of an activation the weight gradient keeps; 1 is the pessimistic count.
@@ -32,40 +31,7 @@ WORTH_MOVING = 0.01
 MOST_CHUNKS = 4
 
 
-@dataclasses.dataclass(frozen=True)
-class Division:
-    """A division into stages: their costs and names, and the bytes each holds."""
-
-    assignment: Literal["as assigned", "balanced"]
-    stages: StageCosts
-    names: tuple[tuple[str, ...], ...]
-    activations: tuple[float, ...]
-    static: tuple[Profile, ...]
-    copies: tuple[Copies, ...]
-
-    @property
-    def mesh_of(self) -> tuple[int, ...]:
-        return self.stages.mesh_of
-
-    @property
-    def microbatches(self) -> int:
-        return self.stages.microbatches
-
-    def places(self, meshes: Sequence[str]) -> dict[str, Assignment]:
-        """Return the mesh of each name, with its stage where meshes have several."""
-        several = len(self.mesh_of) > len(set(self.mesh_of))
-        return {
-            name: Assignment(meshes[mesh], stage if several else None)
-            for stage, (mesh, names) in enumerate(zip(self.mesh_of, self.names, strict=True))
-            for name in names
-        }
-
-    def name_to_mesh(self, meshes: Sequence[str]) -> dict[str, str]:
-        """Return the places as `make_config` takes them."""
-        return {name: str(place) for name, place in self.places(meshes).items()}
-
-
-@dataclasses.dataclass(frozen=True)
+@dataclasses.dataclass(frozen=True, kw_only=True)
 class Option(Division):
     """A way to run the program: its stages, microbatches and schedule, and what to expect of it."""
 
@@ -113,10 +79,8 @@ def options_of(
     program by default.  `memory_limit`: bytes of a device.  Schedules that run the backwards of a stage in
     another order than the microbatches, which the data flow of most programs forbids, come last.
     """
-    counts = list(dict.fromkeys(microbatches)) or [study.stages.microbatches]
-    copies = _copies(study, study.names)
-    own = Division("as assigned", study.stages, study.names, study.activations, study.static, copies)
-    divisions = [own, *_balanced(study, memory_limit)]
+    counts = list(dict.fromkeys(microbatches)) or [study.microbatches]
+    divisions: list[Division] = [study, *_balanced(study, memory_limit)]
     options: list[Option] = []
     for done, division in enumerate(divisions, 1):
         for count in counts:
@@ -172,9 +136,9 @@ def _copies(study: Study, names: Sequence[Sequence[str]]) -> tuple[Copies, ...]:
 
 
 def _options(study: Study, division: Division, count: int, memory_limit: float | None) -> Iterator[Option]:
-    ratio = study.stages.microbatches / count
+    ratio = study.microbatches / count
     stages = dataclasses.replace(division.stages.resized(ratio), microbatches=count)
-    if count != study.stages.microbatches:
+    if count != study.microbatches:
         stages = dataclasses.replace(stages, visits=())
     held = tuple(a * ratio for a in division.activations)
     division = dataclasses.replace(division, stages=stages, activations=held)
@@ -262,7 +226,7 @@ def _balanced(study: Study, memory_limit: float | None) -> Iterator[Division]:
     layers, meshes = study.layers, len(study.meshes)
     if not isinstance(between, LayerValues):
         return
-    seen = {(study.names, study.stages.mesh_of)}
+    seen = {(study.names, study.mesh_of)}
     for chunks in range(1, min(MOST_CHUNKS, len(layers) // max(meshes, 1)) + 1):
         placements = [Placement.loop(meshes, chunks)] + ([Placement.v(meshes)] if chunks == 2 else [])
         for bounds in _divisions(study, meshes * chunks, memory_limit if chunks == 1 else None):
@@ -331,7 +295,7 @@ def _division(
         collectives=_in_proportion(study.stages.collectives, groups),
         exposed=_in_proportion(study.stages.exposed, groups),
     )
-    held = activations(between.values, stage_of, [study.stages.microbatches] * len(groups))
+    held = activations(between.values, stage_of, [study.microbatches] * len(groups))
     copies = _copies(study, names)
     # No program of these stages was compiled: they get the scratch memory of those that were.
     length = max((len(p) for p in (*study.scratch, *between.static)), default=1)
@@ -346,7 +310,9 @@ def _division(
                 for k in range(length)
             )
         )
-    return Division("balanced", stages, names, tuple(held), tuple(static), copies)
+    return Division(
+        assignment="balanced", stages=stages, names=names, activations=tuple(held), static=tuple(static), copies=copies
+    )
 
 
 def _input_share(usual: float, mesh_of: Sequence[int], stage: int) -> float:
@@ -390,7 +356,7 @@ def check_option(option: Option, study: Study, lowered: Lowered, traced: Module)
     `checked` says how: "" where all is as promised, otherwise what is not.  Options for another number of
     microbatches stay as they are; the program would have to be changed first.
     """
-    if option.microbatches != study.stages.microbatches:
+    if option.microbatches != study.microbatches:
         return dataclasses.replace(option, checked="")
     try:
         module = _scheduled(option, study, lowered, traced)

@@ -6,7 +6,7 @@ import dataclasses
 import math
 import statistics
 from collections.abc import Mapping, Sequence
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Literal
 
 from mpmd_trace.backend.collectives import collectives_of
 from mpmd_trace.backend.counted_program import CountedProgram
@@ -73,21 +73,54 @@ class Layer:
     receives: float = 0.0
 
 
-@dataclasses.dataclass(frozen=True)
-class Study:
-    """What is known about a compiled program.  Times are in `unit`, bytes are those of one device."""
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class Division:
+    """A division into stages: their costs and names, and the bytes each holds."""
+
+    assignment: Literal["as assigned", "balanced"] = "as assigned"
+    #: What stages cost, and what they send to each other.
+    stages: StageCosts
+    names: tuple[tuple[str, ...], ...]
+    activations: tuple[float, ...]
+    #: What each stage holds beside activations.
+    static: tuple[Profile, ...]
+    #: What each stage reads that is gathered or cast once per step; `static` has it, if the program keeps it so long.
+    copies: tuple[Copies, ...]
+
+    @property
+    def mesh_of(self) -> tuple[int, ...]:
+        return self.stages.mesh_of
+
+    @property
+    def microbatches(self) -> int:
+        return self.stages.microbatches
+
+    def places(self, meshes: Sequence[str]) -> dict[str, Assignment]:
+        """Return the mesh of each name, with its stage where meshes have several."""
+        several = len(self.mesh_of) > len(set(self.mesh_of))
+        return {
+            name: Assignment(meshes[mesh], stage if several else None)
+            for stage, (mesh, names) in enumerate(zip(self.mesh_of, self.names, strict=True))
+            for name in names
+        }
+
+    def name_to_mesh(self, meshes: Sequence[str]) -> dict[str, str]:
+        """Return the places as `make_config` takes them."""
+        return {name: str(place) for name, place in self.places(meshes).items()}
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class Study(Division):
+    """The division that a compiled program has, and what else is known about the program.
+
+    Times are in `unit`, bytes are those of one device.
+    """
 
     unit: str
     meshes: tuple[str, ...]
-    #: As the program is assigned, stage by stage, with what stages send to each other.
-    stages: StageCosts
-    activations: tuple[float, ...]
-    #: What each stage holds beside activations, and the part of it that is scratch memory.
-    static: tuple[Profile, ...]
+    #: The part of `static` that is scratch memory.
     scratch: tuple[Profile, ...]
     layers: tuple[Layer, ...]
-    #: The names on each stage.
-    names: tuple[tuple[str, ...], ...]
     #: The part of a backward that is input gradient, where there is one.
     input_share: float
     #: Of each mesh: what it does once a step (accumulation apart from microbatches, optimizer).
@@ -99,8 +132,6 @@ class Study:
     links: Links | None
     #: The values between the layers, or why they are not known.
     layer_values: LayerValues | str
-    #: What each stage reads that is gathered or cast once per step; `static` has it, if the program keeps it so long.
-    copies: tuple[Copies, ...] = ()
     #: What a step took, in the median, where it was measured.
     measured_step: float | None = None
     #: For each mesh those that have its devices, itself among them.
