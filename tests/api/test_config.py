@@ -127,6 +127,9 @@ def test_all_mistakes_are_reported_at_once() -> None:
     with pytest.raises(FrontendError) as error:
         make_config(TOPOLOGY, {"a": "m7"}, partitioning_options=options, pipeline_schedule="1F2B")
     assert len(error.value.diagnostics) == 4, str(error.value)
+    with pytest.raises(FrontendError) as error:
+        make_config(TOPOLOGY, ["abc"])
+    assert len(error.value.diagnostics) == 1, str(error.value)
 
 
 def test_two_schedules() -> None:

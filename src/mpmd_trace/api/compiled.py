@@ -246,7 +246,7 @@ class Compiled(StageInfo):
         """
         runs = collections.Counter(run.program for run in self.program.plan.runs)
         return [
-            ExecutableInfo(e.name, e.spec.mesh, runs[e.spec.number], e.spec.donated, e.compiled_as, e.compiled)
+            ExecutableInfo(e.spec.callee, e.spec.mesh, runs[e.spec.number], e.spec.donated, e.compiled_as, e.compiled)
             for e in self.program.runtime.own_executables
         ]
 

@@ -267,15 +267,15 @@ def _layer_counts(given: Any, meshes: Mapping[str, Any], problems: list[Problem]
 
 def _mapping(given: Any, what: str, problems: list[Problem]) -> dict[str, Any]:
     """`given` (a mapping, pairs, or None) as a dictionary, without the keys that cannot be names."""
+    pairs = {} if given is None and what != "name_to_mesh_assignment" else given
     try:
-        result = dict(given if given is not None or what == "name_to_mesh_assignment" else {})
+        pairs = pairs if isinstance(pairs, Mapping) else list(pairs)
+        if isinstance(pairs, list) and any(isinstance(pair, str) for pair in pairs):
+            raise ValueError('"ab" is no pair')
+        result = dict(pairs)
     except (TypeError, ValueError):
         result = {}
         problems.append(f"{what} maps names to values, as {{name: value}}; got {given!r}.")
-    is_listed = isinstance(given, Iterable) and not isinstance(given, Mapping)
-    if is_listed and any(isinstance(pair, str) for pair in given):  # "ab" is no pair
-        problems.append(f"{what} maps names to values, as {{name: value}}; got {given!r}.")
-        return {}
     for name in [name for name in result if not is_name(name)]:
         del result[name]
         problems.append(

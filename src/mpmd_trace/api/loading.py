@@ -50,17 +50,14 @@ def load(path: str | os.PathLike[str], topology: Mapping[str, Mesh] | None = Non
     try:
         kept = loads(signature)
         adapter = kept.pop("adapter")
-        traced = Traced(jaxpr=None, rewrite=lambda _: _not_traced(str(what)), **_tuples(kept))
+        kept = {name: tuple(value) if isinstance(value, list) else value for name, value in kept.items()}
+        traced = Traced(jaxpr=None, rewrite=lambda _: _not_traced(str(what)), **kept)
     except Exception as error:  # a pickle may raise anything
         raise MpmdError(f"{what} cannot be loaded: {type(error).__name__}: {error}") from None
     config = Config(MappingProxyType(meshes))
     schedule = ScheduleChoice(stored.header["schedule"])
     settings = Settings(keep_unused=stored.header["keep_unused"], adapter=adapter)
     return Lowered(traced, config, schedule, settings, stored=stored).compile()
-
-
-def _tuples(kept: dict[str, Any]) -> dict[str, Any]:
-    return {name: tuple(value) if isinstance(value, list) else value for name, value in kept.items()}
 
 
 def _not_traced(what: str) -> Rewritten:

@@ -7,6 +7,7 @@ import re
 from collections import Counter
 from collections.abc import Callable, Hashable, Iterable, Mapping, MutableMapping, Sequence
 from concurrent.futures import FIRST_COMPLETED, ThreadPoolExecutor, wait
+from dataclasses import dataclass
 from functools import cache
 from typing import Any
 
@@ -36,21 +37,16 @@ CompilerOptions = Mapping[str, Mapping[str, bool | int | float | str]]
 Known = MutableMapping[Hashable, "Executable"]
 
 
+@dataclass(frozen=True, eq=False, slots=True, weakref_slot=True)
 class Executable:
-    """A compiled program with the fastest way to call it.
+    """A compiled program.
 
     `compiled_as`: the program, equal but for names, for which XLA compiled it.
     """
 
-    __slots__ = ("__weakref__", "call", "compiled", "compiled_as", "name", "spec")
-
-    def __init__(self, spec: ProgramSpec, compiled: Any, compiled_as: str | None = None) -> None:
-        self.spec = spec
-        self.name = spec.callee
-        self.compiled_as = compiled_as or spec.callee
-        self.compiled = compiled
-        #: From a sequence of arrays with exactly the input shardings to the list of results.
-        self.call: Callable[[Sequence[jax.Array]], list[jax.Array]] = compiled.call
+    spec: ProgramSpec
+    compiled: compat.Compiled
+    compiled_as: str
 
     @property
     def cost(self) -> dict[str, float]:
@@ -237,12 +233,12 @@ def compile_programs(
                 if compiled is None:  # on this platform executables belong to their devices
                     waiting[compiling(spec, False)] = spec, key, None, []
                     continue
-                executable = done[spec.number] = Executable(spec, compiled, None if like is None else like.compiled_as)
+                executable = done[spec.number] = Executable(spec, compiled, like.compiled_as if like else spec.callee)
                 if like is None and known is not None and not _CALLBACK.search(computed(spec.callee)):
                     known.setdefault(key, executable)
                 waiting.update((binding(executable, other), (other, key, executable, [])) for other in others)
                 if progress is not None:
-                    progress(len(done), total, executable.name)
+                    progress(len(done), total, spec.callee)
     if problems:
         raise MpmdError("\n".join(sorted(problems)))
     for first, *others in twins.values():

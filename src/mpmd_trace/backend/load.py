@@ -309,7 +309,7 @@ def _restored(
         bound = on_devices[key]
         if bound is not None:
             first.setdefault(executable, bound)
-            result[spec.number] = Executable(spec, bound)
+            result[spec.number] = Executable(spec, bound, spec.callee)
     return result
 
 

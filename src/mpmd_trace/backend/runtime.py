@@ -189,7 +189,7 @@ class Runtime:
         if isinstance(instruction, Run):
             executable = self.executables[instruction.program]
             assert executable is not None
-            return executable.call
+            return executable.compiled.call
         return self.movers.mover(self._moves(instruction))
 
     def _is_copy(self, transfer: Transfer) -> bool:

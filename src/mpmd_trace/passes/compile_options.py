@@ -8,7 +8,7 @@ import typing
 from collections.abc import Iterable, Iterator, Mapping
 from typing import Any, Literal, Self
 
-from mpmd_trace.diagnostics.messages import Diagnostic, MpmdError
+from mpmd_trace.diagnostics.messages import Diagnostic, MpmdError, raise_errors
 from mpmd_trace.passes.base import option
 from mpmd_trace.passes.optimize.schedules import SCHEDULES, Order
 from mpmd_trace.passes.options import nearest
@@ -94,8 +94,7 @@ class CompileOptions:
             )
         if self.remat is not None and self.mpmd_fragment_remat:
             problems.append("remat='auto' and the option mpmd_fragment_remat both recompute. Leave one of them out.")
-        if problems:
-            raise MpmdError([Diagnostic("error", text) for text in problems])
+        raise_errors(problems)
 
     def _problems_of(self, name: str) -> Iterator[str]:
         value, kinds = getattr(self, name), _kinds()[name]
@@ -139,8 +138,7 @@ class CompileOptions:
             options = cls(**values)
         except MpmdError as error:
             problems += error.diagnostics
-        if problems:
-            raise MpmdError(problems)
+        raise_errors(problems)
         return options
 
     @classmethod

@@ -13,7 +13,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any, Literal
 
 from mpmd_trace.diagnostics.internal import explains_internal_errors
-from mpmd_trace.diagnostics.messages import Diagnostic, MpmdError
+from mpmd_trace.diagnostics.messages import Diagnostic, MpmdError, raise_errors
 from mpmd_trace.ir.attributes import BoolAttr, IntegerAttr, StringAttr
 from mpmd_trace.ir.collector import paused_collector
 from mpmd_trace.ir.ops import FuncOp, Module
@@ -101,8 +101,7 @@ def _mark_donated(main: FuncOp, donated: Iterable[int]) -> None:
                 f"argument {i} of @main carries {sorted(marked)[0]} but is not among the donated arguments; "
                 "donate it or drop the attribute"
             )
-    if problems:
-        raise MpmdError([Diagnostic("error", p, main.args[0].location) for p in problems])
+    raise_errors(Diagnostic("error", p, main.args[0].location) for p in problems)
     main.set_all_arg_attrs(dicts)
 
 

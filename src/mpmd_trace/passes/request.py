@@ -6,7 +6,7 @@ import dataclasses
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, Literal, Self, TypeAlias
 
-from mpmd_trace.diagnostics.messages import Diagnostic, MpmdError
+from mpmd_trace.diagnostics.messages import MpmdError, raise_errors
 from mpmd_trace.diagnostics.moved import moved
 from mpmd_trace.ir.assignment import Assignment
 from mpmd_trace.ir.attributes import MeshAttr, TopologyAttr
@@ -177,14 +177,12 @@ class PartitionRequest:
         for what, places in (("input", self.inputs), ("output", self.outputs)):
             wanted += [(f"{what} {i}", place) for i, place in enumerate(places) if place is not None]
         meshes = self.topology.meshes
-        problems = [
+        raise_errors(
             f"{what} is assigned to mesh '{place.mesh}', which the topology does not have"
             f"{nearest(place.mesh, meshes) or '; it has ' + ', '.join(meshes)}"
             for what, place in wanted
             if place.mesh not in meshes
-        ]
-        if problems:
-            raise MpmdError([Diagnostic("error", p) for p in problems])
+        )
 
 
 def _axes(mesh: Sequence[tuple[str, int]] | Mesh | AbstractMesh) -> Iterable[tuple[str, int]]:

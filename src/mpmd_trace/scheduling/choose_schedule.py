@@ -8,7 +8,7 @@ import math
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
-from mpmd_trace.diagnostics.messages import MpmdError
+from mpmd_trace.diagnostics.messages import MpmdError, raise_errors
 from mpmd_trace.frontend.errors import problem
 from mpmd_trace.ir.ops import FragmentOp, Module
 from mpmd_trace.passes.fragment_info import is_scheduling_unit
@@ -85,9 +85,7 @@ def choose_schedule(config: Config, engine: str = "python") -> ScheduleChoice:
     Raises `MpmdError` for a name that neither has, and for options that want something else than the schedule.
     """
     choice = _choice(config, engine)
-    problems = [problem(text, config.where) for text in _conflicts(config, choice)]
-    if problems:
-        raise MpmdError(problems)
+    raise_errors(problem(text, config.where) for text in _conflicts(config, choice))
     return choice
 
 
