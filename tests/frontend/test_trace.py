@@ -15,6 +15,7 @@ from traced_programs import batch, calls, check_same, evaluate, first, functions
 
 from mpmd_trace import MpmdWarning
 from mpmd_trace.frontend import FrontendError, Traced, check_names, trace
+from mpmd_trace.frontend.names import name_problems
 from mpmd_trace.frontend.naming import broadcast, call, named_computation, named_tensor, reduce
 
 MESH = AbstractMesh((2, 2), ("data", "model"), axis_types=(AxisType.Auto,) * 2)
@@ -299,6 +300,20 @@ def test_check_names() -> None:
     assert "the named computation 'second' is not assigned" in message
     assert "Did you mean 'second' by 'secnd', which occurs nowhere?" in message
     assert "programs.py:" in message
+
+
+def test_of_many_names_a_few_are_reported_one_by_one() -> None:
+    """So that what is said is not as long as the product of their numbers."""
+    computations = {f"block{i}": None for i in range(100)}
+    assignments: dict[str, Any] = {f"layer{i}": _Assigned("m0", None) for i in range(50)}
+    problems, warnings = name_problems(dict.fromkeys(computations, ()), computations, {}, assignments)
+    assert (len(problems), len(warnings)) == (9, 9)
+    assert "which assigns 'layer0', 'layer1'" in problems[0].message and "and 34 more" in problems[0].message
+    assert problems[-1].message == (
+        "92 more named computations are not assigned to a mesh: 'block8', 'block9', 'block10', 'block11', 'block12', "
+        "'block13', 'block14', 'block15' and 84 more"
+    )
+    assert warnings[-1].startswith("42 more assigned names occur nowhere in the program: 'layer8', 'layer9'")
 
 
 def test_names_for_other_programs_are_warned_of() -> None:

@@ -6,19 +6,22 @@ import difflib
 import fnmatch
 from collections.abc import Iterable, Mapping, Sequence
 
-from mpmd_trace.diagnostics.messages import Diagnostic, shortened
+from mpmd_trace.diagnostics.messages import Diagnostic, listed, shortened
 from mpmd_trace.diagnostics.source_files import is_users
 from mpmd_trace.frontend.errors import problem
 from mpmd_trace.ir.assignment import Assignment
 
+#: Of so many names it is said one by one what is wrong, and which names resemble them.
+_ONE_BY_ONE = 8
+
 
 def nearest(name: str, known: Iterable[str]) -> str:
     """Return a sentence that offers the known names most like `name`, or all of them when none is."""
-    listed = sorted(n for n in known if isinstance(n, str))
-    close = difflib.get_close_matches(name, listed, n=3, cutoff=0.5)
+    names = sorted(n for n in known if isinstance(n, str))
+    close = difflib.get_close_matches(name, names, n=3, cutoff=0.5)
     if close:
         return f"Did you mean {' or '.join(map(repr, close))}?"
-    return f"Known: {', '.join(map(repr, listed))}." if listed else "There are none."
+    return f"Known: {', '.join(map(repr, names))}." if names else "There are none."
 
 
 def is_path(pattern: str, path: Sequence[object]) -> bool:
@@ -45,19 +48,23 @@ def name_problems(
     """
     problems = []
     unused = [name for name in assignments if name not in names]
-    for name, place in computations.items():
-        if name not in assignments:
-            meant = difflib.get_close_matches(name, unused, n=1)
-            problems.append(
-                problem(
-                    f"the named computation {name!r} is not assigned to a mesh. Add it to "
-                    "name_to_mesh_assignment, which assigns "
-                    f"{', '.join(map(repr, assignments)) or 'nothing'}."
-                    + (f" Did you mean {name!r} by {meant[0]!r}, which occurs nowhere?" if meant else ""),
-                    place if place is not None and is_users(place.rpartition(":")[0]) else where,
-                )
+    missing = [name for name in computations if name not in assignments]
+    assigned = listed(list(map(repr, assignments)), 2 * _ONE_BY_ONE) or "nothing"
+    for name in missing[:_ONE_BY_ONE]:
+        place, meant = computations[name], difflib.get_close_matches(name, unused, n=1)
+        problems.append(
+            problem(
+                f"the named computation {name!r} is not assigned to a mesh. Add it to "
+                f"name_to_mesh_assignment, which assigns {assigned}."
+                + (f" Did you mean {name!r} by {meant[0]!r}, which occurs nowhere?" if meant else ""),
+                place if place is not None and is_users(place.rpartition(":")[0]) else where,
             )
-        elif (kind := assignments[name].memory_kind) is not None:
+        )
+    if others := list(map(repr, missing[_ONE_BY_ONE:])):
+        text = f"{len(others)} more named computations are not assigned to a mesh: {listed(others, _ONE_BY_ONE)}"
+        problems.append(problem(text, where))
+    for name, place in computations.items():
+        if name in assignments and (kind := assignments[name].memory_kind) is not None:
             problems.append(
                 problem(
                     f"the named computation {name!r} is assigned to {assignments[name].mesh}#{kind}, but only values "
@@ -80,15 +87,19 @@ def name_problems(
                     place,
                 )
             )
-    return problems, [_unused(name, assignments[name], names) for name in unused]
+    warnings = [_unused(name, assignments[name], names) for name in unused[:_ONE_BY_ONE]]
+    if others := list(map(repr, unused[_ONE_BY_ONE:])):
+        text = f"{len(others)} more assigned names occur nowhere in the program: {listed(others, _ONE_BY_ONE)}"
+        warnings.append(f"{text}. (Unused values are ignored.)")
+    return problems, warnings
 
 
 def without_names(program: str, assignments: Iterable[str]) -> str:
     """Return what is wrong with a program that has none of the names that are assigned to several meshes."""
-    listed = shortened([repr(name) for name in assignments], 4)
+    names = shortened([repr(name) for name in assignments], 4)
     return (
         f"none of the assigned names occurs in {program}, so all of it would run on one mesh. Assigned: "
-        f"{', '.join(line.strip() for line in listed)}. Name the layers of the model with name_layers (of "
+        f"{', '.join(line.strip() for line in names)}. Name the layers of the model with name_layers (of "
         "mpmd_trace.equinox, mpmd_trace.nnx or mpmd_trace.linen), stacked layers with mpmd_trace.name_scans, or "
         "functions with mpmd_trace.named_computation. (Unused values are ignored: a name in code whose result is not "
         "used does not occur.) For a program that is meant to have no names, use a configuration that assigns none."
