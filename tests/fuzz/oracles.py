@@ -37,6 +37,8 @@ REFUSALS = (
     r"is on mesh '\w+' in output_mesh_assignment, and its sharding is over the devices of mesh",
     # A whole array where layers on several meshes are wanted: the optimiser has a name for all of them.
     r"is whole, and the layers of [\w'\[\]]+, which it replaces, are on several meshes",
+    # All names are in code whose results are not used, as in a derivative that is zero.
+    r"none of the assigned names occurs in step, so all of it would run on one mesh\. .* \(Unused values are ignored:",
     # Stages in a cycle, and loops whose microbatches have the same numbers (the message says what to do).
     r"stage \d+ runs twice on mesh",
     r"have the same stage \d+, call counter \d+ and direction, so the [\w-]+ schedule cannot order them; give them",

@@ -231,3 +231,37 @@ func.func @main(%arg0: !P0, %arg1: !P1) -> !P0 attributes {topology = #topo} {
   } : (!P0, !P0) -> !P0
   return %1 : !P0
 }
+
+// ----- A call gets its argument in the memory that it wants
+// So does what else takes the value from there.
+func.func @main(%a: !P1) -> (!P1, !H1) attributes {topology = #topo} {
+  %0 = mpmd.unassign %a : (!P1) -> !T
+  %1 = mpmd.assign %0 : (!T) -> !H1
+  %2 = mpmd.call @f(%1) : (!H1) -> !P1
+  return %2, %1 : !P1, !H1
+}
+func.func private @f(%a: !H1) -> !P1 attributes {topology = #topo} {
+  %0 = mpmd.transfer %a : (!H1) -> !P1
+  return %0 : !P1
+}
+// =>
+func.func @main(%a: !P1) -> (!P1, !H1) attributes {topology = #topo} {
+  %0 = mpmd.transfer %a : (!P1) -> !H1
+  %1 = mpmd.call @f(%0) : (!H1) -> !P1
+  return %1, %0 : !P1, !H1
+}
+func.func private @f(%a: !H1) -> !P1 attributes {topology = #topo} {
+  %0 = mpmd.transfer %a : (!H1) -> !P1
+  return %0 : !P1
+}
+
+// ----- Without a call, a value stays in its memory
+func.func @main(%a: !P1) -> !H1 attributes {topology = #topo} {
+  %0 = mpmd.unassign %a : (!P1) -> !T
+  %1 = mpmd.assign %0 : (!T) -> !H1
+  return %1 : !H1
+}
+// =>
+func.func @main(%a: !P1) -> !P1 attributes {topology = #topo} {
+  return %a : !P1
+}
