@@ -24,6 +24,7 @@ from mpmd_trace.passes.manager import PassManager, run_passes
 from mpmd_trace.passes.optimize.pipeline_scheduler import PipelineScheduler
 from mpmd_trace.passes.optimize.schedules import Comparator
 from mpmd_trace_devtools.interpreter import interpret
+from util import nightly
 
 
 def test_readme_program_equals_plain_jit(tmp_path: Path) -> None:
@@ -380,7 +381,7 @@ def test_metrics_go_to_tensorboard(tmp_path: Path) -> None:
     assert events.read_bytes().count(b"gradient_norm") == 5
 
 
-@pytest.mark.parametrize("file", ["api_examples.py", pytest.param("module_examples.py", marks=pytest.mark.nightly)])
+@pytest.mark.parametrize("file", ["api_examples.py", nightly("module_examples.py")])
 def test_examples_of_public_names_run(file: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
     run((ROOT / "scripts" / file).read_text(), tmp_path)

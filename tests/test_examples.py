@@ -12,6 +12,8 @@ from pathlib import Path
 import jax
 import pytest
 
+from util import nightly
+
 ROOT = Path(__file__).parents[1]
 #: What each script prints, besides what it asserts.
 SAYS = {
@@ -43,9 +45,7 @@ def here(code: str) -> str:
     return printed.getvalue()
 
 
-@pytest.mark.parametrize(
-    "name", [name if name in EACH_TIME else pytest.param(name, marks=pytest.mark.nightly) for name in sorted(SAYS)]
-)
+@pytest.mark.parametrize("name", [name if name in EACH_TIME else nightly(name) for name in sorted(SAYS)])
 def test_an_example_runs(name: str) -> None:
     if name in EACH_TIME:
         assert SAYS[name] in here(f"import {name}\n{name}.main()")

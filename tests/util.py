@@ -36,6 +36,11 @@ def max_examples(count: int, **options: Any) -> hypothesis.settings:
     return hypothesis.settings(max_examples=count * hypothesis.settings.default.max_examples // 100, **options)
 
 
+def nightly(*values: Any) -> Any:
+    """Return parameters of a test that `make nightly` runs, and `make test` leaves out."""
+    return pytest.param(*values, marks=pytest.mark.nightly)
+
+
 def spelled(text: str) -> str:
     """Return `text` with `use=<..>` and `src=<..>` written out as the sets of meshes that they stand for."""
     for short in ("use", "src"):

@@ -13,6 +13,7 @@ from pipelines import Weights, batch, check, config, layer, weights
 
 import mpmd_trace
 from mpmd_trace import MpmdError, call, enumerated_for, fori_loop, named_computation, named_tensor
+from util import nightly
 
 STAGES = {f"f{i}": (f"m{i // 2}", i // 2) for i in range(4)}
 Model = Callable[[Weights, jax.Array], jax.Array]
@@ -124,10 +125,10 @@ def around(model: Model, loop: str, with_value: bool) -> Callable[..., Any]:
 @pytest.mark.parametrize(
     ("loop", "stages", "with_value"),
     [
-        ("enumerated_for", False, True),
+        nightly("enumerated_for", False, True),
         ("enumerated_for", True, False),
         ("fori_loop", True, True),
-        ("call", False, False),
+        nightly("call", False, False),
         ("scan", True, False),
     ],
 )

@@ -13,6 +13,7 @@ from pipelines import assert_same, config
 
 import mpmd_trace
 from mpmd_trace.equinox import NamedLayer, filter_jit, name_layers
+from util import nightly
 
 KEY = jax.random.key(0)
 
@@ -115,7 +116,7 @@ def vit_step(model: VisionTransformer, images: jax.Array, enable: bool, key: jax
     return value, eqx.apply_updates(model, jax.tree.map(lambda g: -0.1 * g, grads))
 
 
-@pytest.mark.parametrize("enable_dropout", [pytest.param(True, marks=pytest.mark.nightly), False])
+@pytest.mark.parametrize("enable_dropout", [nightly(True), False])
 def test_vision_transformer(enable_dropout: bool) -> None:
     images = jax.random.normal(KEY, (3, 1, 4, 4))
     where = lambda m: [m.patches, *m.blocks, m.mlp]  # noqa: E731

@@ -8,6 +8,8 @@ import textwrap
 
 import pytest
 
+from util import nightly
+
 SCRIPT = """
 import os, signal, sys
 import jax, jax.numpy as jnp, numpy as np
@@ -49,7 +51,7 @@ print(os.waitpid(child, 0)[1], flush=True)
 
 
 @pytest.mark.skipif(sys.platform == "win32", reason="no fork")
-@pytest.mark.parametrize("when", ["late", pytest.param("early", marks=pytest.mark.nightly)])
+@pytest.mark.parametrize("when", ["late", nightly("early")])
 def test_a_forked_child_does_not_hang(when: str) -> None:
     done = subprocess.run(
         [sys.executable, "-W", "ignore", "-c", textwrap.dedent(SCRIPT), when],

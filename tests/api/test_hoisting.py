@@ -16,6 +16,7 @@ from jax.sharding import PartitionSpec as P
 
 import mpmd_trace
 from mpmd_trace import MpmdError
+from util import nightly
 
 MICROBATCHES, ROWS, WIDTH = 4, 8, 16
 SHARDED_ROWS = P(None, "data")
@@ -267,7 +268,7 @@ ROWS_OF, COLUMNS = P("data"), P(None, "data")
     [
         (COLUMNS, P(), ROWS_OF, True),
         *(
-            pytest.param(*more, marks=pytest.mark.nightly)
+            nightly(*more)
             for more in itertools.product(
                 (P(), ROWS_OF, COLUMNS), (P(), ROWS_OF, COLUMNS), (P(), ROWS_OF), (False, True)
             )

@@ -20,6 +20,7 @@ from mpmd_trace.jax_compat.hiding import HiddenShare
 from mpmd_trace.report.timeline import FragmentActions
 from mpmd_trace.scheduling import AutoSchedule, Link
 from mpmd_trace_cli.placement_report import hiding_text
+from util import nightly
 
 ROWS, WIDTH = 4, 8
 
@@ -54,8 +55,8 @@ def arguments(stages: int, microbatches: int) -> tuple[list[jax.Array], jax.Arra
     [
         ("dualpipe-v", (0, 1, 1, 0), 4, [3, 4]),
         ("1F1B", (0, 1), 4, [2, 0]),
-        pytest.param("zb-h1", (0, 1), 4, [2, 0], marks=pytest.mark.nightly),
-        pytest.param("interleaved-1f1b", (0, 1, 0, 1), 4, [4, 2], marks=pytest.mark.nightly),
+        nightly("zb-h1", (0, 1), 4, [2, 0]),
+        nightly("interleaved-1f1b", (0, 1, 0, 1), 4, [4, 2]),
     ],
 )
 def test_pairs_give_the_same_numbers(
@@ -115,8 +116,8 @@ def summing_step(meshes: Any) -> Any:
     ("shares", "counts"),
     [
         (None, False),
-        ({}, False),
-        ({"all-to-all": HiddenShare(0, 0, 1, 1)}, False),
+        nightly({}, False),
+        nightly({"all-to-all": HiddenShare(0, 0, 1, 1)}, False),
         ({"all-reduce": HiddenShare(0, 0, 1, 1)}, True),
         ({"all-reduce": HiddenShare(1, 1, 1, 1)}, False),
     ],

@@ -17,6 +17,7 @@ from placement_recipes import ACTIVATION, MICROBATCHES, WIDTH, WORDS, Recipe
 
 import mpmd_trace
 from mpmd_trace import MpmdError
+from util import nightly
 
 #: Activations from layer f1 to f2 and their gradients back.
 PIPELINE = 2 * MICROBATCHES * ACTIVATION
@@ -63,12 +64,10 @@ def homes(program: Any) -> dict[str, str]:
 
 
 #: Of each kind one; the others in `make nightly`.
-EACH_TIME = ("clipped", "loss scaling", "nested conditionals", "tied", "MultiSteps", "cross attention")
+EACH_TIME = ("clipped", "nested conditionals", "MultiSteps", "cross attention")
 
 
-@pytest.mark.parametrize(
-    "name", [name if name in EACH_TIME else pytest.param(name, marks=pytest.mark.nightly) for name in RECIPES]
-)
+@pytest.mark.parametrize("name", [name if name in EACH_TIME else nightly(name) for name in RECIPES])
 def test_parameters_are_at_home(name: str) -> None:
     make, most = RECIPES[name]
     recipe = make()

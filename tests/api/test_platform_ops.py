@@ -18,6 +18,7 @@ from mpmd_trace.ir.text import parse
 from mpmd_trace.jax_compat.mlir import run_pipeline
 from mpmd_trace.passes import outlining
 from mpmd_trace.passes.manager import PassRun
+from util import nightly
 
 SIZE = 32
 Layer = Callable[[jax.Array, jax.Array], jax.Array]
@@ -174,7 +175,7 @@ def test_attention_of_cudnn(monkeypatch: pytest.MonkeyPatch) -> None:
     )
 
 
-@pytest.mark.parametrize("name", [pytest.param("fixed key", marks=pytest.mark.nightly), "split key"])
+@pytest.mark.parametrize("name", [nightly("fixed key"), "split key"])
 def test_random_numbers_stay_functions(name: str) -> None:
     """Of some hundred ops each, which passes do not see; their numbers are those of `jax.jit`."""
     step = step_of(LAYERS[name])

@@ -17,6 +17,7 @@ from pipelines import topology
 
 import mpmd_trace as mt
 from mpmd_trace.checkpoint import StoredAs
+from util import nightly
 
 LAYERS, WIDTH, HEADS, INNER, WORDS = 4, 8, 2, 16, 32
 CODES = {"float32": "F32", "float16": "F16", "bfloat16": "BF16", "int64": "I64"}
@@ -155,9 +156,7 @@ def check(restored: Any, wanted: Any) -> None:
     jax.tree.map(lambda x, y: np.testing.assert_array_equal(np.asarray(x), y), restored, wanted)
 
 
-@pytest.mark.parametrize(
-    ("files", "cut", "dtype"), [pytest.param(1, 2, ml_dtypes.bfloat16, marks=pytest.mark.nightly), (3, 3, np.float32)]
-)
+@pytest.mark.parametrize(("files", "cut", "dtype"), [nightly(1, 2, ml_dtypes.bfloat16), (3, 3, np.float32)])
 def test_llama_with_stacked_layers(tmp_path: Path, files: int, cut: int, dtype: Any) -> None:
     tensors = llama(dtype)
     like = llama_like(dtype, cut)

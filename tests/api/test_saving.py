@@ -21,6 +21,7 @@ import pytest
 import mpmd_trace as mt
 from mpmd_trace import MpmdError
 from mpmd_trace.diagnostics import files
+from util import nightly
 
 #: Orbax leaves coroutines when it fails.
 pytestmark = [pytest.mark.filterwarnings("ignore"), pytest.mark.usefixtures("only_new_objects")]
@@ -86,8 +87,7 @@ def restored(path: Path) -> int:
 
 
 @pytest.mark.parametrize(
-    ("system_exchanges", "stride"),
-    [(True, 8), *(pytest.param(exchanges, 1, marks=pytest.mark.nightly) for exchanges in (True, False))],
+    ("system_exchanges", "stride"), [(True, 8), *(nightly(exchanges, 1) for exchanges in (True, False))]
 )
 def test_a_kill_at_any_step_leaves_a_checkpoint(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, system_exchanges: bool, stride: int

@@ -16,6 +16,7 @@ import mpmd_trace
 from mpmd_trace import schedules
 from mpmd_trace.equinox import name_layers
 from mpmd_trace.report.timeline import FragmentActions
+from util import nightly
 
 MICROBATCHES = plain.MICROBATCHES
 #: With these, backwards are split, and what is sent may not take weight gradients along.
@@ -124,12 +125,10 @@ def check(
 
 
 #: The others in `make nightly`; `test_schedules_run.py` has all of them.
-EACH_TIME = ("1f1b", "zb-h1", "zb-v", "interleaved-1f1b", "looped-bfs", "dualpipe-v")
+EACH_TIME = ("zb-h1", "zb-v", "looped-bfs", "dualpipe-v")
 
 
-@pytest.mark.parametrize(
-    "name", [name if name in EACH_TIME else pytest.param(name, marks=pytest.mark.nightly) for name in plain.TRAINING]
-)
+@pytest.mark.parametrize("name", [name if name in EACH_TIME else nightly(name) for name in plain.TRAINING])
 def test_all_together(name: str) -> None:
     check(name, "weighted clipped scaled", loop=False, runs=name in ("1f1b", "zb-h1", "zb-v"))
 

@@ -18,6 +18,7 @@ import mpmd_trace as mt
 from mpmd_trace import MpmdError, named_computation
 from mpmd_trace.frontend.errors import FrontendError
 from programs import tied, tiny, uneven
+from util import nightly
 
 DEVICES = jax.devices()
 
@@ -69,7 +70,12 @@ def test_a_training_loop_on_one_device_has_the_numbers_of_jit(schedule: str | No
 
 @pytest.mark.parametrize(
     ("make", "schedule"),
-    [(tiny.program, "zb-h1"), (tied.program, "as it is"), (tied.program, None), (uneven.program, "GPipe")],
+    [
+        (tiny.program, "zb-h1"),
+        (tied.program, "as it is"),
+        nightly(tied.program, None),
+        nightly(uneven.program, "GPipe"),
+    ],
 )
 def test_programs_of_several_devices_a_mesh(make: Any, schedule: str | None) -> None:
     program = make()

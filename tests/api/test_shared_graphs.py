@@ -15,6 +15,7 @@ import pytest
 from jax.sharding import Mesh
 
 import mpmd_trace
+from util import nightly
 
 DEPTH, WIDTH = 20, 4
 
@@ -55,7 +56,7 @@ def step(weights: list[jax.Array], batch: jax.Array, rate: jax.Array) -> Any:
     return new, rate, mixed, pair, deep(jnp.arange(4.0)), all_of_deep(jnp.arange(3.0)), all_of_deep(new[1])
 
 
-@pytest.mark.parametrize("memory", [None, 300])
+@pytest.mark.parametrize("memory", [nightly(None), 300])
 def test_graphs_of_shared_values(memory: int | None) -> None:
     meshes = {f"m{i}": Mesh(np.array(jax.devices()[i : i + 1]), ("data",)) for i in range(2)}
     config = mpmd_trace.make_config(meshes, {"f0": "m0", "f1": "m1"}, pipeline_schedule="1F1B", device_memory=memory)

@@ -17,6 +17,7 @@ from pipelines import assert_same, topology
 
 import mpmd_trace
 from mpmd_trace.ir.work import flops
+from util import nightly
 
 WIDTH, ROWS, LAYERS, MESHES, MICROBATCHES = 16, 32, 2, 3, 5
 Weights = dict[str, jax.Array]
@@ -110,7 +111,7 @@ def test_both_halves_are_those_of_the_unrolled_layers(kind: str) -> None:
     assert middle_backwards(lowered) == pytest.approx(unrolled(), rel=0.05)
 
 
-@pytest.mark.parametrize("kind", ["mt.scan", "map", "shard_map"])
+@pytest.mark.parametrize("kind", ["mt.scan", nightly("map"), "shard_map"])
 def test_numbers_are_those_of_jit_and_no_gradient_waits(kind: str) -> None:
     lowered, step, args, _ = lower(kind, "zb-h2")
     compiled = lowered.compile()

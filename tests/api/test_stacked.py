@@ -14,6 +14,7 @@ from jax.sharding import Mesh, NamedSharding, PartitionSpec
 
 import mpmd_trace as mt
 from mpmd_trace.backend.stacked import Pieces
+from util import nightly
 
 LAYERS, WIDTH, ROWS = 4, 8, 8
 
@@ -83,7 +84,7 @@ OPTIMIZERS = {
 
 @pytest.mark.parametrize(
     ("count", "optimizer", "checkpointed"),
-    [(2, "sgd", False), (4, "adamw", False), (2, "adamw", True), (2, "ema in bfloat16", False)],
+    [nightly(2, "sgd", False), (4, "adamw", False), (2, "adamw", True), (2, "ema in bfloat16", False)],
 )
 def test_training_gives_the_numbers_of_jit_and_each_mesh_holds_its_layers(count, optimizer, checkpointed):
     optimizer = OPTIMIZERS[optimizer]()
@@ -211,7 +212,7 @@ def test_pieces_that_are_no_array():
         same(got, want)
 
 
-@pytest.mark.parametrize("names", [None, {"blocks[0:1]": "m0", "blocks[1:4]": "m1"}])
+@pytest.mark.parametrize("names", [nightly(None), {"blocks[0:1]": "m0", "blocks[1:4]": "m1"}])
 def test_layers_along_another_axis_than_the_first(names):
     """As MaxText's `param_scan_axis=1` has them."""
 
@@ -249,7 +250,7 @@ def test_layers_along_another_axis_than_the_first(names):
         assert "layers 0:1, 1:4 of axis 1" in repr(w)
 
 
-@pytest.mark.parametrize("reverse", [pytest.param(False, marks=pytest.mark.nightly), True])
+@pytest.mark.parametrize("reverse", [nightly(False), True])
 def test_outputs_per_layer_caches_keys_and_checkpoints_around(reverse):
     def run(scan):
         def block(x, own):
@@ -281,7 +282,7 @@ def test_outputs_per_layer_caches_keys_and_checkpoints_around(reverse):
     same(again, jax.jit(run(jax.lax.scan))(args[0], jax.device_get(got[1]), *args[2:]), rtol=1e-4)
 
 
-@pytest.mark.parametrize("checkpointed", [False, True])
+@pytest.mark.parametrize("checkpointed", [nightly(False), True])
 def test_scans_of_model_code_are_named_from_outside(checkpointed):
     @jax.custom_vjp
     def doubled(x):

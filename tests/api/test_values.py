@@ -29,6 +29,7 @@ from pipelines import (
 
 import mpmd_trace
 from mpmd_trace import MpmdError, call, named_computation, named_tensor
+from util import nightly
 
 OPTIMIZERS = {
     "sgd": optax.sgd(0.1, momentum=0.9),
@@ -51,7 +52,11 @@ OPTIMIZERS = {
 }
 
 
-@pytest.mark.parametrize("name", OPTIMIZERS)
+#: Made of the same parts as others.
+LIKE_OTHERS = ("sgd", "adam", "lion", "clip-adamw")
+
+
+@pytest.mark.parametrize("name", [nightly(name) if name in LIKE_OTHERS else name for name in OPTIMIZERS])
 def test_optimizers(name: str, partitioned: list[str]) -> None:
     optimizer = OPTIMIZERS[name]
 

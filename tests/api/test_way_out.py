@@ -17,7 +17,7 @@ import mpmd_trace
 from mpmd_trace import MpmdError, MpmdWarning, named_computation, schedules
 from mpmd_trace.api.partitioned import way_out
 from mpmd_trace.scheduling import AutoSchedule
-from util import max_examples
+from util import max_examples, nightly
 
 
 def layer(name: str) -> Any:
@@ -78,9 +78,9 @@ def trained(case: str, schedule: Any) -> tuple[Any, list[str], Any]:
     [
         ("U-Net, ends on one mesh", "interleaved-1f1b"),
         ("U-Net, unequal", "1F1B"),
-        ("U-Net in a loop", "zb-v"),
+        nightly("U-Net in a loop", "zb-v"),
         ("in a loop", "zb-h1"),
-        ("in a V", "ZeroBubbleH1"),
+        nightly("in a V", "ZeroBubbleH1"),
         ("towers that cross", "1F1B"),
     ],
 )
@@ -179,7 +179,9 @@ def two_losses(kind: str, schedule: Any, microbatches: int) -> tuple[list[str], 
     )
 
 
-@pytest.mark.parametrize(("kind", "microbatches"), [("actor", 4), ("actor", 2), ("generator", 4), ("data first", 4)])
+@pytest.mark.parametrize(
+    ("kind", "microbatches"), [("actor", 4), nightly("actor", 2), ("generator", 4), nightly("data first", 4)]
+)
 def test_auto_is_followed_by_steps_that_train_two_networks(kind: str, microbatches: int) -> None:
     texts, check = two_losses(kind, "auto", microbatches)
     assert not texts

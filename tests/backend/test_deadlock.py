@@ -38,10 +38,11 @@ from mpmd_trace.diagnostics.messages import MpmdError
 from mpmd_trace.ir.sharding_attributes import parse_sharding_body
 from mpmd_trace.ir.text import parse
 from mpmd_trace.ir.types import TensorType, mesh_tensor, parse_type
+from util import nightly
 
 PARTS = 8
 #: The first one every time, the others in `make nightly`; `make deadlocks` checks any number of plans.
-PART = [0, *(pytest.param(part, marks=pytest.mark.nightly) for part in range(1, PARTS))]
+PART = [0, *map(nightly, range(1, PARTS))]
 
 
 @pytest.mark.parametrize("part", PART)

@@ -20,6 +20,7 @@ from mpmd_trace.report import files as report_files
 from mpmd_trace.report.files import check_folder, write_folder
 from mpmd_trace_cli import run as run_module
 from mpmd_trace_cli.console import as_json, guard
+from util import nightly
 
 PROGRAMS = Path(__file__).parent.parent / "programs"
 SPECIAL = str(PROGRAMS / "special.py")
@@ -50,7 +51,7 @@ def test_programs_with_everything(command: Command, name: str, tmp_path: Path) -
     assert all(path.name in told for path in out.iterdir() if path.suffix)
 
 
-@pytest.mark.parametrize("verb", [pytest.param("compare", marks=pytest.mark.nightly), "plan"])
+@pytest.mark.parametrize("verb", [nightly("compare"), "plan"])
 def test_other_commands_know_static_arguments(command: Command, verb: str) -> None:
     result = command(verb, f"{SPECIAL}:static", "--json")
     different = verb == "compare" and not all(p["equal"] for p in json.loads(result.out)["phases"].values())

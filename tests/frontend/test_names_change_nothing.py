@@ -23,7 +23,7 @@ import mpmd_trace as mt
 import mpmd_trace.equinox
 import mpmd_trace.linen
 import mpmd_trace.nnx as mnnx
-from util import max_examples
+from util import max_examples, nightly
 
 F = Callable[[jax.Array], jax.Array]
 X = jnp.linspace(-1.0, 1.0, 12).reshape(3, 4)
@@ -187,14 +187,12 @@ def compare(kind: str, use: Callable[[Model], Any]) -> None:
     np.testing.assert_array_equal(named.call(X), before[0])
 
 
-@pytest.mark.parametrize(
-    "kind", ["equinox", "nnx", *(pytest.param(k, marks=pytest.mark.nightly) for k in ("linen", "haiku"))]
-)
+@pytest.mark.parametrize("kind", ["nnx", *map(nightly, ("equinox", "linen", "haiku"))])
 def test_each_transformation_of_a_function_that_closes_over_the_model(kind: str) -> None:
     compare(kind, lambda model: {name: made(model.call)(X) for name, made in TRANSFORMATIONS.items()})
 
 
-@pytest.mark.parametrize("kind", MODELS)
+@pytest.mark.parametrize("kind", ["equinox", "nnx", *map(nightly, ("linen", "haiku"))])
 def test_gradients_by_the_arrays_of_the_model(kind: str) -> None:
     def gradients(model: Model) -> Any:
         by_arrays = jax.grad(lambda arrays, x: jnp.sum(model.of_arrays(arrays, x) ** 2))
@@ -205,7 +203,7 @@ def test_gradients_by_the_arrays_of_the_model(kind: str) -> None:
     compare(kind, gradients)
 
 
-@pytest.mark.parametrize("kind", ["equinox", pytest.param("linen", marks=pytest.mark.nightly), "nnx", "haiku"])
+@pytest.mark.parametrize("kind", ["equinox", nightly("linen"), "nnx", "haiku"])
 @max_examples(4)
 @given(names=st.lists(st.sampled_from(sorted(TRANSFORMATIONS)), min_size=2, max_size=3))
 def test_transformations_of_transformations(kind: str, names: list[str]) -> None:

@@ -15,6 +15,7 @@ import pytest
 from fuzz import oracles
 from fuzz.programs import Layer, Program, Step, random_program, random_setup, random_step, shrink
 from fuzz.source import setup_source, source, tolerance, topology_source
+from util import nightly
 
 #: `SETUPS` setups for each of `STEPS` steps.
 PARTS, STEPS, SETUPS = 40, 100, 10
@@ -32,7 +33,7 @@ ONCE: tuple[dict[str, Any], ...] = (
 SHAPES = ((3, 2),)
 
 
-@pytest.mark.parametrize("part", [0, *(pytest.param(part, marks=pytest.mark.nightly) for part in range(1, PARTS))])
+@pytest.mark.parametrize("part", [0, *map(nightly, range(1, PARTS))])
 def test_partitioned_steps_compute_what_jax_does(part: int) -> None:
     checked = refused = 0
     for seed in range(part, STEPS, PARTS):

@@ -13,6 +13,7 @@ from fuzz.source import setup_source, source, tolerance, topology_source
 from mpmd_trace.backend.planner import make_plan
 from mpmd_trace.passes.placement.hypergraph import TRANSFER_BYTES
 from mpmd_trace.passes.placement.rematerializable import byte_size
+from util import nightly
 
 STEPS, SETUPS = 3, 3
 
@@ -24,7 +25,7 @@ def cost(subject: oracles.Subject) -> int:
     return sum(byte_size(plan.slots[slot].type.tensor) + TRANSFER_BYTES for slot in sent)
 
 
-@pytest.mark.parametrize("first", [5000, pytest.param(5000 + STEPS, marks=pytest.mark.nightly)])
+@pytest.mark.parametrize("first", [5000, nightly(5000 + STEPS)])
 def test_ours_computes_the_same_and_sends_no_more(first: int) -> None:
     compared = 0
     for seed in range(first, first + STEPS):

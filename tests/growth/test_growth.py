@@ -18,6 +18,7 @@ from growth.knobs import KNOBS, Setup
 from mpmd_trace.backend.planner import make_plan
 from mpmd_trace.jax_compat.tracing import subjaxprs
 from mpmd_trace.passes.partition import partition_as
+from util import nightly
 
 #: The smallest of three sizes, each of which is twice the one before.
 SMALLEST = 4
@@ -75,13 +76,7 @@ def test_work_grows_with_the_program(name: str) -> None:
     check(name, KNOBS[name])
 
 
-@pytest.mark.parametrize(
-    "name",
-    [
-        "draws of one key",
-        *(pytest.param(name, marks=pytest.mark.nightly) for name in ("experts", "draws between layers")),
-    ],
-)
+@pytest.mark.parametrize("name", ["draws of one key", *map(nightly, ("experts", "draws between layers"))])
 def test_work_on_gpus(name: str) -> None:
     """What JAX lowers to other ops there."""
     check(name, lambda n: dataclasses.replace(KNOBS[name](n), platform="cuda"))

@@ -8,8 +8,10 @@ from pathlib import Path
 import pytest
 from ends import faulty, plainly
 
+from util import nightly
 
-@pytest.mark.parametrize("victim", [pytest.param(0, marks=pytest.mark.nightly), 1])
+
+@pytest.mark.parametrize("victim", [nightly(0), 1])
 def test_a_job_that_succeeds_without_a_launcher(victim: int, tmp_path: Path) -> None:
     """The process with the coordination service leaves last, whoever is late."""
     found = plainly("late", victim, str(tmp_path))
@@ -40,14 +42,14 @@ def test_one_that_comes_while_others_end_does_not_abort_them(tmp_path: Path) -> 
 @pytest.mark.parametrize(
     ("kind", "victim", "by_launcher"),
     [
-        pytest.param("exit", 1, True, marks=pytest.mark.nightly),
-        pytest.param("leave", 1, True, marks=pytest.mark.nightly),
-        pytest.param("save", 1, True, marks=pytest.mark.nightly),
-        pytest.param("tensors", 1, False, marks=pytest.mark.nightly),
-        pytest.param("exit", 0, False, marks=pytest.mark.nightly),
-        pytest.param("raise", 1, True, marks=pytest.mark.nightly),
-        pytest.param("kill", 1, True, marks=pytest.mark.nightly),
-        pytest.param("kill", 2, False, marks=pytest.mark.nightly),
+        nightly("exit", 1, True),
+        nightly("leave", 1, True),
+        nightly("save", 1, True),
+        nightly("tensors", 1, False),
+        nightly("exit", 0, False),
+        nightly("raise", 1, True),
+        nightly("kill", 1, True),
+        nightly("kill", 2, False),
         ("kill", 0, False),
         pytest.param("system", 0, False, marks=pytest.mark.skipif(sys.version_info < (3, 12), reason="Python tells")),
     ],

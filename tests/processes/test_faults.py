@@ -11,17 +11,19 @@ from pathlib import Path
 import pytest
 from injections import inject
 
+from util import nightly
+
 
 @pytest.mark.parametrize(
     # On a mesh over processes faults are for `make faults`, where time does not press.
     ("kind", "victim", "options"),
     [
-        pytest.param("kill", 0, (), marks=pytest.mark.nightly),  # as in what goes on from a checkpoint, below
-        pytest.param("stop", 1, (), marks=pytest.mark.nightly),
-        pytest.param("withhold", 1, (), marks=pytest.mark.nightly),
-        pytest.param("cut", 1, (), marks=pytest.mark.nightly),
+        nightly("kill", 0, ()),  # as in what goes on from a checkpoint, below
+        nightly("stop", 1, ()),
+        nightly("withhold", 1, ()),
+        nightly("cut", 1, ()),
         ("bug", 1, ()),
-        pytest.param("withhold", 0, ("measured",), marks=pytest.mark.nightly),
+        nightly("withhold", 0, ("measured",)),
     ],
 )
 def test_the_others_name_who_is_at_fault(kind: str, victim: int, options: tuple[str, ...]) -> None:

@@ -15,6 +15,7 @@ from pathlib import Path
 import pytest
 
 from doc_programs import blocks, run
+from util import nightly
 
 HERE = Path(__file__).parent
 #: Nothing here may hang: whatever takes longer, also on a busy machine, has failed.
@@ -144,7 +145,7 @@ def test_a_job_whose_output_nobody_reads_does_not_hang(tmp_path: Path, logs: boo
         assert process.returncode == 1 and b"] BrokenPipeError: " in said
 
 
-@pytest.mark.parametrize("status", [pytest.param(0, marks=pytest.mark.nightly), 3])
+@pytest.mark.parametrize("status", [nightly(0), 3])
 def test_who_ends_too_early_is_noticed_at_once_and_keeps_its_status(tmp_path: Path, status: int) -> None:
     script = tmp_path / "early.py"
     script.write_text(

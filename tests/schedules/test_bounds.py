@@ -19,7 +19,7 @@ from mpmd_trace.schedules._result import Measure
 from mpmd_trace.schedules._schedule import make
 from mpmd_trace.schedules._search import Candidate, _bound
 from unequal_costs import unequal_costs
-from util import max_examples
+from util import max_examples, nightly
 
 TIMES = st.integers(1, 4)
 
@@ -241,9 +241,7 @@ def test_forwards_rise_near_the_end_and_weight_gradients_make_room_for_them() ->
     assert flying[0] < flying[1] == rising.rise[3]
 
 
-@pytest.mark.parametrize(
-    ("limit", "fraction"), [(8, 1.0), (8, 0.5), pytest.param(16, 1.0, marks=pytest.mark.nightly), (16, 0.5)]
-)
+@pytest.mark.parametrize(("limit", "fraction"), [(8, 1.0), (8, 0.5), nightly(16, 1.0), (16, 0.5)])
 def test_dispatching_reaches_the_bound(limit: float, fraction: float) -> None:
     # As in the zero-bubble paper: one unit of time in 100 is more than any published schedule wastes here.
     costs = Costs(10.419, 10.207, 7.715, latency=0.408)

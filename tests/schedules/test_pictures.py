@@ -30,6 +30,7 @@ from mpmd_trace.schedules import (
     to_svg,
 )
 from mpmd_trace.schedules._picture import AREA, Text
+from util import nightly
 
 
 def test_grid() -> None:
@@ -53,8 +54,7 @@ def test_grid_panels() -> None:
 
 
 @pytest.mark.parametrize(
-    ("name", "meshes", "microbatches"),
-    [("zb-h1", 4, 8), ("dualpipe-v", 4, 8), pytest.param("1f1b", 32, 128, marks=pytest.mark.nightly)],
+    ("name", "meshes", "microbatches"), [("zb-h1", 4, 8), ("dualpipe-v", 4, 8), nightly("1f1b", 32, 128)]
 )
 def test_svg(name: str, meshes: int, microbatches: int) -> None:
     schedule = get_schedule(name, meshes, microbatches)
