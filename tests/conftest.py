@@ -35,7 +35,7 @@ _given = [f for f in os.environ.get("XLA_FLAGS", "").split() if f not in QUICK a
 os.environ["XLA_FLAGS"] = " ".join([*QUICK, *_given])
 os.environ["JAX_PLATFORMS"] = "cpu"
 os.environ["JAX_NUM_CPU_DEVICES"] = str(DEVICES)
-sys.path.insert(0, str(Path(__file__).parent))  # for helpers such as `util` and `oracle`
+sys.path.insert(0, str(Path(__file__).parent))  # for helpers such as `util`
 # The same random examples each time, or twice as many that are new (--hypothesis-profile=nightly).  A machine that does
 # much else may take any time for one.
 hypothesis.settings.register_profile("ci", deadline=None, derandomize=True, database=None)

@@ -15,7 +15,7 @@ from jax.sharding import Mesh
 from mpmd_trace.backend.load import LoadedProgram, load
 from mpmd_trace.ir.text import parse
 from mpmd_trace.jax_compat import runtime as compat
-from oracle import random_args
+from mpmd_trace_devtools.interpreter import random_args
 from util import only_new_objects
 
 HEAD = """

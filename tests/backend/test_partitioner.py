@@ -13,7 +13,8 @@ from mpmd_trace.backend.load import load
 from mpmd_trace.ir.text import parse
 from mpmd_trace.passes.cpp_engine import available, partition_with_cpp
 from mpmd_trace.passes.request import PartitionRequest
-from oracle import assert_same_meaning, evaluate, random_args
+from mpmd_trace_devtools.comparison import assert_same_meaning
+from mpmd_trace_devtools.interpreter import interpret, random_args
 
 HERE = Path(__file__).parent
 
@@ -28,7 +29,7 @@ def check(text: str) -> None:
     assert any(run.donated for run in program.plan.runs)
     args = random_args(traced)
     arrays = [jax.device_put(a, s) for a, s in zip(args, program.input_shardings, strict=True)]
-    for found, expected in zip(program(*arrays), evaluate(traced, args), strict=True):
+    for found, expected in zip(program(*arrays), interpret(traced, args), strict=True):
         np.testing.assert_allclose(found, expected, rtol=1e-4, atol=1e-5)
     assert all(a.is_deleted() for a in arrays[:8])
 

@@ -16,7 +16,7 @@ from mpmd_trace.backend.load import LoadedProgram, load, run_module
 from mpmd_trace.diagnostics.messages import MpmdError
 from mpmd_trace.ir.text import parse
 from mpmd_trace.jax_compat.mlir import new_context
-from oracle import evaluate, random_args
+from mpmd_trace_devtools.interpreter import interpret, random_args
 from util import only_new_objects
 
 
@@ -34,7 +34,7 @@ def check(text: str, meshes: dict[str, jax.sharding.Mesh]) -> LoadedProgram:
     module = parse(text)
     program = load(module, meshes)
     args = random_args(module)
-    expected = evaluate(module, args)
+    expected = interpret(module, args)
     for call in (program, program, lambda *a: program.measure(*a)[0]):
         arrays = place(program, args)
         found = call(*arrays)
@@ -54,7 +54,7 @@ def test_pipeline() -> None:
     module = parse(PIPELINE)
     args = random_args(module)
     found = run_module(PIPELINE, topology(a=mesh(0, ("x", 2)), b=mesh(2, ("x", 2))), args)
-    for value, wanted in zip(found, evaluate(module, args), strict=True):
+    for value, wanted in zip(found, interpret(module, args), strict=True):
         np.testing.assert_allclose(value, wanted, rtol=1e-5)
     assert {d.id for d in found[0].devices()} == {2, 3}
 
@@ -67,7 +67,7 @@ def test_modules_of_jaxlib_and_topologies_in_pairs() -> None:
     with new_context():
         theirs = ir.Module.parse(module.to_generic())
         found = run_module(theirs, list(meshes.items()), args)
-    for value, wanted in zip(found, evaluate(module, args), strict=True):
+    for value, wanted in zip(found, interpret(module, args), strict=True):
         np.testing.assert_allclose(value, wanted, rtol=1e-5)
 
 
@@ -263,7 +263,7 @@ def check_what_is_dropped(program: LoadedProgram) -> None:
 def test_arguments_that_fit_are_taken_and_placed() -> None:
     program = pipeline()
     x, w, v = random_args(parse(PIPELINE))
-    expected = evaluate(parse(PIPELINE), [x, w, v])
+    expected = interpret(parse(PIPELINE), [x, w, v])
     found = program(x, jnp.asarray(w), v.astype(np.float64))
     np.testing.assert_allclose(found[0], expected[0], rtol=1e-5)
     # Another sharding object of the same meaning.

@@ -22,7 +22,7 @@ from mpmd_trace.diagnostics.messages import MpmdError
 from mpmd_trace.ir.text import parse
 from mpmd_trace.passes.cpp_engine import CppPartitioner
 from mpmd_trace.passes.request import PartitionRequest
-from oracle import evaluate
+from mpmd_trace_devtools.interpreter import interpret as evaluate
 
 #: What we refuse on purpose although `jax.jit` takes it, and where that is documented.
 REFUSALS = (

@@ -14,7 +14,7 @@ from mpmd_trace.ir.text import parse
 from mpmd_trace.passes.import_.clean_up import read_clean
 from mpmd_trace.passes.outlining import CallOutlinedFunctions
 from mpmd_trace.passes.variants import CleanUpForXla
-from oracle import evaluate
+from mpmd_trace_devtools.interpreter import interpret
 
 LINES = "\n".join(f"    %{i} = stablehlo.add %{i - 1}, %b : tensor<4xui32>" for i in range(1, 71))
 #: 73 ops of a key.
@@ -137,12 +137,12 @@ def test_what_an_outlined_function_calls_comes_along_once(apart: bool) -> None:
 def test_the_module_computes_the_same_all_the_way(apart: bool) -> None:
     text = program(bits("f"), "f", "f", "f")
     args = [np.uint32(0)]
-    (expected,) = evaluate(parse(text), args)
+    (expected,) = interpret(parse(text), args)
     module = cleaned(text, apart)
     for other in (module, module.clone(), parse_generic(module.to_generic(debug_info=True)), parse(str(module))):
         assert str(other) == str(module)
-        np.testing.assert_array_equal(evaluate(other, args)[0], expected)
+        np.testing.assert_array_equal(interpret(other, args)[0], expected)
     assert CallOutlinedFunctions().run(module, Diagnostics()) and not module.outlined
     assert "mpmd_trace" not in str(module) and str(module).count("call @f") == 2
-    np.testing.assert_array_equal(evaluate(module, args)[0], expected)
+    np.testing.assert_array_equal(interpret(module, args)[0], expected)
     assert not CallOutlinedFunctions().run(module, Diagnostics())

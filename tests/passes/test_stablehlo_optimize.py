@@ -16,7 +16,7 @@ import pytest
 from mpmd_trace.ir.ops import FragmentOp
 from mpmd_trace.ir.text import parse
 from mpmd_trace.passes.manager import run_passes
-from oracle import assert_same_meaning
+from mpmd_trace_devtools.comparison import assert_same_meaning
 from shared_work import own_contexts
 from util import check, run
 

@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 from mpmd_trace.ir.ops import FragmentOp
 from mpmd_trace.ir.text import parse
 from mpmd_trace.passes.fragment_info import merged_call_counters
-from oracle import assert_same_meaning
+from mpmd_trace_devtools.comparison import assert_same_meaning
 from util import PRELUDE, max_examples, run
 
 PASS = "mpmd-merge-backward-with-forward"

@@ -7,7 +7,6 @@ import random
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from tests.oracle import assert_same_meaning
 from tests.passes.optimize.pipeline_programs import pipeline
 
 from mpmd_trace.ir.ops import FragmentOp, Module
@@ -18,6 +17,7 @@ from mpmd_trace.passes.manager import run_passes
 from mpmd_trace.passes.optimize.pipeline_scheduler import PipelineScheduler
 from mpmd_trace.passes.optimize.schedules import SCHEDULES
 from mpmd_trace.passes.programs.merge_followers import MergeFollowers
+from mpmd_trace_devtools.comparison import assert_same_meaning
 from util import max_examples
 
 

@@ -18,7 +18,7 @@ import mpmd_trace
 from mpmd_trace import MpmdError, named_computation
 from mpmd_trace.ir.ops import FragmentOp
 from mpmd_trace.ir.text import parse
-from oracle import assert_same_meaning
+from mpmd_trace_devtools.comparison import assert_same_meaning
 from util import PRELUDE, max_examples, run
 
 PASS = "mpmd-merge-parts-of-stages"

@@ -15,7 +15,7 @@ from mpmd_trace.ir.ops import FragmentOp, Module
 from mpmd_trace.ir.text import parse
 from mpmd_trace.passes.fragment_info import is_backward, merged_call_counters, merged_stages
 from mpmd_trace.passes.programs.overlap_microbatches import OverlapMicrobatches, Work, hidden, ordered_with_groups
-from oracle import assert_same_meaning
+from mpmd_trace_devtools.comparison import assert_same_meaning
 from util import PRELUDE, max_examples
 
 

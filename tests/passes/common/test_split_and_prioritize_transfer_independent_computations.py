@@ -5,7 +5,7 @@ from __future__ import annotations
 from mpmd_trace.ir.ops import FragmentOp
 from mpmd_trace.ir.text import parse
 from mpmd_trace.passes.manager import run_passes
-from oracle import assert_same_meaning
+from mpmd_trace_devtools.comparison import assert_same_meaning
 from util import PRELUDE, run
 
 PASS = "mpmd-split-and-prioritize-transfer-independent-computations"

@@ -10,7 +10,7 @@ from transformer_stage import backward_stage
 
 from mpmd_trace.ir.ops import FragmentOp, TransferOp
 from mpmd_trace.passes.manager import run_passes
-from oracle import assert_same_meaning
+from mpmd_trace_devtools.comparison import assert_same_meaning
 from util import PRELUDE, run
 
 PASS = "mpmd-split-bwd-fragments"

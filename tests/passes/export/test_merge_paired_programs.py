@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from mpmd_trace.ir.ops import FragmentOp, Module
 from mpmd_trace.ir.text import parse
 from mpmd_trace.passes.manager import PassManager
-from oracle import assert_same_meaning
+from mpmd_trace_devtools.comparison import assert_same_meaning
 from util import PRELUDE, check, max_examples
 
 PASS = "mpmd-merge-paired-programs"

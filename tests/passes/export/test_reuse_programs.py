@@ -17,7 +17,7 @@ from mpmd_trace.ir.bodies import fingerprint
 from mpmd_trace.ir.ops import FragmentCallOp, FragmentOp
 from mpmd_trace.passes.manager import PassManager
 from mpmd_trace.passes.programs import reuse_programs
-from oracle import assert_same_meaning
+from mpmd_trace_devtools.comparison import assert_same_meaning
 
 LOCAL, SCALAR = "tensor<4xf32>", "tensor<f32>"
 FILL = "stablehlo.broadcast_in_dim %r, dims = [] : (!s) -> !t"

@@ -5,7 +5,7 @@ from __future__ import annotations
 from mpmd_trace.compiler import parse
 from mpmd_trace.ir.ops import FragmentOp, Module
 from mpmd_trace.passes.manager import PassManager
-from oracle import assert_same_meaning
+from mpmd_trace_devtools.comparison import assert_same_meaning
 
 LOCAL = "tensor<4xf32>"
 VALUE = f'!mpmd.mesh_tensor<"a", {LOCAL}>'

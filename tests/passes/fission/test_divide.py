@@ -27,7 +27,7 @@ from mpmd_trace.passes.fission.deferred_work import waits_for
 from mpmd_trace.passes.fission.demand import demanded
 from mpmd_trace.passes.fission.split_divided import divide
 from mpmd_trace.passes.manager import run_passes
-from oracle import evaluate
+from mpmd_trace_devtools.interpreter import interpret
 from util import max_examples
 
 MESH = MeshAttr.get([("x", 2)])
@@ -143,7 +143,7 @@ def evaluate_body(module: Module, body: Region, args: Sequence[Any]) -> list[np.
     main.regions[0] = copy
     copy.parent = main
     assert not verify(other)
-    return evaluate(other, args)
+    return interpret(other, args)
 
 
 def halves(body: Region, late: tuple[bool, ...]) -> tuple[list[Op], list[Op]]:
@@ -182,7 +182,7 @@ def test_random_programs_compute_the_same_after_fission(steps: Steps, mask: list
     assert all("overflows" in one.reason for one in divided.whole)
     assert divided.whole or second >= late_products(body, late)
     assert first + second <= products(body.walk())
-    for before, after in zip(evaluate(module, args), evaluate_body(module, divided.body, args), strict=True):
+    for before, after in zip(interpret(module, args), evaluate_body(module, divided.body, args), strict=True):
         np.testing.assert_array_equal(before, after)
 
 
@@ -294,7 +294,7 @@ def divided_in_two(fn: Loop) -> tuple[list[int], list[str]]:
     args = jax.random.normal(jax.random.key(0), (WIDTH, WIDTH)), jax.random.normal(jax.random.key(1), (WIDTH,))
     module, body = module_of(fn, *args)
     divided = divide(body, (False, True), MESH)
-    for before, after in zip(evaluate(module, args), evaluate_body(module, divided.body, args), strict=True):
+    for before, after in zip(interpret(module, args), evaluate_body(module, divided.body, args), strict=True):
         np.testing.assert_array_equal(before, after)
     return [products(part) for part in halves(divided.body, (False, True))], [one.reason for one in divided.whole]
 
@@ -340,7 +340,7 @@ def test_early_ops_read_no_copies_for_late_ones() -> None:
     divided = divide(body, late, MESH).body
     transposes = [sum(op.name == "stablehlo.transpose" for op in half) for half in halves(divided, late)]
     assert transposes == [1, 1]
-    for before, after in zip(evaluate(module, args), evaluate_body(module, divided, args), strict=True):
+    for before, after in zip(interpret(module, args), evaluate_body(module, divided, args), strict=True):
         np.testing.assert_array_equal(before, after)
 
 

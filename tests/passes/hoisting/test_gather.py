@@ -14,7 +14,7 @@ from mpmd_trace.ir.shardings import mesh_symbols
 from mpmd_trace.ir.text import parse
 from mpmd_trace.passes.manager import PassManager
 from mpmd_trace.passes.memory.liveness import Liveness
-from oracle import assert_same_meaning
+from mpmd_trace_devtools.comparison import assert_same_meaning
 from util import max_examples
 
 W, X, R = "tensor<64x16xf32>", "tensor<4x16xf32>", "tensor<4x64xf32>"

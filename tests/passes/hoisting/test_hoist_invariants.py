@@ -5,7 +5,7 @@ from __future__ import annotations
 from mpmd_trace.ir.ops import FragmentOp, Module
 from mpmd_trace.ir.text import parse
 from mpmd_trace.passes.manager import PassManager
-from oracle import assert_same_meaning
+from mpmd_trace_devtools.comparison import assert_same_meaning
 
 W, X, H = "tensor<64x16xf32>", "tensor<4x16xf32>", "tensor<64x16xbf16>"
 PRELUDE = """

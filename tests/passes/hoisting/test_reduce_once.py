@@ -9,7 +9,7 @@ import pytest
 from mpmd_trace.ir.ops import Module
 from mpmd_trace.ir.text import parse
 from mpmd_trace.passes.manager import PassManager
-from oracle import assert_same_meaning
+from mpmd_trace_devtools.comparison import assert_same_meaning
 
 PRELUDE = """
 #meshes = #mpmd.topology<<"a" : <["data"=2, "model"=2]>>>

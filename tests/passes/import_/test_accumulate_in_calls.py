@@ -14,7 +14,7 @@ from layered_steps import loss
 from mpmd_trace.compiler import parse
 from mpmd_trace.ir.ops import CallOp, Module
 from mpmd_trace.passes.manager import PassManager
-from oracle import assert_same_meaning
+from mpmd_trace_devtools.comparison import assert_same_meaning
 
 MESHES = '#mpmd.topology<<"a" : <["x"=2]>>>'
 T = "tensor<2x4xf32>"

@@ -15,7 +15,7 @@ from layered_steps import summed_gradients
 from mpmd_trace.compiler import parse
 from mpmd_trace.ir.ops import CallOp, Module
 from mpmd_trace.passes.manager import PassManager
-from oracle import assert_same_meaning
+from mpmd_trace_devtools.comparison import assert_same_meaning
 
 MESHES = '#mpmd.topology<<"a" : <["x"=2]>>>'
 

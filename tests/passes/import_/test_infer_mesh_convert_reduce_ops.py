@@ -10,7 +10,7 @@ from mpmd_trace.ir.text import parse
 from mpmd_trace.ir.types import MeshTensorType, parse_type
 from mpmd_trace.passes.import_.reductions import is_neutral
 from mpmd_trace.passes.partition import partition
-from oracle import assert_same_meaning
+from mpmd_trace_devtools.comparison import assert_same_meaning
 
 REDUCE = """
 func.func @main(%a: tensor<1x6x2xf32>, %b: tensor<1x6x2xf32>) -> !T attributes {topology = #topo} {

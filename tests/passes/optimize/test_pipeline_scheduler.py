@@ -7,7 +7,6 @@ import itertools
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from tests.oracle import assert_same_meaning
 from tests.passes.optimize.pipeline_programs import orders, pipeline
 
 from mpmd_trace.diagnostics.messages import MpmdError
@@ -17,6 +16,7 @@ from mpmd_trace.passes.block_order import Join, scan_order
 from mpmd_trace.passes.manager import run_passes
 from mpmd_trace.passes.optimize.pipeline_scheduler import PipelineScheduler
 from mpmd_trace.passes.optimize.schedules import SCHEDULES, Comparator, Order, ScheduleError, Unit
+from mpmd_trace_devtools.comparison import assert_same_meaning
 from util import max_examples
 
 VECTORS: list[tuple[str, int, int, dict[str, str]]] = [

@@ -7,7 +7,6 @@ from collections.abc import Sequence
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from tests.oracle import assert_same_meaning
 from tests.passes.optimize.pipeline_programs import orders, pipeline
 
 from mpmd_trace.diagnostics.messages import MpmdError
@@ -24,6 +23,7 @@ from mpmd_trace.passes.optimize.schedules import SCHEDULES, Comparator, Order
 from mpmd_trace.passes.pipelines import pipeline as passes_of_jit
 from mpmd_trace.passes.request import PartitionRequest, StepFacts
 from mpmd_trace.schedules import Schedule, from_orders
+from mpmd_trace_devtools.comparison import assert_same_meaning
 from util import max_examples
 
 

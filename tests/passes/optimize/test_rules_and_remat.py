@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import pytest
-from tests.oracle import assert_same_meaning
 from tests.passes.optimize.pipeline_programs import orders, pipeline
 
 from mpmd_trace.diagnostics.messages import MpmdError
 from mpmd_trace.ir.ops import FragmentOp
 from mpmd_trace.ir.text import parse
 from mpmd_trace.passes.manager import run_passes
+from mpmd_trace_devtools.comparison import assert_same_meaning
 
 S = '!s = !mpmd.mesh_tensor<"s0", tensor<4xf32>>\n'
 SIGNATURE = 'attributes {topology = #mpmd.topology<<"s0" : <["d"=2]>>>}'

@@ -12,7 +12,7 @@ from mpmd_trace.ir.text import parse
 from mpmd_trace.ir.verifier import verify
 from mpmd_trace.passes.import_.mesh_sets import is_meshless
 from mpmd_trace.passes.placement.groups import group_ops
-from oracle import assert_same_meaning
+from mpmd_trace_devtools.comparison import assert_same_meaning
 
 HEAD = """
 !t = tensor<4xf32>

@@ -7,7 +7,7 @@ import pytest
 from mpmd_trace.ir.ops import UnassignOp
 from mpmd_trace.ir.text import parse
 from mpmd_trace.passes.manager import run_passes
-from oracle import assert_same_meaning
+from mpmd_trace_devtools.comparison import assert_same_meaning
 
 #: The gradients of both matrices of LoRA on a table of WIDE columns that two meshes read, over two microbatches.
 MODULE = """

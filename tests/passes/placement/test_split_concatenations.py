@@ -12,7 +12,7 @@ import mpmd_trace as mt
 from layered_steps import summed_gradients
 from mpmd_trace.ir.text import parse
 from mpmd_trace.passes.manager import run_passes
-from oracle import assert_same_meaning
+from mpmd_trace_devtools.comparison import assert_same_meaning
 
 MODULE = """
 !a = !mpmd.mesh_tensor<"a", tensor<2x3xf32>>

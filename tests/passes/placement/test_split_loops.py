@@ -6,7 +6,7 @@ import pytest
 
 from mpmd_trace.ir.text import parse
 from mpmd_trace.passes.manager import run_passes
-from oracle import assert_same_meaning
+from mpmd_trace_devtools.comparison import assert_same_meaning
 
 #: Each iteration needs the inner product of what the other mesh has made.
 MODULE = """

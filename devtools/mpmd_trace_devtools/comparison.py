@@ -1,4 +1,4 @@
-"""The oracle of every pass test: what a module computes must not change.
+"""Whether two modules compute the same, as a module before and after passes must.
 
 before = parse(text)
 after = before.clone(); run_passes(after, "mpmd-...")
@@ -12,24 +12,16 @@ from typing import Any
 
 import numpy as np
 
-from erase import erase_to_plain
 from mpmd_trace.backend.dtypes import tensor_type
 from mpmd_trace.ir.ops import Module
 from mpmd_trace_devtools.interpreter import interpret, random_args
 from mpmd_trace_devtools.single_device_program import entry_function
 
-__all__ = ["assert_same_meaning", "erase_to_plain", "evaluate", "random_args"]
-
 Array = np.ndarray[Any, np.dtype[Any]]
 
 
-def evaluate(module: Module, args: Sequence[Any], function: str | None = None) -> list[Array]:
-    """What `@main` (or `function`) of a module at any stage returns for these arrays."""
-    return interpret(module, args, function)
-
-
-def entry_names(module: Module) -> list[str]:
-    """`main` if there is one, else every public function that no fragment call calls."""
+def _entry_names(module: Module) -> list[str]:
+    """Return `main` if there is one, else every public function that no fragment call calls."""
     if module.lookup("main") is not None:
         return ["main"]
     return [
@@ -49,7 +41,7 @@ def assert_same_meaning(
     function: str | None = None,
     seed: int = 0,
 ) -> None:
-    """`before` and `after` compute the same from the same random inputs, function by function.
+    """Check that `before` and `after` compute the same from the same random inputs, function by function.
 
     Types may have changed between tensor and mesh tensor; control operands are ignored.
 
@@ -61,7 +53,7 @@ def assert_same_meaning(
         function: compare only this function; by default `@main`, or every public one of `before`.
         seed: of the inputs.
     """
-    names = [function] if function is not None else entry_names(before)
+    names = [function] if function is not None else _entry_names(before)
     assert names, "the module has no function to compare"
     for name in names:
         old, new = entry_function(before, name), entry_function(after, name)
@@ -70,8 +62,8 @@ def assert_same_meaning(
         for i, arg in zip(order, new.args, strict=True):
             if not arg.type.is_token:
                 assert tensor_type(arg.type) is tensor_type(old.args[i].type), f"type of argument {i}"
-        expected = evaluate(before, arrays, name)
-        found = evaluate(after, [arrays[i] for i in order], name)
+        expected = interpret(before, arrays, name)
+        found = interpret(after, [arrays[i] for i in order], name)
         chosen = list(range(len(expected))) if results is None else list(results)
         assert len(found) == len(chosen), f"@{name}: {len(found)} results, expected {len(chosen)}"
         for number, (i, value) in enumerate(zip(chosen, found, strict=True)):
