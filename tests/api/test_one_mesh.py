@@ -89,7 +89,7 @@ def test_an_abstract_mesh():
     assert all(dict(m.shape) == {"x": 2} for m in config.topology.values())
 
 
-@max_examples(8)
+@max_examples(4)
 @given(st.lists(st.integers(1, 5), min_size=1, max_size=6), st.integers(1, 3))
 def test_neighbours_in_the_order_of_the_program_and_every_mesh_has_one(repeats, meshes):
     traced = jax.tree_util.Partial(step_of(repeats))
