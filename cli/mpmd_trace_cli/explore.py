@@ -12,7 +12,7 @@ from mpmd_trace.diagnostics.source_files import from_here
 from mpmd_trace.ir.ops import Module
 from mpmd_trace.ir.text import parse
 from mpmd_trace.passes.request import PartitionRequest
-from mpmd_trace.report.explain import BeforePlacement, explain_ends, explain_places
+from mpmd_trace.report.explain import before_placement, explain_ends, explain_places
 from mpmd_trace.report.explorer import Recorder, explorer_files, measured_rows, program_facts
 from mpmd_trace.report.files import check_folder, write_folder
 from mpmd_trace.report.snapshots import read_index
@@ -53,8 +53,8 @@ def _of_program(file: str, settings: Sequence[str], measure: bool, errors: bool)
     from mpmd_trace_cli.program import copied, load_program  # late: other files need no JAX
 
     program = load_program(file, settings)
-    recorder, actions, ready = Recorder(), FragmentActions(), BeforePlacement(program.config.options.placement)
-    lowered = program.jitted().lower_lazily(*program.args, hooks=[recorder, actions, ready])
+    recorder, actions = Recorder(), FragmentActions()
+    lowered = program.jitted().lower_lazily(*program.args, hooks=[recorder, actions])
     traced = lowered.traced
     recorder.names = [*(f"constant {i}" for i in range(len(traced.constants))), *(leaf.name for leaf in traced.inputs)]
     recorder.results = [leaf.name for leaf in traced.outputs]
@@ -70,8 +70,9 @@ def _of_program(file: str, settings: Sequence[str], measure: bool, errors: bool)
     more["assignment"] = program.config.name_to_mesh_assignment
     of_plan: dict[str, Any] = {"costs": [executable.cost["flops"] for executable in estimated.runtime.own_executables]}
     texts: dict[str, Any] = {}
-    if ready.module is not None:
-        texts["why"] = _why(ready.module, lowered.request, [*recorder.names, *recorder.results])
+    before = before_placement(lowered)
+    if before is not None:
+        texts["why"] = _why(before, lowered.request, [*recorder.names, *recorder.results])
         more["why"] = True
     if measure:
         compiled = lowered.compile()

@@ -294,7 +294,7 @@ def made_up(links: Links | None, sends: tuple[float, ...], **changes: Any) -> St
             values.append(Value(size, f"layer{i + 1}", Action(i + 1, "B", m), back))
     names = tuple(f"name_{i}" for i in range(6))
     cuts = tuple((size, size) for size in sends)
-    between = LayerValues(names, tuple(f"layer{i}" for i in range(6)), tuple(values), ((100.0,),) * 6, cuts)
+    between = LayerValues(tuple(f"layer{i}" for i in range(6)), tuple(values), ((100.0,),) * 6, cuts)
     stages = StageCosts(
         meshes=2,
         microbatches=4,

@@ -204,27 +204,6 @@ def explain_places(module: Module, request: PartitionRequest) -> dict[str, list[
 _READY = {"reference": "mpmd-introduce-transfers", "cut": "mpmd-regroup-sums"}
 
 
-@dataclasses.dataclass
-class BeforePlacement:
-    """A pass hook that keeps the module in which values can be explained, for a placement as in `explain`."""
-
-    placement: str
-    #: Whether no other pass has to run.
-    is_last: bool = False
-    module: Module | None = None
-
-    @property
-    def after(self) -> str:
-        """The pass after which that is."""
-        return _READY[self.placement]
-
-    def __call__(self, run: PassRun, module: Module) -> None:
-        if run.name == self.after:
-            self.module = module.clone()
-            if self.is_last:
-                raise _Reached
-
-
 class _Reached(Exception):
     """The pass has run."""
 
@@ -235,13 +214,19 @@ def before_placement(lowered: PartitionedProgram) -> Module | None:
     It is partitioned up to there.  Raises `MpmdError`.
     """
     request = lowered.request
-    ready = BeforePlacement(request.options.placement, is_last=True)
+    found: list[Module] = []
+
+    def keep(run: PassRun, module: Module) -> None:
+        if run.name == _READY[request.options.placement]:
+            found.append(module.clone())
+            raise _Reached
+
     try:
         with contextlib.suppress(_Reached):
-            partition_as(lowered.traced.module, request, hooks=[ready], phases="import")
+            partition_as(lowered.traced.module, request, hooks=[keep], phases="import")
     except MpmdError as error:
         raise at_users_place(error, lowered.config.where) from None
-    return ready.module
+    return found[0] if found else None
 
 
 class _Explainer:

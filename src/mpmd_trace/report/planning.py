@@ -49,7 +49,6 @@ class LayerValues:
     bytes that cross behind each layer but the last, forward and back.
     """
 
-    names: tuple[str, ...]
     meshes: tuple[str, ...]
     values: tuple[Value, ...]
     static: tuple[Profile, ...]
@@ -417,7 +416,7 @@ def values_of_layers(lowered: PartitionedProgram, traced: Module, names: Sequenc
                 seen[action.stage].add(action.microbatch)
     others, _ = other_bytes(plan, actions, activation_slots(values, layers))
     cuts = cut_bytes(values, len(names), [len(s) for s in seen])
-    return LayerValues(tuple(names), tuple(meshes), tuple(values), tuple(others[m] for m in meshes), tuple(cuts))
+    return LayerValues(tuple(meshes), tuple(values), tuple(others[m] for m in meshes), tuple(cuts))
 
 
 def _layers(

@@ -102,7 +102,6 @@ def play(block: Block, meshes: int, microbatches: int, limit: int) -> list[bytea
     starts = [block.starts(meshes, r) for r in range(meshes)]
     rows = [bytearray() for _ in range(meshes)]
     held, split = [0] * meshes, [0] * meshes
-    refused: list[tuple[int, ...]] = [()] * meshes
     open_meshes = list(range(meshes))
     slot_number, before = 0, _counts(pipeline, rows)
     while open_meshes:
@@ -120,7 +119,7 @@ def play(block: Block, meshes: int, microbatches: int, limit: int) -> list[bytea
                     if n < ready[k] and slot < earliest:
                         code, earliest = k, slot
             if 0 <= code < 2 and earliest > head:
-                code = _first_that_fits(start, done, ready, microbatches, limit, refused, mesh)
+                code = _first_that_fits(start, done, ready, microbatches, limit)
             if code < 0 or (code < 2 and held[mesh] >= limit):
                 if split[mesh]:
                     code = WEIGHT
@@ -165,26 +164,16 @@ def _counts(pipeline: _Pipeline, rows: Sequence[bytearray]) -> list[int]:
 
 
 def _first_that_fits(
-    start: Sequence[int],
-    done: Sequence[int],
-    ready: Sequence[int],
-    microbatches: int,
-    limit: int,
-    refused: list[tuple[int, ...]],
-    mesh: int,
+    start: Sequence[int], done: Sequence[int], ready: Sequence[int], microbatches: int, limit: int
 ) -> int:
     """Of the actions that could run, the first in the block that takes no later one's memory; or -1.
 
-    A backward takes none. `refused` remembers a vain search, which stays vain until more is done.
+    A backward takes none.
     """
-    state = (*done, *ready)
-    if refused[mesh] == state:
-        return -1
     slots = sorted((start[k] + SLOTS * done[k], k) for k in range(4) if done[k] < ready[k])
     for slot, k in slots:
         if k > 1 or _fits(start, done, k, slot, microbatches, limit):
             return k
-    refused[mesh] = state
     return -1
 
 

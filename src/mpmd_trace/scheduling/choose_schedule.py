@@ -167,7 +167,8 @@ def _choice(config: Config, engine: str) -> ScheduleChoice:
         except LibraryError as error:
             known_names = ", ".join(SCHEDULES)
             raise MpmdError([problem(f"{error} (the reference's own names: {known_names})", config.where)]) from None
-        made = _of_library(entry.name, lambda p, m, v: get_schedule(entry.name, p, m, chunks=v), entry.flow)
+        example = get_schedule(entry.name, 2, 8)  # a size that every schedule can do
+        made = _explicit(entry.name, lambda p, m, v: get_schedule(entry.name, p, m, chunks=v), entry.flow, example)
         return dataclasses.replace(made, auto=AutoSchedule()) if entry.name == _FORWARD else made
     if isinstance(wanted, Schedule):
         placed = wanted.placement.mesh_of
@@ -323,27 +324,12 @@ def _edges(imported: Module) -> set[tuple[int, int]]:
     return {(rank[a], rank[b]) for a, b in edges if a in rank and b in rank and rank[a] != rank[b]}
 
 
-def _of_library(name: str, make: Callable[[int, int, int | None], Schedule], stages: str) -> ScheduleChoice:
-    return _explicit(name, make, stages, _example(make))
-
-
 def _explicit(
     name: str,
     make: Callable[[int, int, int | None], Schedule],
     stages: str,
-    example: Schedule | None,
+    example: Schedule,
     meshes: int | None = None,
 ) -> ScheduleChoice:
-    splits = example is not None and example.splits_backward
-    reverse = example is not None and example.reverse_backward
-    return ScheduleChoice(name, ActionOrder(name, make, meshes=meshes), splits, stages, reverse)
-
-
-def _example(make: Callable[[int, int, int | None], Schedule]) -> Schedule | None:
-    """Return the schedule at a size that every schedule can do."""
-    for chunks in (None, 2):
-        try:
-            return make(2, 8, chunks)
-        except LibraryError:
-            continue
-    return None
+    order = ActionOrder(name, make, meshes=meshes)
+    return ScheduleChoice(name, order, example.splits_backward, stages, example.reverse_backward)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import functools
 from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
 from typing import Any, overload
 
@@ -190,14 +191,10 @@ def reader(module: Module) -> Callable[[FragmentOp, int], Fragment]:
     number = {name: i for i, name in enumerate(topology.meshes)}
     staged = {name: i for i, name in enumerate(schedulable_meshes(topology))}
     symbols = mesh_symbols(module)
-    sizes: dict[MeshTensorType, float] = {}
 
+    @functools.cache
     def size(type: Any) -> float:
-        if not isinstance(type, MeshTensorType):
-            return 0.0
-        if type not in sizes:
-            sizes[type] = byte_size(type, symbols)
-        return sizes[type]
+        return byte_size(type, symbols) if isinstance(type, MeshTensorType) else 0.0
 
     def read(op: FragmentOp, index: int) -> Fragment:
         return Fragment(

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import functools
 import inspect
 from collections.abc import Callable, Iterable, Iterator
 from typing import TYPE_CHECKING, Any
@@ -99,16 +100,11 @@ def _comparator(choice: ScheduleChoice) -> Comparator | None:
 def literal_rules(config: Config, fragments: Callable[[], Fragments]) -> dict[str, tuple[Any, ...]]:
     """The rules of a configuration, with those that functions make of the fragments; as `partition` takes them."""
     result: dict[str, tuple[Any, ...]] = {}
-    known: list[Fragments] = []
+    fragments = functools.cache(fragments)
     for what, given in ((MERGE, config.fragment_merge_rules), (SCHEDULE, config.fragment_schedule_rules)):
         rules: list[Any] = []
         for one in given:
-            if isinstance(one, MergeRule | ScheduleRule | MergeNeighbours):
-                rules.append(one)
-                continue
-            if not known:
-                known.append(fragments())
-            rules += _made_by(one, known[0], what, config)
+            rules += [one] if _is_rule(one) else _made_by(one, fragments(), what, config)
         raise_problems(rule_problems(rules), config.where)
         result[what] = tuple(rules)
     return result
