@@ -7,11 +7,12 @@ it says, because an action that another one on its mesh needs always comes first
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable
-from typing import Any
+from typing import Any, TypeAlias
 
 from mpmd_trace.schedules._actions import Action, Kind, Step
 from mpmd_trace.schedules._errors import ScheduleError
 from mpmd_trace.schedules._graph import StageGraph, topological
+from mpmd_trace.schedules._program import build
 from mpmd_trace.schedules._schedule import Placement, Schedule, from_orders, make
 
 Comparator = Callable[[Action, Action], bool]
@@ -43,9 +44,9 @@ def from_comparator(
     """
     placement = Placement.loop(meshes, chunks) if placement is None else placement
     graph = StageGraph.chain(len(placement.mesh_of)) if graph is None else graph
-    reach = _reachability(graph)
+    needs = _needs(placement, graph, split)
     rows = _program_order(placement, graph, microbatches, split)
-    orders = [_sorted(actions, comparator, reach, mesh) for mesh, actions in enumerate(rows)]
+    orders = [_sorted(actions, comparator, needs, mesh) for mesh, actions in enumerate(rows)]
     return make(name, orders, placement, microbatches, graph=graph)
 
 
@@ -110,15 +111,19 @@ def _program_order(placement: Placement, graph: StageGraph, microbatches: int, s
     return rows
 
 
-def _sorted(actions: list[Action], comparator: Comparator, reach: list[int], mesh: int) -> list[Action]:
+#: For each stage and kind of action, those that it needs for its microbatch, directly or through others.
+_Needs: TypeAlias = "dict[tuple[int, Kind], set[tuple[int, Kind]]]"
+
+
+def _sorted(actions: list[Action], comparator: Comparator, needs: _Needs, mesh: int) -> list[Action]:
+    def flows(a: Action, b: Action) -> bool:
+        return a.microbatch == b.microbatch and (a.stage, a.kind) in needs[b.stage, b.kind]
+
     count = len(actions)
     after: list[list[int]] = [[] for _ in range(count)]
     for i, a in enumerate(actions):
         for j, b in enumerate(actions):
-            if i == j:
-                continue
-            flows = _flows(a, b, reach)
-            if flows or (not _flows(b, a, reach) and comparator(a, b)):
+            if i != j and (flows(a, b) or (not flows(b, a) and comparator(a, b))):
                 after[i].append(j)
     order = topological(after)
     if len(order) < count:
@@ -136,27 +141,16 @@ def _sorted(actions: list[Action], comparator: Comparator, reach: list[int], mes
     return [actions[i] for i in order]
 
 
-def _reachability(graph: StageGraph) -> list[int]:
-    """For each stage, a bit set of the stages downstream of it, itself included."""
-    reach = [0] * len(graph)
-    for stage in reversed(graph.order()):
-        reach[stage] = 1 << stage
-        for reader in graph.readers[stage]:
-            reach[stage] |= reach[reader]
-    return reach
-
-
-def _flows(a: Action, b: Action, reach: list[int]) -> bool:
-    """Return whether b needs a, directly or through others."""
-    if a.microbatch != b.microbatch or a.kind == "W":
-        return False
-    if a.kind == "F":
-        if b.kind == "F":
-            return a.stage != b.stage and bool(reach[a.stage] >> b.stage & 1)
-        # Backward of b follows the forward of everything between here and any of its ends.
-        return bool(reach[a.stage] & reach[b.stage])
-    if b.kind == "F":
-        return False
-    if a.stage == b.stage:
-        return b.kind == "W"
-    return bool(reach[b.stage] >> a.stage & 1)
+def _needs(placement: Placement, graph: StageGraph, split: bool) -> _Needs:
+    """Return what actions need, from a schedule of one microbatch."""
+    program = build(make("", _program_order(placement, graph, 1, split), placement, 1, graph=graph))
+    after: list[list[int]] = [[] for _ in program.steps]
+    for step, needs in enumerate(program.needs):
+        for need in needs:
+            after[need].append(step)
+    names = [(action.stage, action.kind) for step in program.steps for action in step.parts]
+    result: _Needs = {name: set() for name in names}
+    for step in topological(after):
+        for later in after[step]:
+            result[names[later]] |= {names[step], *result[names[step]]}
+    return result
