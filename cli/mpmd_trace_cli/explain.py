@@ -99,16 +99,11 @@ def explain_placement(file: str, target: str | None = None, *, as_json: bool) ->
             )
     why = reasons(report, lowered)
     if as_json:
-        more = {
-            "collectives": placement_report.collectives_data(collectives),
-            **placement_report.hiding_data(program.config, collectives),
-            **placement_report.remarks_data(lowered),
-        }
+        more = placement_report.facts_data(program.config, lowered, collectives)
         data({**placement_report.as_data(report, why), **more})
         return
-    told = placement_report.as_text(report, why, file) + placement_report.collectives_text(collectives)
-    told += placement_report.hiding_text(program.config, collectives)
-    data(told + fits + placement_report.remarks_text(lowered))
+    told = placement_report.as_text(report, why, file)
+    data(told + placement_report.facts_text(program.config, lowered, collectives, fits))
 
 
 def as_json(explanation: Explanation) -> dict[str, Any]:

@@ -73,6 +73,16 @@ def moved_back(lines: Sequence[str], total: str = "") -> str:
     )
 
 
+def facts_data(config: Config, lowered: PartitionedProgram, collectives: CollectivesReport) -> dict[str, Any]:
+    """Return what else is known as plain data: the collectives, what hides them, and the remarks of passes."""
+    return {"collectives": collectives_data(collectives), **hiding_data(config, collectives), **remarks_data(lowered)}
+
+
+def facts_text(config: Config, lowered: PartitionedProgram, collectives: CollectivesReport, fits: str = "") -> str:
+    """Return the same as text, with whether the program fits."""
+    return collectives_text(collectives) + hiding_text(config, collectives) + fits + remarks_text(lowered)
+
+
 def collectives_data(collectives: Mapping[str, Collectives]) -> dict[str, Any]:
     """Return the collectives of each mesh as plain data."""
     return {

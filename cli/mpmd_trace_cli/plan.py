@@ -166,26 +166,20 @@ def plan_program(
     # Estimates know no collectives: XLA makes them.
     collectives = CollectivesReport() if by_estimate else compiled.collectives()
     if as_json:
-        more = {
-            "placement": placement_report.as_data(held, why),
-            "collectives": placement_report.collectives_data(collectives),
-            **placement_report.hiding_data(given.config, collectives),
-        }
         proposed = (
             groups_as_data(program.name, groups, chosen, now_of_groups)
             if groups
             else as_data(program.name, plan, options, now)
         )
-        data({**proposed, **more, **placement_report.remarks_data(final)})
+        facts = placement_report.facts_data(given.config, final, collectives)
+        data({**proposed, "placement": placement_report.as_data(held, why), **facts})
         return
     data(
         groups_as_text(groups, chosen, now_of_groups, asked.rows)
         if groups
         else as_text(plan, options, now, asked.rows, asked.save)
     )
-    told = placement_report.as_text(held, why, file) + placement_report.collectives_text(collectives)
-    told += placement_report.hiding_text(given.config, collectives)
-    say(told + placement_report.remarks_text(final))
+    say(placement_report.as_text(held, why, file) + placement_report.facts_text(given.config, final, collectives))
     now_in = plan.stages.microbatches
     if (
         not (counts or groups)
