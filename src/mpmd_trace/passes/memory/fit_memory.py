@@ -7,6 +7,7 @@ import functools
 import itertools
 import math
 from collections.abc import Callable, Mapping, Sequence
+from typing import TYPE_CHECKING
 
 from mpmd_trace.ir.attributes import UNIT, MeshAttr, TensorShardingAttr
 from mpmd_trace.ir.core import Value
@@ -18,7 +19,6 @@ from mpmd_trace.passes.base import FunctionPass, option
 from mpmd_trace.passes.common.body_rewrites import prune, replace_op
 from mpmd_trace.passes.fragment_info import call_counter, set_call_counter
 from mpmd_trace.passes.memory.activations import Forward, Option, Recomputed, Stage, stages_of, work_of
-from mpmd_trace.passes.memory.combinations import Combinations
 from mpmd_trace.passes.memory.liveness import Liveness, Places
 from mpmd_trace.passes.memory.remarks import MEMORY
 from mpmd_trace.passes.memory.reserved import Reserved, room_on
@@ -31,6 +31,9 @@ from mpmd_trace.passes.sharding.edges import (
     take_over_shardings,
 )
 from mpmd_trace.passes.sharding.reduced_program import reducible
+
+if TYPE_CHECKING:
+    from mpmd_trace.passes.memory.combinations import Combinations
 
 #: How warnings of copies that take long begin.
 SLOW_COPIES = "Copies of activations to host memory and back"
@@ -192,6 +195,8 @@ class FitMemory(FunctionPass):
 
 def _chosen(held: Liveness, stages: Sequence[Stage], room: float) -> tuple[Combinations, tuple[int, ...]]:
     """Return what is held with any options of the stages, and the options that fit at the least cost."""
+    from mpmd_trace.passes.memory.combinations import Combinations  # late: NumPy
+
     bytes = Combinations(held, [[one.change for one in stage.options] for stage in stages])
     costs = [[one.cost for one in stage.options] for stage in stages]
     return bytes, choose(costs, functools.partial(bytes.above, room))
