@@ -13,8 +13,8 @@ import numpy as np
 from mpmd_trace.api.lowered import Lowered
 from mpmd_trace.api.program import Program
 from mpmd_trace.diagnostics.messages import MpmdError
-from mpmd_trace.frontend.arguments import Leaf
 from mpmd_trace.frontend.errors import problem
+from mpmd_trace.frontend.flatten_arguments import Leaf
 from mpmd_trace.ir.ops import Module
 from mpmd_trace_devtools.interpreter import Remembered, interpret
 

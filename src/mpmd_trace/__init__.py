@@ -42,7 +42,7 @@ if TYPE_CHECKING:
     from mpmd_trace.diagnostics.messages import MpmdWarning as MpmdWarning
     from mpmd_trace.frontend.gradients import pad_rows as pad_rows
     from mpmd_trace.frontend.gradients import value_and_grad as value_and_grad
-    from mpmd_trace.frontend.layers import scan as scan
+    from mpmd_trace.frontend.layer_scan import scan as scan
     from mpmd_trace.frontend.naming import broadcast as broadcast
     from mpmd_trace.frontend.naming import call as call
     from mpmd_trace.frontend.naming import enumerated_for as enumerated_for
@@ -69,7 +69,7 @@ _NAMES = {
     "config": "MeshOfInput",
     "diagnostics.messages": "MpmdError MpmdWarning",
     "frontend.gradients": "pad_rows value_and_grad",
-    "frontend.layers": "scan",
+    "frontend.layer_scan": "scan",
     "frontend.naming": "broadcast call enumerated_for fori_loop named_computation named_tensor reduce",
     "frontend.scan_names": "name_scans",
 }

@@ -14,8 +14,8 @@ import jax
 from jax.sharding import AbstractMesh, Mesh
 
 from mpmd_trace.diagnostics.tables import Table, as_html
-from mpmd_trace.frontend.arguments import Leaf, one_line, spread_prefix
 from mpmd_trace.frontend.errors import FrontendError, raise_problems
+from mpmd_trace.frontend.flatten_arguments import Leaf, one_line, spread_prefix
 from mpmd_trace.ir.assignment import Assignment
 from mpmd_trace.passes.compile_options import PARTITIONING_OPTIONS, CompileOptions
 from mpmd_trace.passes.mesh_order import device_meshes

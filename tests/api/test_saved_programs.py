@@ -240,7 +240,7 @@ jax.config.update("jax_persistent_cache_min_compile_time_secs", 0)
 jax.config.update("jax_persistent_cache_min_entry_size_bytes", -1)
 import mpmd_trace as mt
 from mpmd_trace.api import partitioned as program
-from mpmd_trace.frontend.rewrite import Rewriter
+from mpmd_trace.frontend.mpmd_interpreter import Rewriter
 from jax.sharding import Mesh
 from saved_step import arguments, check, config, step
 done = []

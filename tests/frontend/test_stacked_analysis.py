@@ -15,7 +15,7 @@ from jax.extend.core import jaxpr_as_fun
 from jax.sharding import Mesh, NamedSharding, PartitionSpec
 
 import mpmd_trace as mt
-from mpmd_trace.frontend import layers
+from mpmd_trace.frontend import layer_scan
 from mpmd_trace.frontend.stacked import analysis, interpreter
 from mpmd_trace.jax_compat import tracing
 from util import max_examples
@@ -32,7 +32,7 @@ def touched(w, x):
 
 def cut(fn, *args):
     """`fn` in pieces, and which of its arguments are."""
-    with layers.assigned_parts(NAMES):
+    with layer_scan.assigned_parts(NAMES):
         closed = tracing.lowered(jax.make_jaxpr(fn)(*args))
     cuts = analysis.Cuts(closed)
     cuts.find()

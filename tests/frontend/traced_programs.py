@@ -12,7 +12,7 @@ import numpy as np
 from jax import lax
 
 from mpmd_trace.frontend import Traced, trace
-from mpmd_trace.frontend.interpreter import interpret
+from mpmd_trace.frontend.eval_jaxpr import interpret
 from mpmd_trace.frontend.naming import named_computation
 from mpmd_trace.jax_compat import lowering, tracing
 from mpmd_trace.jax_compat.tracing import Closed, Equation

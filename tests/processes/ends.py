@@ -134,13 +134,13 @@ def save(fails: bool, path: str, x: Any) -> None:
 
 def save_tensors(fails: bool, path: str, x: Any) -> None:
     import mpmd_trace as mt
-    from mpmd_trace.api.checkpoints import safetensors
+    from mpmd_trace.api.checkpoints import save_safetensors
 
     def write(*arguments: object) -> None:
         raise OSError(28, "No space left on device")
 
     if fails:
-        safetensors.write = write  # type: ignore[assignment]
+        save_safetensors.write = write  # type: ignore[assignment]
     try:
         mt.checkpoint.save_safetensors(path, {"x": x})
     except mt.MpmdError as error:

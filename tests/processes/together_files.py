@@ -15,7 +15,7 @@ from comparing import ACROSS, SECOND_ALONE, STAGES, UNEQUAL, Places, batch, chec
 from jax.sharding import NamedSharding, PartitionSpec
 
 import mpmd_trace as mt
-from mpmd_trace.api.checkpoints import safetensors_files
+from mpmd_trace.api.checkpoints import safetensors_format
 
 
 @check
@@ -91,15 +91,15 @@ def safetensors_of_several_processes() -> None:
     folder = os.environ["FOLDER"] + ".safetensors"
     state = [spread(x, spec.sharding) for x, spec in zip(weights(2), like(STAGES), strict=True)]
     names = {r"(\d)": mt.checkpoint.StoredAs(r"model.layers.\1.weight", transpose=True)}
-    write_file = safetensors_files._write_file
+    write_file = safetensors_format._write_file
 
     def late(*given: Any) -> None:  # process 0 puts the files in their places, which must wait for the others
         time.sleep(0.5 * jax.process_index())
         write_file(*given)
 
-    safetensors_files._write_file = late
+    safetensors_format._write_file = late
     mt.checkpoint.save_safetensors(folder, state, names=names)
-    safetensors_files._write_file = write_file
+    safetensors_format._write_file = write_file
     own = f"model-0000{jax.process_index() + 1}-of-00002.safetensors"
     mine = f"{folder}.of.{jax.process_index()}"
     os.mkdir(mine)

@@ -29,7 +29,7 @@ from mpmd_trace.diagnostics.messages import MpmdError
 from mpmd_trace.diagnostics.progress import compiling, stage
 from mpmd_trace.frontend.errors import at_users_place, mistake, recorded_warnings, warn
 from mpmd_trace.frontend.functions import name_of
-from mpmd_trace.frontend.layers import is_assigning
+from mpmd_trace.frontend.layer_scan import is_assigning
 from mpmd_trace.frontend.trace import Traced as TracedFunction
 from mpmd_trace.frontend.trace import check_names, trace
 from mpmd_trace.ir.text import parse

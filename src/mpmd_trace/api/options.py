@@ -16,8 +16,8 @@ from jax.sharding import Mesh
 
 from mpmd_trace.backend.executables import CompilerOptions, accepted
 from mpmd_trace.config import Config
-from mpmd_trace.frontend.arguments import listed_positions
 from mpmd_trace.frontend.errors import callers_place, mistake, raise_problems
+from mpmd_trace.frontend.flatten_arguments import listed_positions
 from mpmd_trace.frontend.functions import parameters_of, positional_names
 from mpmd_trace.frontend.names import nearest
 from mpmd_trace.frontend.tags import listed, static_names

@@ -18,7 +18,7 @@ from mpmd_trace.backend.arguments import put_apart
 from mpmd_trace.backend.stacked import Pieces, PiecesType, check_not_deleted
 from mpmd_trace.diagnostics.internal import explains_internal_errors
 from mpmd_trace.diagnostics.messages import MpmdError, raise_errors
-from mpmd_trace.frontend.arguments import listed_positions, path_name
+from mpmd_trace.frontend.flatten_arguments import listed_positions, path_name
 from mpmd_trace.frontend.statics import Statics, divided, join
 from mpmd_trace.jax_compat.layouts import elsewhere, place_of, put
 from mpmd_trace.jax_compat.refs import array_in, is_ref, replace_array

@@ -16,8 +16,8 @@ from mpmd_trace.backend.placement import device_owners
 from mpmd_trace.backend.replacements import alike, replacements
 from mpmd_trace.config import Config
 from mpmd_trace.frontend.arg_shardings import Spec, same_devices
-from mpmd_trace.frontend.arguments import Leaf
 from mpmd_trace.frontend.errors import raise_problems
+from mpmd_trace.frontend.flatten_arguments import Leaf
 from mpmd_trace.frontend.memory_kinds import HOST
 from mpmd_trace.frontend.trace import Traced
 from mpmd_trace.ir.assignment import Assignment

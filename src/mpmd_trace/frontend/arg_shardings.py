@@ -9,7 +9,7 @@ from typing import Any, NamedTuple
 import jax
 from jax.sharding import Mesh, NamedSharding, SingleDeviceSharding
 
-from mpmd_trace.frontend.arguments import Leaf, one_line, spread_prefix
+from mpmd_trace.frontend.flatten_arguments import Leaf, one_line, spread_prefix
 from mpmd_trace.frontend.shardings import Meshes, no_named_sharding
 from mpmd_trace.jax_compat import layouts, tracing
 from mpmd_trace.jax_compat.targets import is_described

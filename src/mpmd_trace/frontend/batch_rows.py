@@ -12,7 +12,7 @@ from typing import Any, NamedTuple
 
 from jax.sharding import NamedSharding
 
-from mpmd_trace.frontend.arguments import Leaf
+from mpmd_trace.frontend.flatten_arguments import Leaf
 from mpmd_trace.frontend.scope import tag_of
 from mpmd_trace.jax_compat import tracing
 

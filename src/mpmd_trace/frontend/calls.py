@@ -14,8 +14,8 @@ from typing import Any
 import jax
 
 from mpmd_trace.frontend import folding
+from mpmd_trace.frontend.eval_jaxpr import needed_variables
 from mpmd_trace.frontend.fingerprint import Fingerprints
-from mpmd_trace.frontend.interpreter import needed_variables
 from mpmd_trace.frontend.scope import Shared
 from mpmd_trace.jax_compat import lowering, tracing
 from mpmd_trace.jax_compat.tracing import Closed, Equation, OpenJaxpr, opened

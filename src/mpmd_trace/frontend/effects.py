@@ -21,7 +21,7 @@ from jax.experimental import io_callback
 from mpmd_trace.diagnostics.messages import Diagnostic
 from mpmd_trace.frontend.control_flow import threaded
 from mpmd_trace.frontend.errors import problem
-from mpmd_trace.frontend.interpreter import live_equations
+from mpmd_trace.frontend.eval_jaxpr import live_equations
 from mpmd_trace.frontend.scope import Scope, tag_of
 from mpmd_trace.jax_compat import lowering, tracing
 from mpmd_trace.jax_compat.tracing import Closed, Equation, opened

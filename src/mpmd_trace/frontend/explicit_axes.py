@@ -13,8 +13,8 @@ import jax
 from jax.sharding import AbstractMesh, NamedSharding
 
 from mpmd_trace.frontend.arg_shardings import kept_sharding, spread
-from mpmd_trace.frontend.arguments import Given
 from mpmd_trace.frontend.errors import mistake, warn
+from mpmd_trace.frontend.flatten_arguments import Given
 from mpmd_trace.ir.postorder import postorder
 from mpmd_trace.jax_compat import explicit_axes, layouts, tracing
 from mpmd_trace.jax_compat.tracing import Closed

@@ -10,7 +10,7 @@ import jax
 from mpmd_trace.diagnostics.messages import Diagnostic
 from mpmd_trace.frontend import marker_primitives, memory_kinds
 from mpmd_trace.frontend.errors import problem
-from mpmd_trace.frontend.interpreter import REMAT, applied, interpret
+from mpmd_trace.frontend.eval_jaxpr import REMAT, applied, interpret
 from mpmd_trace.frontend.scope import tag_of
 from mpmd_trace.frontend.shardings import without_devices
 from mpmd_trace.jax_compat import tracing
@@ -98,7 +98,7 @@ def _flow_of_loop(loop: tracing.ScanLayout, operands: int) -> _Flow:
     return _Flow(carried, turn.read.union(others, changed))
 
 
-#: What the rewriter looks at by name, and what may change when some of its operands are known.
+#: What the interpreter looks at by name, and what may change when some of its operands are known.
 _LOOKED_AT = MARKERS | {marker_primitives.transposes_p.name, "sharding_constraint", "device_put", "dynamic_slice"}
 
 

@@ -16,8 +16,8 @@ import numpy as np
 
 from mpmd_trace.frontend import tags
 from mpmd_trace.frontend.errors import mistake, place_of, warn
+from mpmd_trace.frontend.eval_jaxpr import needed_variables
 from mpmd_trace.frontend.functions import name_of, positional_names
-from mpmd_trace.frontend.interpreter import needed_variables
 from mpmd_trace.jax_compat.tracing import OpenJaxpr, is_literal, opened
 
 Carry = TypeVar("Carry")

@@ -16,7 +16,7 @@ import jax.numpy as jnp
 import numpy as np
 
 from mpmd_trace.frontend import marker_primitives
-from mpmd_trace.frontend.interpreter import applied, interpret, live_equations
+from mpmd_trace.frontend.eval_jaxpr import applied, interpret, live_equations
 from mpmd_trace.frontend.jaxpr_queries import MARKERS
 from mpmd_trace.frontend.scope import tag_of
 from mpmd_trace.frontend.stacked.links import ELEMENTWISE, PAIRWISE, REDUCTIONS, linked

@@ -19,8 +19,8 @@ from typing import Any, TypeAlias
 import jax
 
 from mpmd_trace.frontend import folding, marker_primitives
+from mpmd_trace.frontend.eval_jaxpr import applied, interpret
 from mpmd_trace.frontend.fingerprint import Fingerprints
-from mpmd_trace.frontend.interpreter import applied, interpret
 from mpmd_trace.frontend.scope import Scope
 from mpmd_trace.jax_compat import tracing
 from mpmd_trace.jax_compat.tracing import Equation

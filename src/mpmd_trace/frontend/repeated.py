@@ -10,7 +10,7 @@ import numpy as np
 
 from mpmd_trace.frontend import folding
 from mpmd_trace.frontend.calls import compute
-from mpmd_trace.frontend.interpreter import needed_variables
+from mpmd_trace.frontend.eval_jaxpr import needed_variables
 from mpmd_trace.jax_compat import tracing
 from mpmd_trace.jax_compat.tracing import ScanLayout, is_literal, opened
 

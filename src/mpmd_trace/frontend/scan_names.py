@@ -14,10 +14,10 @@ from typing import Any, NamedTuple, TypeVar
 import jax
 import jax.numpy as jnp
 
-from mpmd_trace.frontend import control_flow, layers, tags
+from mpmd_trace.frontend import control_flow, layer_scan, tags
 from mpmd_trace.frontend.errors import mistake, warn
+from mpmd_trace.frontend.eval_jaxpr import REMAT, applied, interpret
 from mpmd_trace.frontend.functions import name_of
-from mpmd_trace.frontend.interpreter import REMAT, applied, interpret
 from mpmd_trace.frontend.scope import tag_of
 from mpmd_trace.frontend.statics import Statics, divided, join
 from mpmd_trace.jax_compat import tracing
@@ -48,7 +48,7 @@ def name_scans(fn: Callable[..., T], name: str) -> Callable[..., T]:
 
     @functools.wraps(fn, updated=())
     def named(*args: Any, **kwargs: Any) -> T:
-        if not layers.is_assigning():
+        if not layer_scan.is_assigning():
             return fn(*args, **kwargs)
         arrays, rest = divided((args, kwargs), tags.is_array)
         result: list[Statics] = []
@@ -125,7 +125,7 @@ def _scan(eqn: Equation, args: Sequence[Any], name: str, chosen: Mapping[tuple[i
     def inside(body: Closed, values: Sequence[Any], state: Any) -> tuple[list[Any], Any]:
         return tracing.run(body, values) if is_chosen else _run(body, values, name, chosen), state
 
-    scan = functools.partial(layers.scan, name=name) if is_chosen else jax.lax.scan
+    scan = functools.partial(layer_scan.scan, name=name) if is_chosen else jax.lax.scan
     return control_flow.scan(eqn, args, inside, scan=scan)[0]
 
 

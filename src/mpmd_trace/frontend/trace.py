@@ -13,21 +13,21 @@ import jax
 
 from mpmd_trace.diagnostics.internal import explains_internal_errors
 from mpmd_trace.diagnostics.spelling import quote
-from mpmd_trace.frontend import arg_shardings, arguments, explicit_axes
+from mpmd_trace.frontend import arg_shardings, explicit_axes, flatten_arguments
 from mpmd_trace.frontend.arg_shardings import Spec
-from mpmd_trace.frontend.arguments import Leaf
 from mpmd_trace.frontend.batch_rows import SplitRows, split_rows, uneven_rows
 from mpmd_trace.frontend.effects import effect_problems
 from mpmd_trace.frontend.errors import place_of, raise_problems, warn, without_warnings
 from mpmd_trace.frontend.explanations import explained, leak
+from mpmd_trace.frontend.flatten_arguments import Leaf
 from mpmd_trace.frontend.gradients import microbatches_refused_by
 from mpmd_trace.frontend.jaxpr_queries import large_constants, only_returned
-from mpmd_trace.frontend.layers import assigned_parts
+from mpmd_trace.frontend.layer_scan import assigned_parts
 from mpmd_trace.frontend.memory_kinds import HOST, divide_results, returned_arguments
+from mpmd_trace.frontend.mpmd_interpreter import MpmdInterpreter
 from mpmd_trace.frontend.names import name_problems, without_names
 from mpmd_trace.frontend.nonlinear_losses import nonlinear_losses
 from mpmd_trace.frontend.remat import Site
-from mpmd_trace.frontend.rewrite import Rewriter
 from mpmd_trace.frontend.shardings import Meshes
 from mpmd_trace.frontend.stacked.arrays import Signature, Stacks, split
 from mpmd_trace.ir.assignment import Assignment
@@ -262,15 +262,15 @@ def trace(
         FrontendError: when an argument is not an array, the program has side effects, a name occurs
             where it cannot be placed, or shardings or positions do not fit.
     """
-    given = arguments.flatten(fn, args, kwargs, static_argnums, donate_argnums, donate_argnames)
+    given = flatten_arguments.flatten(fn, args, kwargs, static_argnums, donate_argnums, donate_argnames)
     leaves: list[Any] = jax.tree.leaves((tuple(a for i, a in enumerate(args) if i not in given.statics), kwargs))
     shape: list[Any] = []
 
     def flat(*leaves: Any) -> list[Any]:
         result = given.call(fn, leaves)
         named, tree = jax.tree_util.tree_flatten_with_path(result)
-        arguments.check_results(named, place_of(fn))
-        shape.append(([arguments.path_name("result", path) for path, _ in named], tree))
+        flatten_arguments.check_results(named, place_of(fn))
+        shape.append(([flatten_arguments.path_name("result", path) for path, _ in named], tree))
         return [leaf for _, leaf in named]
 
     flat.__name__ = given.name
@@ -320,19 +320,19 @@ def trace(
 
     @paused_collector()
     def rewrite(is_short: bool) -> Rewritten:
-        rewriter = Rewriter(Meshes(m.shape for m in meshes), place, is_short=is_short)
+        interpreter = MpmdInterpreter(Meshes(m.shape for m in meshes), place, is_short=is_short)
         with tracing.known_forms():
-            program = rewriter.program(closed, given.name)
-        bad = specs(rewriter.meshes)[2]
-        raise_problems([*rewriter.problems, *bad], place_of(fn))
+            program = interpreter.program(closed, given.name)
+        bad = specs(interpreter.meshes)[2]
+        raise_problems([*interpreter.problems, *bad], place_of(fn))
         return Rewritten(
             program,
-            names=dict(sorted(rewriter.names.items())),
-            computations=rewriter.computations,
-            nested=rewriter.nested,
-            recomputed=rewriter.recomputed,
-            mesh_ops=rewriter.meshes.ops(),
-            is_short=rewriter.repeats,
+            names=dict(sorted(interpreter.names.items())),
+            computations=interpreter.computations,
+            nested=interpreter.nested,
+            recomputed=interpreter.recomputed,
+            mesh_ops=interpreter.meshes.ops(),
+            is_short=interpreter.repeats,
         )
 
     in_specs, out_specs, bad = specs(Meshes(m.shape for m in meshes))

@@ -6,7 +6,7 @@ import itertools
 from collections.abc import Mapping, Sequence
 
 from mpmd_trace.diagnostics.messages import MpmdError
-from mpmd_trace.frontend.layers import joined_parts
+from mpmd_trace.frontend.layer_scan import joined_parts
 from mpmd_trace.ir.assignment import Assignment
 from mpmd_trace.ir.core import Region
 from mpmd_trace.ir.ops import Module, NamedComputationOp

@@ -15,7 +15,7 @@ from jax.sharding import SingleDeviceSharding
 from mpmd_trace.api.checkpoints.entries import NUMBER, Parts
 from mpmd_trace.api.checkpoints.folders import check, complete, has_checksums
 from mpmd_trace.api.checkpoints.formats import OrbaxTree, equinox_leaves, flax_state, folders, in_dots, is_equinox
-from mpmd_trace.api.checkpoints.safetensors_files import SafetensorsFiles, is_safetensors
+from mpmd_trace.api.checkpoints.safetensors_format import SafetensorsFiles, is_safetensors
 from mpmd_trace.api.checkpoints.stored_as import Names, Rule, by_name, converted, dotted, missing, resolved
 from mpmd_trace.api.compiled import Compiled
 from mpmd_trace.api.filter_jit import is_dynamic

@@ -1,8 +1,8 @@
 """Which values of a traced program can be in pieces along an axis, that of the layers, and where those are cut.
 
-`scan` cuts the layers of its arguments (`frontend/layers.py`).  From these cuts it follows which arguments, gradients,
-sums over microbatches and states of an optimizer can be in pieces as well: what is computed for each layer alone, or
-by a reduction over layers.  `frontend/stacked/interpreter.py` then makes the program that has them so.
+`scan` cuts the layers of its arguments (`frontend/layer_scan.py`).  From these cuts it follows which arguments,
+gradients, sums over microbatches and states of an optimizer can be in pieces as well: what is computed for each layer
+alone, or by a reduction over layers.  `frontend/stacked/interpreter.py` then makes the program that has them so.
 """
 
 from __future__ import annotations
@@ -13,8 +13,8 @@ from collections.abc import Iterable, Sequence
 from fractions import Fraction
 from typing import Any, NamedTuple
 
-from mpmd_trace.frontend.interpreter import applied, live_equations
-from mpmd_trace.frontend.layers import bounds_of, has_marks
+from mpmd_trace.frontend.eval_jaxpr import applied, live_equations
+from mpmd_trace.frontend.layer_scan import bounds_of, has_marks
 from mpmd_trace.frontend.scope import is_computation
 from mpmd_trace.frontend.stacked.links import PAIRWISE, contracted, cut_axis, linked, moved_rows
 from mpmd_trace.jax_compat import tracing

@@ -11,8 +11,8 @@ import numpy as np
 from jax.sharding import Mesh, NamedSharding, PartitionSpec
 
 from mpmd_trace.frontend.arg_shardings import PerLeaf, same_devices, spread
-from mpmd_trace.frontend.arguments import Given, Leaf, rows_name
-from mpmd_trace.frontend.layers import has_marks
+from mpmd_trace.frontend.flatten_arguments import Given, Leaf, rows_name
+from mpmd_trace.frontend.layer_scan import has_marks
 from mpmd_trace.frontend.stacked.analysis import Cuts, Rows
 from mpmd_trace.frontend.stacked.interpreter import in_pieces
 from mpmd_trace.jax_compat.tracing import Closed, out_avals

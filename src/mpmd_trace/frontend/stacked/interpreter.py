@@ -19,7 +19,7 @@ from jax import lax
 
 from mpmd_trace.frontend import control_flow
 from mpmd_trace.frontend.errors import warn
-from mpmd_trace.frontend.interpreter import REMAT, interpret
+from mpmd_trace.frontend.eval_jaxpr import REMAT, interpret
 from mpmd_trace.frontend.scope import is_computation, tag_of
 from mpmd_trace.frontend.stacked.analysis import Cut, Cuts, Rows, bodies, rows
 from mpmd_trace.frontend.stacked.links import (

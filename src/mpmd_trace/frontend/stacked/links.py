@@ -13,7 +13,7 @@ from typing import Any
 
 from jax import lax
 
-from mpmd_trace.frontend.layers import bounds_of
+from mpmd_trace.frontend.layer_scan import bounds_of
 from mpmd_trace.jax_compat.tracing import Equation
 
 #: For an equation whose piece k of the results is made of piece k of the operands: the axis along which each operand,

@@ -1,4 +1,4 @@
-"""Arguments of a program: flattening, naming, donation and shardings."""
+"""Flattening of the arguments of a program, with their names and donation."""
 
 from __future__ import annotations
 

@@ -4,7 +4,7 @@ What differs from one use to the other is the rule, and what stands for values:
 
 | rule in | values | what becomes of the program |
 |---|---|---|
-| `rewrite.py` | arrays of a new trace, known numbers, stacks of slices | `mpmd` equations and plain JAX |
+| `mpmd_interpreter.py` | arrays of a new trace, known numbers, stacks of slices | `mpmd` equations and plain JAX |
 | `stacked/interpreter.py` | arrays of a new trace, pieces of stacked layers | an argument for each piece |
 | `scan_names.py` | arrays; what a value depends on | scans over layers get names |
 | `remat.py` | numbers of expressions | what is recomputed is recognized |

@@ -23,8 +23,8 @@ from mpmd_trace.frontend.calls import Division, Divisions, OutlinedCalls, Place
 from mpmd_trace.frontend.control_flow import can_thread
 from mpmd_trace.frontend.effects import TOKEN, Order, once
 from mpmd_trace.frontend.errors import problem, warn
+from mpmd_trace.frontend.eval_jaxpr import INLINED, REMAT, applied, interpret, live_equations
 from mpmd_trace.frontend.fingerprint import Fingerprints
-from mpmd_trace.frontend.interpreter import INLINED, REMAT, applied, interpret, live_equations
 from mpmd_trace.frontend.jaxpr_queries import (
     MARKERS,
     cannot_open,
@@ -46,7 +46,7 @@ from mpmd_trace.jax_compat import lowering, tracing
 from mpmd_trace.jax_compat.tracing import Closed, Equation, opened
 
 
-class Rewriter:
+class MpmdInterpreter:
     """Interprets one program; collects the names, meshes and mistakes that it finds.
 
     Args:

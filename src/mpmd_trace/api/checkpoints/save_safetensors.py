@@ -13,7 +13,7 @@ import jax
 import numpy as np
 
 from mpmd_trace.api.checkpoints.folders import once
-from mpmd_trace.api.checkpoints.safetensors_files import Tensor, check_dtypes, is_there, remove_parts, write
+from mpmd_trace.api.checkpoints.safetensors_format import Tensor, check_dtypes, is_there, remove_parts, write
 from mpmd_trace.api.checkpoints.stored_as import Names, Rule, by_name, dotted, resolved
 from mpmd_trace.api.filter_jit import is_dynamic
 from mpmd_trace.backend.distribution.job import current
