@@ -146,12 +146,12 @@ def _dead_ops(region: Region) -> dict[Op, None]:
                 for nested in op.regions:
                     if not nested.frozen:
                         visit(nested)
-                if (
-                    not op.is_terminator
-                    and all(result.is_only_used_by(dead) for result in op.results)
-                    and is_removable(op)
-                ):
-                    dead[op] = None
+                for result in op.results:  # of most ops the first one is used
+                    if not result.is_only_used_by(dead):
+                        break
+                else:
+                    if not op.is_terminator and is_removable(op):
+                        dead[op] = None
 
     visit(region)
     return dead

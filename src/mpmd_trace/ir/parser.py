@@ -206,7 +206,11 @@ class _Parser:
             rest = rest[close + 1 :].lstrip()
         if not rest.startswith(":"):
             raise ValueError(f"expected a type: {text[:120]}")
-        signature = parse_type(rest[1:].strip())
+        text = rest[1:].strip()
+        inputs, arrow, results = text.rpartition(") -> ")
+        if arrow and arrow not in inputs:  # one arrow, and so no need to read the types of operands, which have them
+            text = f"({arrow}{results}"
+        signature = parse_type(text)
         if not isinstance(signature, FunctionType):
             raise ValueError(f"expected a function type: {rest[:120]}")
         apart = attrs.pop(self.name_apart, None) if self.name_apart is not None else None

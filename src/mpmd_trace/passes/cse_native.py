@@ -119,9 +119,12 @@ class _Search:
                 mapping[arg] = block.add_arg(arg.type, loc=arg.loc)
             for op in region.block:
                 if op not in self.found:
-                    regions = [copied(nested) for nested in op.regions]
-                    new = op_like(op, [mapping.get(v, v) for v in op.operands], regions=regions)
-                    mapping.update(zip(op.results, new.results, strict=True))
+                    if op.regions:
+                        regions = [copied(nested) for nested in op.regions]
+                        new = op_like(op, [mapping.get(v, v) for v in op.operands], regions=regions)
+                        mapping.update(zip(op.results, new.results, strict=True))
+                    else:
+                        new = op.clone(mapping)
                     copies[op] = block.append(new)
                     continue
                 first = self.found[op]

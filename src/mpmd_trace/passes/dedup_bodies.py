@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Hashable, Iterable
 
-from mpmd_trace.ir.bodies import bodies_in, fingerprint
+from mpmd_trace.ir.bodies import bodies_in, fingerprint, remembers
 from mpmd_trace.ir.core import Block, Op, Region, Value
 from mpmd_trace.ir.ops import FuncOp
 
@@ -35,6 +35,7 @@ def first_equal(bodies: Iterable[Region]) -> dict[Region, Region]:
     return result
 
 
+@remembers
 def _signature(body: Region) -> Hashable:
     """Something cheap that equal bodies share."""
     return tuple([(op.name, *[r.type for r in op.results]) for block in body.blocks for op in block])
