@@ -27,7 +27,6 @@ LOOKING = (
     "mpmd-cse",
     "mpmd-canonicalize",
     "mpmd-fragment-dedup",
-    "mpmd-copy-scalars",
     "mpmd-copy-constants",
     "mpmd-fragment-dce",
     "mpmd-shardy-propagation",

@@ -276,9 +276,6 @@ class Rewriter:
                         self._clean(op, i)
 
 
-_Pair = tuple[list[Pattern], list[Pattern]]
-
-
 class Choices:
     """Which of some patterns are worth trying on an op."""
 

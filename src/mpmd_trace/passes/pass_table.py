@@ -51,7 +51,7 @@ _VARIANTS = {
     "variants": """
         clean-up-for-xla introduce-direct-transfers erase-unused-arguments-of-all-calls rewrite-directly
         finalize-keeping-memories merge-units-in-callees merge-by-rules-strictly verify-stages-of-loops
-        propagate-with-chlo extract-reshards-keeping-host-copies convert-shardings-unsetting-whole copy-scalars
+        propagate-with-chlo extract-reshards-keeping-host-copies convert-shardings-unsetting-whole
     """,
     "microbatches.merge_inferred_apart": "merge-inferred-apart",
     "microbatches.follow_schedule": "follow-schedule",
@@ -89,7 +89,6 @@ VARIANTS = {
 }
 #: Options of the last release -> the pass that does now what they asked for.
 OLD_OPTIONS = {
-    ("mpmd-copy-constants", "apart"): "mpmd-copy-scalars",
     ("mpmd-introduce-transfers", "direct-only"): "mpmd-introduce-direct-transfers",
     ("mpmd-infer-mesh-finalize", "keep-memories"): "mpmd-finalize-keeping-memories",
     ("mpmd-erase-unused-callee-block-arguments", "unused-calls"): "mpmd-erase-unused-arguments-of-all-calls",

@@ -118,7 +118,6 @@ from mpmd_trace.passes.variants import (
     WHOLE_UP_TO,
     CleanUpForXla,
     ConvertShardingsUnsettingWhole,
-    CopyScalars,
     EraseUnusedArgumentsOfAllCalls,
     ExtractReshardsKeepingHostCopies,
     FinalizeKeepingMemories,
@@ -423,14 +422,12 @@ def pipeline(
         StablehloOptimize(),
         SimplifyProgram(),
     ]
-    copies_constants = options.mpmd_copy_constant_creation_from_producer_to_consumer
     no_backward_deps = options.mpmd_fail_on_backward_deps
     yield [
         CseNative(),
-        *_when(copies_constants, CopyConstants()),
+        *_when(options.mpmd_copy_constant_creation_from_producer_to_consumer, CopyConstants()),
         CanonicalizeMpmd(),
         *_when(options.mpmd_apply_merge_transfers_pass, SimplifyProgram(), MergeTransfers(), CseNative()),
-        *_when(uniform and not copies_constants, CopyScalars()),
         SimplifyProgram(),
         UniquifyFunctionInputsOutputs(),
         MergeInferredApart(uniform=uniform),

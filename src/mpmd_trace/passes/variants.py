@@ -7,12 +7,11 @@ from collections.abc import Callable, Sequence
 
 from mpmd_trace.diagnostics.messages import Diagnostic, MpmdError
 from mpmd_trace.ir.attributes import TensorShardingAttr
-from mpmd_trace.ir.core import BlockArg, Op, OpResult, Use, Value
+from mpmd_trace.ir.core import BlockArg, Op, Use, Value
 from mpmd_trace.ir.diagnostics import Diagnostics
 from mpmd_trace.ir.ops import AssignOp, CallOp, FragmentOp, FuncOp, Module, UnassignOp, make_transfer
 from mpmd_trace.ir.shardings import equivalent_shardings
 from mpmd_trace.ir.types import MeshTensorType, Type
-from mpmd_trace.passes.common.copy_constants import CopyConstants
 from mpmd_trace.passes.common.erase_unused_callee_block_arguments import EraseUnusedCalleeBlockArguments
 from mpmd_trace.passes.common.merge_user_fragments_into_scheduling_units import MergeUserFragmentsIntoSchedulingUnits
 from mpmd_trace.passes.common.rule_based_merge import RuleBasedMerge
@@ -221,17 +220,3 @@ class ConvertShardingsUnsettingWhole(ConvertSdyShardingsToMpmdTypes):
 
     def finish(self, function: FuncOp) -> None:
         unset_whole(function)
-
-
-@dataclasses.dataclass(frozen=True)
-class CopyScalars(CopyConstants):
-    """Copy only scalars, and only into inferred fragments."""
-
-    name = "mpmd-copy-scalars"
-    summary = "mpmd-copy-constants for scalars, into inferred fragments alone"
-
-    def takes(self, fragment: FragmentOp) -> bool:
-        return not fragment.is_user
-
-    def copies(self, constant: Op) -> bool:
-        return isinstance(constant.result, OpResult) and constant.result.type.is_scalar

@@ -56,19 +56,10 @@ class CopyConstants(FunctionPass):
     summary = "copy constants into the fragments that use them"
     keeps_settled = True
 
-    def takes(self, fragment: FragmentOp) -> bool:
-        """Return whether the fragment may get copies of constants."""
-        return True
-
-    def copies(self, constant: Op) -> bool:
-        """Return whether fragments get copies of the constant."""
-        return True
-
     def run_on_function(self, function: FuncOp, module: Module, diagnostics: Diagnostics) -> bool:
         view = settled.take(function)
         known = _constants(view or settled.ByBody.of(function))
-        users = {use.owner for value in known for use in value.uses}
-        readers = {op for op in users if isinstance(op, FragmentOp) and self.takes(op)}
+        readers = {op for value in known for op in value.users if isinstance(op, FragmentOp)}
         if not readers:
             settled.keep(function, view)
             return False
@@ -76,11 +67,7 @@ class CopyConstants(FunctionPass):
         for fragment in reversed(function.body):
             if isinstance(fragment, FragmentOp) and fragment in readers:
                 count = len(fragment.body.block.args)
-                constants = [
-                    (i, op)
-                    for i, value in enumerate(fragment.operands[:count])
-                    if (op := known.get(value)) is not None and self.copies(op)
-                ]
+                constants = [(i, known[value]) for i, value in enumerate(fragment.operands[:count]) if value in known]
                 if constants:
                     fragment.body = _with_constants(fragment.body, constants)
                     changed = True

@@ -120,7 +120,7 @@ class ReduceOnce(FunctionPass):
             return False
         analysis.solve()
         if self.limit:
-            owners = dict.fromkeys(function.device_owners[mesh] for mesh in analysis.meshes())
+            owners = dict.fromkeys(function.device_owners[fragment.mesh] for fragment in analysis.of_fragment)
             places = Places(function)
             held = {mesh: Liveness(function, mesh, meshes, places).peak() for mesh in owners}
             analysis.spill({mesh: room_on(mesh, self.limit, self.reserved) - used for mesh, used in held.items()})
@@ -263,10 +263,6 @@ class PartialSumAnalysis:
     def any_sharded(self) -> bool:
         """Whether a fragment has a sharding, without which there are no partial sums."""
         return bool(self._like)
-
-    def meshes(self) -> list[str]:
-        """Return the meshes of the fragments that were analyzed, in their order."""
-        return list(dict.fromkeys(fragment.mesh for fragment in self.of_fragment))
 
     def solve(self) -> None:
         """Exclude chains that do not pay until all that are left do."""

@@ -18,7 +18,6 @@ from mpmd_trace.passes.hoisting.value_numbering import Expression, KnownExpressi
 #: How long gathered copies are kept: for the step; for a phase, in which fragments of a mesh that read them follow on
 #: each other; for a microbatch; or as memory allows.
 Gather = Literal["auto", "step", "phase", "microbatch"]
-GATHER: tuple[Gather, ...] = ("auto", "step", "phase", "microbatch")
 
 
 @dataclasses.dataclass(frozen=True)

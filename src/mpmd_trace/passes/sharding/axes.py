@@ -80,7 +80,6 @@ class Scatter(NamedTuple):
     update_window: tuple[int, ...]
     inserted_window: tuple[int, ...]
     input_batching: tuple[int, ...]
-    indices_batching: tuple[int, ...]
     to_operand: tuple[int, ...]
     index_vector: int
 
@@ -92,7 +91,6 @@ def scatter_dimensions(op: Op) -> Scatter:
         numbers("update_window_dims"),
         numbers("inserted_window_dims"),
         numbers("input_batching_dims"),
-        numbers("scatter_indices_batching_dims"),
         numbers("scatter_dims_to_operand_dims"),
         next(iter(numbers("index_vector_dim")), 0),
     )
