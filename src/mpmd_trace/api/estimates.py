@@ -17,10 +17,11 @@ from mpmd_trace.ir.core import Op, Region, Value
 from mpmd_trace.ir.freezing import freeze
 from mpmd_trace.ir.ops import FuncOp, Module
 from mpmd_trace.ir.parser import parse_generic
+from mpmd_trace.ir.reading import shape_of
 from mpmd_trace.ir.sharding_attributes import TensorShardingAttr, TensorShardingPerValueAttr
 from mpmd_trace.ir.shardings import bit_width, byte_size, local_shape, mesh_of, mesh_symbols
 from mpmd_trace.ir.types import TensorType
-from mpmd_trace.ir.work import flops
+from mpmd_trace.ir.work import flops, products_of
 from mpmd_trace.jax_compat.mlir import run_pipeline
 from mpmd_trace.passes.sharding.chlo_rules import with_rules
 from mpmd_trace.passes.sharding.shardy import propagation_pipeline
@@ -82,11 +83,11 @@ class EstimatedProgram(CountedProgram):
     def _divided(self, body: Region) -> float:
         """Return the part of the work that one device does, after the shardings of the results of contractions."""
         whole = local = 0.0
-        for op in _heavy(body):
-            work = float(math.prod(_shape(op.results[0])))
+        for op in [op for block in body.blocks for op in block if products_of(op) is not None]:
+            work = float(math.prod(shape_of(op.results[0])))
             values = (*op.operands, *op.results)
             whole += work
-            local += work / max(math.prod(_shape(v)) / max(math.prod(self._local(v)), 1) for v in values)
+            local += work / max(math.prod(shape_of(v)) / max(math.prod(self._local(v)), 1) for v in values)
         return local / whole if whole else 1.0
 
     def _scratch_of(self, body: Region) -> tuple[float, int]:
@@ -131,11 +132,6 @@ def _bytes(type: Any, shape: tuple[int, ...]) -> int:
     return -(-math.prod(shape) * bit_width(type.element) // 8) if isinstance(type, TensorType) else 0
 
 
-def _shape(value: Value) -> tuple[int, ...]:
-    type = value.type
-    return local_shape(type, None, None) if isinstance(type, TensorType) and type.is_ranked else ()
-
-
 def _is_program(op: Op) -> bool:
     """Return whether a function is called by the plan alone, and not by others."""
     return not isinstance(op, FuncOp) or op.visibility != "private" or "mesh_shape" in op.attrs
@@ -165,8 +161,3 @@ def _is_written(op: Op, result: Value) -> bool:
 
 def _is_loop(op: Op) -> bool:
     return op.name in ("stablehlo.while", "stablehlo.case", "stablehlo.if")
-
-
-def _heavy(body: Region) -> list[Op]:
-    names = ("stablehlo.dot_general", "stablehlo.convolution", "chlo.ragged_dot")
-    return [op for block in body.blocks for op in block if op.name in names]

@@ -88,38 +88,30 @@ def chrome_trace(*sources: Simulation | Timeline, microseconds: float = 1000.0) 
     for pid, source in enumerate(sources, start=1):
         timeline = source.timeline if isinstance(source, Simulation) else source
         trace.name(pid, timeline.name)
+        slices: list[Slice] = []
         for mesh, row in enumerate(timeline.rows):
             trace.name_row(pid, mesh, f"mesh {mesh}")
             for e in row:
-                kinds = "+".join(KIND_NAMES[p.kind] for p in e.step.parts)
-                trace.slice(
+                one = trace.slice(
                     pid,
                     mesh,
                     str(e.step),
-                    kinds,
+                    "+".join(KIND_NAMES[p.kind] for p in e.step.parts),
                     e.start * microseconds,
                     e.end * microseconds,
                     stage=[p.stage for p in e.step.parts],
                     microbatch=[p.microbatch for p in e.step.parts],
                 )
+                slices.append(one)
         if isinstance(source, Simulation):
             for mesh in range(source.schedule.meshes):
                 for time, held in source.memory_curve(mesh):
                     trace.counter(pid, f"activations mesh {mesh}", time * microseconds, microbatches=held)
-            _arrows(trace, source, pid, microseconds)
+            for step, needs in zip(slices, source.program.needs, strict=True):
+                for need in needs:
+                    if slices[need].row != step.row:
+                        trace.arrow(slices[need], step)
     return trace.text()
-
-
-def _arrows(trace: Trace, result: Simulation, pid: int, scale: float) -> None:
-    program = result.program
-
-    def place(step: int) -> Slice:
-        return Slice(pid, program.mesh[step], _round(result.starts[step] * scale), _round(result.ends[step] * scale))
-
-    for step, needs in enumerate(program.needs):
-        for need in needs:
-            if program.mesh[need] != program.mesh[step]:
-                trace.arrow(place(need), place(step))
 
 
 def _round(value: float) -> float:
