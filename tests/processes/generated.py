@@ -10,8 +10,10 @@ from __future__ import annotations
 
 import collections
 import dataclasses
+import functools
 import random
 import sys
+import types
 import warnings
 from collections.abc import Sequence
 from pathlib import Path
@@ -42,7 +44,11 @@ class Program:
     """Stands for an executable of XLA."""
 
     spec: ProgramSpec
-    call: Any
+    compiled: Any
+
+
+def _call(program: Any, arrays: Sequence[Any]) -> Any:
+    return program(*arrays)
 
 
 def combined(at: int, number: int, arrays: Sequence[Any]) -> Any:
@@ -113,8 +119,9 @@ def runs(seed: int) -> bool:
                 out_shardings=[spec[slot].sharding for slot in instruction.outputs],
             )
             lowered = made.lower(*(spec[slot] for slot in instruction.inputs))
-            compiled = lowered.compile()
-            programs.append(Program(plan.programs[instruction.program], lambda arrays, call=compiled: call(*arrays)))
+            call = functools.partial(_call, lowered.compile())
+            compiled = types.SimpleNamespace(call=call, calls_back=False)
+            programs.append(Program(plan.programs[instruction.program], compiled))
     job = current()
     assert job is not None
     job.peers.allgather_bytes("end of compiling", b"", patient=True)  # as `load` does
