@@ -21,8 +21,8 @@ from mlp import Case
 
 import mpmd_trace
 from mpmd_trace.report.link_times import measure_links
-from mpmd_trace.report.plan_options import options_of
-from mpmd_trace.report.planning import study
+from mpmd_trace.report.plan_costs import study
+from mpmd_trace.report.plan_search import options_of
 from mpmd_trace.report.timeline import FragmentActions
 
 CASE = Case(width=512, layers=8, stages=2, microbatches=8, batch=1024, merge=False)

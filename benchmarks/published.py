@@ -29,7 +29,7 @@ import jax.numpy as jnp
 from jax.sharding import AbstractMesh, NamedSharding, PartitionSpec
 
 import mpmd_trace as mt
-from mpmd_trace.report.planning import study
+from mpmd_trace.report.plan_costs import study
 from mpmd_trace.report.timeline import FragmentActions
 from mpmd_trace.schedules import Costs, get_schedule, simulate
 

@@ -27,7 +27,7 @@ import mpmd_trace.linen
 import mpmd_trace.nnx
 from mpmd_trace import rules
 from mpmd_trace.api import partitioned
-from mpmd_trace.report.planning import check_plannable, study
+from mpmd_trace.report.plan_costs import check_plannable, study
 from mpmd_trace.report.timeline import FragmentActions, actions_by_place
 from mpmd_trace_cli.entry import main
 from mpmd_trace_cli.explain import explain_value

@@ -23,9 +23,9 @@ from mpmd_trace.ir.text import parse
 from mpmd_trace.passes.compile_options import OUR_OPTIONS
 from mpmd_trace.report.link_times import measure_links
 from mpmd_trace.report.placement_reasons import reasons
+from mpmd_trace.report.plan_costs import Study, check_plannable, study
 from mpmd_trace.report.plan_groups import Names, best_together, plans_of_groups
-from mpmd_trace.report.plan_options import Option, check_best, check_option, options_of, ranked
-from mpmd_trace.report.planning import Study, check_plannable, study
+from mpmd_trace.report.plan_search import Option, check_best, check_option, options_of, ranked
 from mpmd_trace.report.timeline import FragmentActions
 from mpmd_trace.schedules import TRANSFERS, ScheduleError, find_entry
 from mpmd_trace.scheduling.choose_schedule import choose_schedule

@@ -7,9 +7,9 @@ from collections.abc import Iterator, Sequence
 from typing import Any
 
 from mpmd_trace.report.plan_copies import WORDS, cost_of
+from mpmd_trace.report.plan_costs import Study
 from mpmd_trace.report.plan_groups import GroupPlan, Names
-from mpmd_trace.report.plan_options import Option
-from mpmd_trace.report.planning import Study
+from mpmd_trace.report.plan_search import Option
 from mpmd_trace.scheduling.transfers import Link
 
 

@@ -23,12 +23,12 @@ from mpmd_trace.backend.plan import Plan, Run, Transfer
 from mpmd_trace.ir.text import parse
 from mpmd_trace.jax_compat.hiding import HiddenShare
 from mpmd_trace.jax_compat.runtime import keeps_barriers
-from mpmd_trace.report import planning
+from mpmd_trace.report import plan_costs
 from mpmd_trace.report.link_times import fit_link, measure_links
 from mpmd_trace.report.plan_copies import WORDS, Copies, cost_of
-from mpmd_trace.report.plan_options import Option, check_best, check_option, layer_cuts, options_of
+from mpmd_trace.report.plan_costs import Layer, LayerValues, Study, program_costs, study, values_of_layers
+from mpmd_trace.report.plan_search import Option, check_best, check_option, layer_cuts, options_of
 from mpmd_trace.report.plan_values import at_fraction
-from mpmd_trace.report.planning import Layer, LayerValues, Study, program_costs, study, values_of_layers
 from mpmd_trace.report.timeline import FragmentActions
 from mpmd_trace.schedules import Action, Cut, load_csv
 from mpmd_trace.scheduling import transfers
@@ -440,7 +440,7 @@ def test_products_of_one_activation_gather_together(platform: str, monkeypatch: 
     args = ([jnp.ones((width, width)) * i for i in range(1, 9)], jnp.ones((2, 8, width)))
     config = mpmd_trace.make_config(meshes, {"f": "m0", "g": "m1"}, gather="step")
     program = mpmd_trace.Program(step, args, config, in_shardings=(shards, rows))
-    monkeypatch.setattr(planning, "keeps_barriers", lambda name: platform != "cpu")
+    monkeypatch.setattr(plan_costs, "keeps_barriers", lambda name: platform != "cpu")
     found, _ = studied(program)[1].copies
     own = 4.0 * width * width
     assert found.bytes == 8 * own

@@ -9,8 +9,8 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import TypeAlias, TypeVar
 
 from mpmd_trace.diagnostics.messages import MpmdError
-from mpmd_trace.report.plan_options import Option, options_of
-from mpmd_trace.report.planning import Study
+from mpmd_trace.report.plan_costs import Study
+from mpmd_trace.report.plan_search import Option, options_of
 from mpmd_trace.scheduling.transfers import Traffic
 
 T = TypeVar("T")

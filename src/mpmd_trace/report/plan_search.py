@@ -15,8 +15,8 @@ from mpmd_trace.ir.ops import FragmentOp, Module
 from mpmd_trace.passes.hoisting.select_hoists import Gather
 from mpmd_trace.passes.partition import partition_as
 from mpmd_trace.report.plan_copies import WORDS, Copies, cost_of
+from mpmd_trace.report.plan_costs import SECONDS, Division, Layer, LayerValues, Study
 from mpmd_trace.report.plan_values import activations, at_fraction
-from mpmd_trace.report.planning import SECONDS, Division, Layer, LayerValues, Study
 from mpmd_trace.schedules import Action, Cut, Placement, Schedule, ScheduleError, Step, partition_layers
 from mpmd_trace.scheduling.auto import Choice, rank_schedules, replayed
 from mpmd_trace.scheduling.choose_schedule import choose_schedule
