@@ -17,6 +17,7 @@ from heapq import heappop, heappush
 from mpmd_trace.schedules._actions import Action, Fused, Kind, Step
 from mpmd_trace.schedules._costs import Costs
 from mpmd_trace.schedules._justify import Project
+from mpmd_trace.schedules._local_search import PARTS, LocalSearch
 from mpmd_trace.schedules._lower_bounds import Chain
 from mpmd_trace.schedules._memory import MemoryLimit, limits_of
 from mpmd_trace.schedules._result import Measure
@@ -29,9 +30,6 @@ _NEVER = math.inf
 
 KINDS_IN_ROWS: tuple[Kind, ...] = ("F", "I", "W")
 """What the numbers in a row stand for; the microbatches of each count up."""
-
-PARTS = ((0,), (1,), (2,), (0, 1), (0, 2))
-"""The kinds that each number in a row stands for; the last ones are blocks."""
 
 TARGETS = ((1.0, 0.8), (1.01, 0.7), (1.003, 1.0), (1.0, 1.0), (1.02, 0.9))
 """The times to reach, as multiples of the bound, and how many forwards there are before the first backward, as parts
@@ -56,6 +54,12 @@ SLOWEST_FIRST = 0.5
 
 BLOCKS = ((0.0, 1.0), (0.5, 1.0), (1.0, 1.0), (1.0, 0.0), (0.0, 0.0))
 """The parts of input gradients and of forwards that run in blocks, to begin with, where blocks hide collectives."""
+
+DISPATCHED = 0.5
+"""The part of the time that goes to runs where blocks hide collectives; the rest, to local search."""
+
+SWEEP = 16
+"""About how many runs take as long as one sweep of local search."""
 
 PASSES = 4
 """About how many runs take as long as one that is justified."""
@@ -124,9 +128,8 @@ def dispatch(
 
     `others` are orders that keep to the limits, which may be the best when they are justified.
     """
-    # Most of those with blocks are not justified.
-    passes = PASSES // 2 if chain.has_blocks else PASSES
-    attempts = max(2, actions // max(1, 3 * chain.meshes * chain.count * passes))
+    runs = actions // max(1, 3 * chain.meshes * chain.count)
+    attempts = max(2, int(runs * DISPATCHED) if chain.has_blocks else runs // PASSES)
     enough = bound * (1 + 1e-9)
     project = Project(chain)
     finished = [project.justified(rows) for rows in others]
@@ -156,15 +159,33 @@ def dispatch(
                 break
     if not finished:
         return None
+    if chain.has_blocks:
+        return _searched(chain, [*known.values(), *finished], bound, int(runs * (1 - DISPATCHED)) // SWEEP)
     rows, time = min(finished, key=lambda one: round(one[1], 9))
     for _ in range(REPEATS):
         before = time
-        if time <= enough or _has_blocks(rows):
+        if time <= enough:
             break
         rows, time = project.justified(rows)
         if time >= before - _TINY:
             break
     return rows
+
+
+def _searched(
+    chain: Chain, starts: Sequence[tuple[list[bytearray], float]], bound: float, sweeps: int
+) -> list[bytearray]:
+    """Return the best orders that local search finds from the fastest of `starts`, with so many sweeps in all."""
+    search = LocalSearch(chain)
+    best, shortest = min(starts, key=lambda one: round(one[1], 9))
+    for rows, _ in sorted(starts, key=lambda one: round(one[1], 9)):
+        if sweeps <= 0 or shortest <= bound * (1 + 1e-9):
+            break
+        rows, time, taken = search.shortened(rows, bound, sweeps)
+        sweeps -= taken
+        if time < shortest - _TINY:
+            best, shortest = rows, time
+    return best
 
 
 def _has_blocks(rows: Sequence[bytearray]) -> bool:
@@ -246,7 +267,7 @@ class _Run:
         self.rows = [bytearray() for _ in meshes]
         self.blocks = [[0, 0] for _ in meshes]
         kinds = zip(chain.forward, chain.input_grad, chain.weight_grad, chain.hides, strict=True)
-        self.times = [(f, i, w, f + i - hidden[0], f + w - hidden[1]) for f, i, w, hidden in kinds]
+        self.times = [(f, i, w, f + i - fi, f + w - fw, f + i + w - fiw) for f, i, w, (fi, fw, fiw) in kinds]
         self.begin = [-1.0] * chain.meshes
         self.end, self.idle = [0.0] * chain.meshes, [0.0] * chain.meshes
         self.asleep = [True] * chain.meshes
