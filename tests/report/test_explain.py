@@ -5,7 +5,9 @@ import pytest
 from mpmd_trace.diagnostics.messages import MpmdError
 from mpmd_trace.ir.ops import Module
 from mpmd_trace.ir.text import parse
-from mpmd_trace.report.explain import explain
+from mpmd_trace.passes.compile_options import CompileOptions
+from mpmd_trace.passes.request import PartitionRequest
+from mpmd_trace.report.explain import explain, explain_ends
 
 TEXT = """
 #topo = #mpmd.topology<<"p0" : <["d"=4]>>, <"p1" : <["d"=4]>>, <"p2" : <["d"=4]>>>
@@ -151,7 +153,7 @@ def test_what_is_only_returned() -> None:
     assert placement.meshes == ("p1",) and placement.rule.startswith("it is only returned")
 
 
-def test_many_and_long_chains_are_cut_short(module: Module) -> None:
+def test_many_and_long_chains_are_cut_short() -> None:
     sums = ["%s0 = stablehlo.add %3, %3 : !T", *(f"%s{i} = stablehlo.add %s{i - 1}, %i{i} : !T" for i in range(1, 12))]
     inputs = ", ".join(f"%i{i}: !T" for i in range(1, 12))
     text = TEXT.replace("%e: !T", f"%e: !T, {inputs}").replace(
@@ -163,3 +165,19 @@ def test_many_and_long_chains_are_cut_short(module: Module) -> None:
     printed = str(explanation).split("computed from:\n")[1].splitlines()
     assert len(printed) == 7 and printed[-1] == "    and 7 more, farther away (all of them: --json)"
     assert printed[-2].endswith('<- named computation "first" on "p1"') and " <- ... 6 more ... <- " in printed[-2]
+
+
+def test_of_ends_no_more_is_written_than_is_printed() -> None:
+    """A norm makes every result depend on all gradients."""
+    names = [f"%i{i}" for i in range(20)]
+    sums = [f"%s{i} = stablehlo.add %s{i - 1}, {name} : !T" for i, name in enumerate(names[1:], 1)]
+    start = f"%s0 = stablehlo.add %3, {names[0]} : !T"
+    text = TEXT.replace("%e: !T", f"%e: !T, {', '.join(f'{name}: !T' for name in names)}").replace(
+        "%4 = stablehlo.multiply %3", "\n".join([start, *sums]) + "\n%4 = stablehlo.multiply %s19"
+    )
+    module = parse(text)
+    options = CompileOptions(placement="cut")
+    of_ends = explain_ends(module, PartitionRequest("main", module.main.topology, options=options))[-2]
+    (asked,) = explain(module, "result 0", placement="cut").placements
+    assert len(of_ends.available) == 6 and len(asked.available) == 22
+    assert str(of_ends).splitlines()[2:] == str(asked).splitlines()[2:]

@@ -13,6 +13,7 @@ from __future__ import annotations
 
 import contextlib
 import dataclasses
+import functools
 import os
 from collections.abc import Callable, Iterator, Sequence
 from typing import Any
@@ -58,7 +59,8 @@ class Chain:
 class Placement:
     """Where one value or op is, and why.
 
-    `needed` leads from it to the uses that ask for a mesh, `available` back to what it is computed from.
+    `needed` leads from it to the uses that ask for a mesh, `available` back to what it is computed from, except for
+    `untold` chains that are longer.
     """
 
     what: str
@@ -67,20 +69,22 @@ class Placement:
     rule: str
     needed: tuple[Chain, ...] = ()
     available: tuple[Chain, ...] = ()
+    untold: int = 0
 
     def __str__(self) -> str:
         verb = "is on" if self.meshes else "has"
         lines = [f"{self.what}{place(self.location)} {verb} {mesh_list(self.meshes)}", f"  {self.rule}"]
-        for title, arrow, chains in (("needed by:", "->", self.needed), ("computed from:", "<-", self.available)):
+        needed, available = ("needed by:", "->", self.needed, 0), ("computed from:", "<-", self.available, self.untold)
+        for title, arrow, chains, untold in (needed, available):
             if chains:
                 lines.append(f"  {title}")
-            shown = _near(chains)
+            shown = [chains[i] for i in _near([chain.mesh for chain in chains])]
             for chain in shown:
                 where = "" if chain.mesh is None else f" on {quote(chain.mesh)}"
                 why = f" because of {chain.reason}" if chain.reason else ""
                 lines.append(f"    {f' {arrow} '.join(_short(chain.steps))}{where}{why}")
-            if len(shown) < len(chains):
-                lines.append(f"    and {len(chains) - len(shown)} more, farther away (all of them: --json)")
+            if more := len(chains) - len(shown) + untold:
+                lines.append(f"    and {more} more, farther away (all of them: --json)")
         return "\n".join(lines)
 
 
@@ -88,12 +92,10 @@ class Placement:
 _CHAINS, _STEPS = 5, 8
 
 
-def _near(chains: tuple[Chain, ...]) -> list[Chain]:
-    """Return the first chains, and the first from each mesh."""
-    first: dict[str | None, Chain] = {}
-    for chain in chains:
-        first.setdefault(chain.mesh, chain)
-    return [c for i, c in enumerate(chains) if i < _CHAINS or (c.mesh is not None and first[c.mesh] is c)]
+def _near(meshes: Sequence[str | None]) -> list[int]:
+    """Return which chains to these meshes are the first, or the first of their mesh."""
+    first = {mesh: i for i, mesh in reversed(list(enumerate(meshes))) if mesh is not None}
+    return sorted({*range(min(_CHAINS, len(meshes))), *first.values()})
 
 
 def _short(steps: tuple[str, ...]) -> tuple[str, ...]:
@@ -170,12 +172,12 @@ def rules_of(request: PartitionRequest) -> dict[str, Any]:
 def explain_ends(module: Module, request: PartitionRequest) -> tuple[Placement, ...]:
     """Return where each input, and then each result, of the main function is, and why; see `explain`.
 
-    Of large programs it does not tell what other meshes would cost.
+    Of large programs it does not tell what other meshes would cost, and of many chains only those that are printed.
     """
     copy = module.clone()
     body = copy.main.body
     ends = [made_by(value) for value in (*body.args, *body.terminator.operands)]
-    return _Explainer(copy, **rules_of(request), most=_PRICED).placements(ends)
+    return _Explainer(copy, **rules_of(request), most=_PRICED, brief=True).placements(ends)
 
 
 def explain_places(module: Module, request: PartitionRequest) -> dict[str, list[Placement]]:
@@ -192,7 +194,8 @@ def explain_places(module: Module, request: PartitionRequest) -> dict[str, list[
         if file is not None:
             by_place.setdefault(f"{os.path.relpath(file[0])}:{file[1]}", []).append((thing, None))
     places = [(at, thing) for at, things in by_place.items() for thing in things[:_OF_A_PLACE]][:_PLACES]
-    placements = _Explainer(copy, **rules_of(request), most=_PRICED).placements([t for _, t in places])
+    explainer = _Explainer(copy, **rules_of(request), most=_PRICED, brief=True)
+    placements = explainer.placements([thing for _, thing in places])
     told: dict[str, list[Placement]] = {}
     for (at, _), one in zip(places, placements, strict=True):
         if not any(other.meshes == one.meshes for other in told.setdefault(at, [])):
@@ -230,7 +233,10 @@ def before_placement(lowered: PartitionedProgram) -> Module | None:
 
 
 class _Explainer:
-    """Runs the analysis on a module of its own and reads it."""
+    """Runs the analysis on a module of its own and reads it.
+
+    brief: of the chains of a placement it writes only those that are printed.
+    """
 
     def __init__(
         self,
@@ -239,8 +245,10 @@ class _Explainer:
         same_mesh: Sequence[tuple[int, int]],
         placement: str,
         most: int | None = None,
+        brief: bool = False,
     ) -> None:
         self.module = module
+        self.brief = brief
         self.infer_transfers = infer_transfers
         self.constraints = tuple(SameMesh(i, o) for i, o in same_mesh)
         self.cut = CutExplainer(module, self.constraints, most) if placement == "cut" else None
@@ -248,7 +256,8 @@ class _Explainer:
     def placements(self, targets: list[Thing]) -> tuple[Placement, ...]:
         sets = self._inferred(targets) if self.cut is None else [((), None)] * len(targets)
         flow = Flow(MeshSets(self.module))
-        return tuple(self._placement(*target, flow, *known) for target, known in zip(targets, sets, strict=True))
+        back = functools.cache(flow.step_back)
+        return tuple(self._placement(*target, flow, back, *known) for target, known in zip(targets, sets, strict=True))
 
     def _inferred(self, targets: list[Thing]) -> list[tuple[tuple[str, ...], tuple[str, ...] | None]]:
         """Infer meshes; for each thing, what it was needed on and what it could be computed on before that."""
@@ -271,6 +280,7 @@ class _Explainer:
         thing: Value | Op,
         home: FragmentOp | None,
         flow: Flow,
+        back: Callable[[Value], list[Value]],
         wanted: tuple[str, ...],
         possible: tuple[str, ...] | None,
     ) -> Placement:
@@ -290,7 +300,7 @@ class _Explainer:
             if isinstance(thing, BlockArg) and not thing.has_uses:
                 rule = "nothing uses it, so it takes the mesh with the smallest name"
             return Placement(what, location, tuple(dict.fromkeys(typed)), rule)
-        chains = tuple(self._forward(values, flow)), tuple(self._backward(thing, flow))
+        chains = tuple(self._forward(values, flow)), *self._backward(thing, back)
         if self.cut is not None:
             places, rule = self.cut.placed(thing)
             return Placement(what, location, places, rule, *chains)
@@ -311,7 +321,8 @@ class _Explainer:
         """For each mesh one shortest chain to a use that asks for it, a use that the user named if any."""
         chosen: dict[str, Chain] = {}
         by_user: set[str] = set()
-        for value, path in _paths(values, flow.step_forward):
+        before = _reached(values, flow.step_forward)
+        for value in before:
             for use in value.uses:
                 user = use.owner
                 if not isinstance(user, AssignOp) or user.mesh_type.mesh in by_user:
@@ -320,33 +331,51 @@ class _Explainer:
                 named = user.label is not None and is_user_label(user.label)
                 if mesh not in chosen or named:
                     reason = because([user.label]) if user.label else ""
-                    chosen[mesh] = Chain(mesh, (*path, f"needed{place(users_place(user.loc))}"), reason)
+                    chosen[mesh] = Chain(mesh, (*_path(value, before), f"needed{place(users_place(user.loc))}"), reason)
                 if named:
                     by_user.add(mesh)
         yield from chosen.values()
 
-    def _backward(self, thing: Value | Op, flow: Flow) -> Iterator[Chain]:
-        """Yield a shortest chain to everything on a mesh that it is computed from."""
-        starts = thing.operands if isinstance(thing, Op) else flow.step_back(thing)
-        what = _describe(thing)
-        for value, path in _paths(starts, flow.step_back):
+    def _backward(self, thing: Value | Op, step: Callable[[Value], list[Value]]) -> tuple[tuple[Chain, ...], int]:
+        """Return a shortest chain to everything on a mesh that it is computed from, and how many are left out."""
+        before = _reached(thing.operands if isinstance(thing, Op) else step(thing), step)
+        sources: list[tuple[str | None, Value]] = []
+        for value in before:
             if isinstance(value, OpResult) and isinstance(value.op, UnassignOp):
-                source = value.op.operand(0)
-                yield Chain(value.op.mesh_type.mesh, (what, *path[:-1], _describe(source)))
+                sources.append((value.op.mesh_type.mesh, value))
             elif isinstance(value, BlockArg) and _is_input(value):
-                yield Chain(None, (what, *path))
+                sources.append((None, value))
+        chosen = [sources[i] for i in _near([mesh for mesh, _ in sources])] if self.brief else sources
+        what = _describe(thing)
+        chains = []
+        for mesh, value in chosen:
+            path = _path(value, before)
+            if isinstance(value, OpResult):
+                path = (*path[:-1], _describe(value.op.operand(0)))
+            chains.append(Chain(mesh, (what, *path)))
+        return tuple(chains), len(sources) - len(chains)
 
 
-def _paths(starts: list[Value], step: Callable[[Value], list[Value]]) -> Iterator[tuple[Value, tuple[str, ...]]]:
-    """Yield every reachable value with a shortest path to it, near ones first."""
-    paths: dict[Value, tuple[str, ...]] = {v: (_describe(v),) for v in starts}
-    waiting = list(paths)
+def _reached(starts: list[Value], step: Callable[[Value], list[Value]]) -> dict[Value, Value | None]:
+    """Return every reachable value, near ones first, with the one before it on a shortest path."""
+    before: dict[Value, Value | None] = dict.fromkeys(starts)
+    waiting = list(before)
     for value in waiting:
-        yield value, paths[value]
         for following in step(value):
-            if following not in paths:
-                paths[following] = (*paths[value], _describe(following))
+            if following not in before:
+                before[following] = value
                 waiting.append(following)
+    return before
+
+
+def _path(value: Value, before: dict[Value, Value | None]) -> tuple[str, ...]:
+    """Return the values on the shortest path to this one, in words."""
+    path: list[str] = []
+    at: Value | None = value
+    while at is not None:
+        path.append(_describe(at))
+        at = before[at]
+    return tuple(reversed(path))
 
 
 def _values(thing: Value | Op) -> list[Value]:
@@ -429,6 +458,8 @@ class CutExplainer:
         self.labels = cut(self.flow.count, len(self.flow.meshes), self.edges)
         self.cost = cost(self.edges, self.labels)
         self.plan = Placed(self.flow, self.labels, Diagnostics())
+        #: By label, since it reads all edges.
+        self.pulling = functools.cache(self._pulling)
 
     def placed(self, thing: Value | Op) -> tuple[tuple[str, ...], str]:
         """Return the meshes of a value or op that no name has put anywhere, and the reason."""
@@ -468,7 +499,7 @@ class CutExplainer:
             if min(nodes) < len(self.flow.meshes):
                 return meshes, why
             node = min(nodes)
-            return meshes, f"{why}, by unnamed code{self._else(node)}{self._pulling(self.labels[node])}"
+            return meshes, f"{why}, by unnamed code{self._else(node)}{self.pulling(self.labels[node])}"
         where = "it is on the one that uses it last, and sent to the others once"
         return meshes, f"it is used on {mesh_list(meshes)}: {where}"
 
