@@ -318,3 +318,12 @@ def test_collectives_at_both_ends_of_a_step_are_not_hidden(collectives: dict[str
     apart = Chain(frame, dataclasses.replace(costs, exposed=collectives), [16.0] * 8, 1.0, "span")
     assert least * max(chain.work) < chain.floor() < apart.floor()
     assert least_time(apart) == pytest.approx(apart.floor())
+
+
+def test_the_bound_with_blocks_is_the_same_in_any_unit_of_time() -> None:
+    frame = make("frame", [()] * 2, Placement.loop(2), 8)
+    here, there = (
+        Chain(frame, Costs(unit, 2 * unit, unit, collectives={"F": unit / 4}), [2.0] * 2, 1.0, "span")
+        for unit in (1.0, 1e-9)
+    )
+    assert least_time(there) == pytest.approx(1e-9 * least_time(here), abs=0)

@@ -31,6 +31,8 @@ _VARIABLES = (
     "rest",  # weight gradients after `end`
     "longer",  # by how much blocks delay microbatches, here and on later meshes
 )
+#: Those that are numbers of actions; the others are times.
+_COUNTS = {"fi", "fw", "fiw", "first", "inputs", "weights", "rest"}
 
 
 def is_chain(schedule: Schedule) -> bool:
@@ -239,7 +241,7 @@ def least_time(chain: Chain) -> float:
     goal[0] = 1.0
     answer = linprog(goal, matrix, [-low for _, low in program.rows], bounds=program.bounds)
     # What rounding adds must not count.
-    return float(answer.fun) * (1 - 1e-7) if answer.success else 0.0
+    return float(answer.fun) * program.unit * (1 - 1e-7) if answer.success else 0.0
 
 
 class _BlockProgram:
@@ -247,6 +249,8 @@ class _BlockProgram:
 
     def __init__(self, chain: Chain) -> None:
         self.chain = chain
+        # The solver drops tiny coefficients, whatever the unit of time.
+        self.unit = max(chain.work) / chain.count or 1.0
         self.bounds: list[tuple[float, float | None]] = [(0.0, None)]
         self.rows: list[tuple[dict[int, float], float]] = []
         for most in chain.most:
@@ -257,8 +261,6 @@ class _BlockProgram:
             self._memory(s)
             if s + 1 < chain.meshes:
                 self._wires(s)
-        self._row(s, {"turn": 1, "begin": -1}, chain.forward[s])
-        self._row(s, {"end": 1, "last": -1}, chain.input_grad[s])
 
     def _at(self, s: int, name: str) -> int:
         """Return the variable of a mesh."""
@@ -272,9 +274,11 @@ class _BlockProgram:
         next_terms: Mapping[str, float] | None = None,
         time: float = 0,
     ) -> None:
-        row = {self._at(s, name): float(value) for name, value in terms.items()}
+        """Add a row; one about times is divided by the unit, and so are its variables that are times."""
+        unit = 1.0 if terms.keys() <= _COUNTS else self.unit
+        row = {self._at(s, name): value / (unit if name in _COUNTS else 1.0) for name, value in terms.items()}
         row |= {self._at(s + 1, name): float(value) for name, value in (next_terms or {}).items()}
-        self.rows.append((row | ({0: time} if time else {}), low))
+        self.rows.append((row | ({0: time} if time else {}), low / unit))
 
     def _phases(self, s: int) -> None:
         """Forwards alone, then whatever is left, then gradients alone, and at last weight gradients alone."""

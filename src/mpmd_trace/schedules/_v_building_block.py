@@ -203,3 +203,32 @@ def _backward(start: Sequence[int], done: Sequence[int], ready: Sequence[int]) -
     """Return the first backward in the block whose input is there, or -1."""
     slots = [(start[k] + SLOTS * done[k], k) for k in (2, 3) if done[k] < ready[k]]
     return min(slots)[1] if slots else -1
+
+
+def timed(rows: Sequence[bytearray], meshes: int) -> tuple[int, int]:
+    """Return (makespan, span) of rows in slots, each action as early as its row and inputs allow.
+
+    It scores blocks in a fraction of the time that making and simulating a schedule takes.
+    """
+    pipeline = _Pipeline(meshes, len(rows[0]) // SLOTS)
+    position, first, end = [0] * meshes, [-1] * meshes, [0] * meshes
+    open_meshes = list(range(meshes))
+    slot = 0
+    while open_meshes:
+        slot += 1
+        finished = False
+        for mesh in open_meshes:
+            code = rows[mesh][position[mesh]]
+            if code != WEIGHT:
+                if pipeline.done[mesh][code] >= pipeline.ready[mesh][code]:
+                    continue
+                pipeline.run(mesh, code)
+            if first[mesh] < 0:
+                first[mesh] = slot - 1
+            end[mesh] = slot
+            position[mesh] += 1
+            finished |= position[mesh] == len(rows[mesh])
+        pipeline.deliver()
+        if finished:
+            open_meshes = [m for m in open_meshes if position[m] < len(rows[m])]
+    return max(end), max(e - f for e, f in zip(end, first, strict=True))

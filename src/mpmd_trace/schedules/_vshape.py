@@ -19,12 +19,10 @@ from collections import deque
 from collections.abc import Iterator, Sequence
 
 from mpmd_trace.schedules._actions import Action, Step
-from mpmd_trace.schedules._costs import Costs
 from mpmd_trace.schedules._errors import ScheduleError
 from mpmd_trace.schedules._memory import MemoryLimit, per_mesh
 from mpmd_trace.schedules._schedule import Placement, Schedule, make
-from mpmd_trace.schedules._simulate import simulate
-from mpmd_trace.schedules._v_building_block import SLOTS, WEIGHT, Block, play
+from mpmd_trace.schedules._v_building_block import SLOTS, WEIGHT, Block, play, timed
 from mpmd_trace.schedules._zero_bubble import zb_v
 
 PAIRS_PER_TRY = 8000
@@ -71,26 +69,23 @@ def _orders(meshes: int, microbatches: int, limit: int) -> Sequence[Sequence[Ste
         return zb_v(meshes, microbatches).orders
     work = SLOTS * microbatches
     good = work + max(6 * meshes - 1 - 3 * limit, meshes - 1)
-    best: tuple[tuple[float, float], list[list[Action]]] | None = None
+    best: tuple[tuple[int, int], list[bytearray]] | None = None
     left = 1 + PAIRS_PER_TRY // (meshes * microbatches)
     for block, squeeze in _candidates(meshes, limit):
         if squeeze:
             rows = play(block, meshes, microbatches, limit)
         else:
             rows = [block.order(meshes, r, microbatches) for r in range(meshes)]
-        orders = _actions(rows, meshes)
         left -= 1
         if best is None and not left:
-            return orders
-        # Of two chunks on a mesh, each takes one slot.
-        result = simulate(make("block", orders, Placement.v(meshes), microbatches), Costs(2.0, 2.0, 2.0))
-        score = result.makespan, result.span
+            return _actions(rows, meshes)
+        score = timed(rows, meshes)
         if best is None or score < best[0]:
-            best = score, orders
+            best = score, rows
         if not left or score[0] <= good:
             break
     assert best is not None, "the block with the least memory always fits"
-    return best[1]
+    return _actions(best[1], meshes)
 
 
 def _candidates(meshes: int, limit: int) -> Iterator[tuple[Block, bool]]:
