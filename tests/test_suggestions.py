@@ -222,6 +222,7 @@ ELSEWHERE = [
         "api/test_foreign_checkpoints.py",
         "test_the_model_of_a_checkpoint_that_has_the_optimizer_too",
     ),
+    ("To divide a jax.lax.scan in it", "api/test_name_scans.py", "test_a_named_scan_that_is_to_be_divided"),
     ("would be followed exactly", "api/test_way_out.py", "test_messages_name_a_schedule_that_is_followed"),
     ("is not a dataclass itself", "cli/test_plugins.py", "test_plugins_that_are_wrong"),
     (

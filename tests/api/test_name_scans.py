@@ -152,3 +152,16 @@ def test_scans_with_derivatives_of_their_own_are_not_named() -> None:
     args = PARAMETERS | {"others": 2 * PARAMETERS["blocks"]}, BATCH[0]
     got = mt.jit(jax.grad(mt.name_scans(fn, "blocks")), replace(config(), pipeline_schedule=None))(*args)
     jax.tree.map(lambda a, b: np.testing.assert_allclose(a, b, 1e-4, 1e-6), got, jax.jit(jax.grad(fn))(*args))
+
+
+def test_a_named_scan_that_is_to_be_divided() -> None:
+    """One call has one place: the message tells what divides it."""
+    divided = mt.make_config(config().topology, {"blocks[0:1]": "m0", "blocks[1:4]": "m1"})
+
+    def lower(blocks: Callable[..., Any]) -> Any:
+        return mt.jit(blocks, divided).lower(PARAMETERS["blocks"], BATCH[0])
+
+    told = r"into 'blocks\[0:1\]', 'blocks\[1:4\]', use mpmd_trace.name_scans instead of named_computation, or mpmd_"
+    with pytest.raises(mt.MpmdError, match=told):
+        lower(mt.named_computation(blocks, name="blocks"))
+    assert set(lower(mt.name_scans(blocks, "blocks")).traced.rewritten.computations) == {"blocks[0:1]", "blocks[1:4]"}

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import functools
+import sys
 from collections.abc import Callable
 from typing import Any
 
@@ -334,3 +335,20 @@ def test_check_names_of_nested_computations() -> None:
 def test_tracing_twice_gives_the_same_text() -> None:
     texts = {trace(jax.grad(loss), weights(), batch()[0]).mlir_text() for _ in range(2)}
     assert len(texts) == 1
+
+
+def test_names_that_are_nested_too_deeply_for_python() -> None:
+    def step(w: jax.Array, x: jax.Array) -> jax.Array:
+        f = first
+        for i in range(60):
+            f = named_computation(functools.partial(lambda f, w, x: jnp.sin(f(w, x)), f), name=f"level{i}")
+        return f(w, x)
+
+    with pytest.raises(FrontendError, match=r"test_trace.py:\d+: error: .* call sys.setrecursionlimit\(4000\)"):
+        trace(step, weights()[0], batch()[0]).rewritten  # noqa: B018
+    before = sys.getrecursionlimit()
+    sys.setrecursionlimit(4 * before)
+    try:
+        assert "level59" in trace(step, weights()[0], batch()[0]).rewritten.names
+    finally:
+        sys.setrecursionlimit(before)

@@ -51,12 +51,11 @@ def name_problems(
     missing = [name for name in computations if name not in assignments]
     assigned = listed(list(map(repr, assignments)), 2 * _ONE_BY_ONE) or "nothing"
     for name in missing[:_ONE_BY_ONE]:
-        place, meant = computations[name], difflib.get_close_matches(name, unused, n=1)
+        place = computations[name]
         problems.append(
             problem(
                 f"the named computation {name!r} is not assigned to a mesh. Add it to "
-                f"name_to_mesh_assignment, which assigns {assigned}."
-                + (f" Did you mean {name!r} by {meant[0]!r}, which occurs nowhere?" if meant else ""),
+                f"name_to_mesh_assignment, which assigns {assigned}." + _instead(name, unused),
                 place if place is not None and is_users(place.rpartition(":")[0]) else where,
             )
         )
@@ -104,6 +103,18 @@ def without_names(program: str, assignments: Iterable[str]) -> str:
         "functions with mpmd_trace.named_computation. (Unused values are ignored: a name in code whose result is not "
         "used does not occur.) For a program that is meant to have no names, use a configuration that assigns none."
     )
+
+
+def _instead(name: str, unused: Sequence[str]) -> str:
+    """Return what may have been meant by names that occur nowhere, where `name` occurs; or nothing."""
+    parts = [other for other in unused if other.startswith(f"{name}[")]
+    if parts:
+        return (
+            f" To divide a jax.lax.scan in it into {listed(list(map(repr, parts)), 2)}, use mpmd_trace.name_scans "
+            f"instead of named_computation, or mpmd_trace.scan(..., name={name!r}) with no named computation around it."
+        )
+    meant = difflib.get_close_matches(name, unused, n=1)
+    return f" Did you mean {name!r} by {meant[0]!r}, which occurs nowhere?" if meant else ""
 
 
 def _unused(name: str, assigned: Assignment, names: Iterable[str]) -> str:

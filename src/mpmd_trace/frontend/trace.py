@@ -6,6 +6,7 @@ import dataclasses
 import functools
 import os
 import re
+import sys
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any
 
@@ -321,8 +322,16 @@ def trace(
     @paused_collector()
     def rewrite(is_short: bool) -> Rewritten:
         interpreter = MpmdInterpreter(Meshes(m.shape for m in meshes), place, is_short=is_short)
-        with tracing.known_forms():
-            program = interpreter.program(closed, given.name)
+        try:
+            with tracing.known_forms():
+                program = interpreter.program(closed, given.name)
+        except RecursionError:
+            limit = sys.getrecursionlimit()
+            text = (
+                f"names, calls or loops are nested in each other too deeply for Python's recursion limit of {limit}. "
+                f"Nest fewer of them, or call sys.setrecursionlimit({4 * limit}) before the step is compiled."
+            )
+            raise_problems([text], place_of(fn))
         bad = specs(interpreter.meshes)[2]
         raise_problems([*interpreter.problems, *bad], place_of(fn))
         return Rewritten(
