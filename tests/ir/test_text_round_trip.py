@@ -260,3 +260,16 @@ def test_bodies_that_are_spelled_alike_are_one_object() -> None:
     for any_location, number in ((False, 4), (True, 3)):
         again = parse_generic(located, any_location=any_location)
         assert len({op.regions[0] for op in again.functions[0].body if op.regions}) == number
+
+
+def test_bodies_that_differ_in_the_name_of_an_op_are_two_objects() -> None:
+    ops = "".join(
+        f"""
+        %{name} = mpmd.named_computation<"{name}"> (%x) (%y: tensor<f32>) {{
+          %z = stablehlo.{name} %y : tensor<f32>
+          mpmd.return %z : tensor<f32>
+        }} : (tensor<f32>) -> tensor<f32>"""
+        for name in ("abs", "sine")
+    )
+    generic = parse(f"func.func @f(%x: tensor<f32>) {{{ops} return }}").to_generic()
+    assert len({op.regions[0] for op in parse_generic(generic).functions[0].body if op.regions}) == 2
