@@ -60,8 +60,7 @@ def name_problems(
             )
         )
     if others := list(map(repr, missing[_ONE_BY_ONE:])):
-        text = f"{len(others)} more named computations are not assigned to a mesh: {listed(others, _ONE_BY_ONE)}"
-        problems.append(problem(text, where))
+        problems.append(problem(f"not assigned to a mesh either: {listed(others, _ONE_BY_ONE)}", where))
     for name, place in computations.items():
         if name in assignments and (kind := assignments[name].memory_kind) is not None:
             problems.append(
@@ -88,7 +87,7 @@ def name_problems(
             )
     warnings = [_unused(name, assignments[name], names) for name in unused[:_ONE_BY_ONE]]
     if others := list(map(repr, unused[_ONE_BY_ONE:])):
-        text = f"{len(others)} more assigned names occur nowhere in the program: {listed(others, _ONE_BY_ONE)}"
+        text = f"also assigned, and nowhere in the program: {listed(others, _ONE_BY_ONE)}"
         warnings.append(f"{text}. (Unused values are ignored.)")
     return problems, warnings
 
