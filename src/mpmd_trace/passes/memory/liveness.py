@@ -10,7 +10,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from typing import Self
 
 from mpmd_trace.ir.attributes import MeshAttr, TensorShardingAttr
-from mpmd_trace.ir.core import BlockArg, Op, Value
+from mpmd_trace.ir.core import Op, Value
 from mpmd_trace.ir.ops import FragmentOp, FuncOp, TransferOp
 from mpmd_trace.ir.shardings import byte_size
 from mpmd_trace.ir.types import MeshTensorType, Type
@@ -202,10 +202,7 @@ class Liveness:
                 continue
             reads = [at for at in self.reads[value] if (value, at) not in unread] + more.get(value, [])
             steps[self.ends[value] + 1] += size
-            if reads or isinstance(value, BlockArg):
-                steps[max(reads, default=self.start[value]) + 1] -= size
-            else:
-                steps[self.start[value]] -= size
+            steps[max(reads) + 1 if reads else self.start[value]] -= size
         return steps
 
     @staticmethod
