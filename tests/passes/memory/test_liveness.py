@@ -38,16 +38,29 @@ def test_a_value_that_is_read_less_often_ends_earlier() -> None:
     assert held.profile() == before
 
 
+def test_a_value_that_is_not_read_any_more_frees_what_it_took() -> None:
+    """Here until the fragment of which the result takes its memory."""
+    one = ("%x: tensor<4xf32>", "!a")
+    held, (f, g) = held_by(FRAGMENT.format("f", "%p", *one) + FRAGMENT.format("g", "%f", *one), "g")
+    assert held.reused == {f.results[0]}
+    after = held.profile([Change(unread=((f.results[0], held.time[g]),))])
+    freed = {time: a - b for time, (a, b) in enumerate(zip(held.profile(), after, strict=True)) if a != b}
+    assert freed == dict.fromkeys(range(held.time[f], held.time[g]), 16.0)
+
+
 def test_combinations_hold_what_their_changes_do() -> None:
-    """Two changes are about one value, which lives until the last read that either leaves or adds."""
+    """Two changes are about one value, which lives until the last read that either leaves or adds.
+
+    They are about one that takes no memory, too.
+    """
     one = ("%x: tensor<4xf32>", "!a")
     body = "".join(
         FRAGMENT.format(name, read, *one) for name, read in (("f", "%p"), ("g", "%f"), ("h", "%f"), ("i", "%h"))
     )
     held, (f, g, h, i) = held_by(body, "i")
-    value = f.results[0]
-    first = [Change(), Change(unread=((value, held.time[g]),), made=((64.0, 3, 5),))]
-    second = [Change(), Change(unread=((value, held.time[h]),)), Change(read=((value, held.time[i]),))]
+    value, elsewhere = f.results[0], (f.body.block.args[0], 4)
+    first = [Change(made=((64.0, 0, 8),)), Change(unread=((value, held.time[g]), elsewhere), made=((64.0, 3, 5),))]
+    second = [Change(), Change(unread=((value, held.time[h]), elsewhere)), Change(read=((value, held.time[i]),))]
     third = [Change(), Change(unread=((h.results[0], held.time[i]),))]
     groups = first, second, third
     combinations = Combinations(held, groups)
