@@ -12,7 +12,7 @@ import pytest
 from pipelines import assert_same, topology
 
 import mpmd_trace
-from mpmd_trace import MpmdError
+from mpmd_trace import MpmdError, schedules
 from mpmd_trace.api import options
 from mpmd_trace.backend.collectives import Collective, Collectives
 from mpmd_trace.jax_compat import hiding
@@ -79,6 +79,21 @@ def test_pairs_give_the_same_numbers(
     for a, b in zip(jax.tree.leaves(results[0]), jax.tree.leaves(results[1]), strict=True):
         np.testing.assert_array_equal(np.asarray(a), np.asarray(b))
     assert_same(results[1], jax.jit(step)(*arguments(len(meshes_of), microbatches)))
+
+
+def test_schedules_with_blocks_that_were_searched_run() -> None:
+    """Blocks of a forward with an input gradient, a weight gradient or both: neighbors are paired, as in any order."""
+    costs = schedules.Costs(collectives={"F": 0.5, "I": 0.3, "W": 0.5})
+    found = schedules.search(costs, meshes=2, microbatches=6, names=["zb-auto"], effort=20_000).best.schedule
+    blocks = {str(step).split(")")[1] for order in found.orders for step in order if isinstance(step, schedules.Fused)}
+    assert "OVERLAP_F_I_W" in blocks
+    step, args, actions = step_of(6), arguments(2, 6), FragmentActions()
+    config = mpmd_trace.make_config(
+        topology(), {"f0": ("m0", 0), "f1": ("m1", 1)}, pipeline_schedule=found, overlap="pairs"
+    )
+    compiled = mpmd_trace.jit(step, config).lower(*args, hooks=[actions]).compile()
+    assert sum("OVERLAP" in str(action) for row in actions.of_mesh.values() for action in row) > 2
+    assert_same(compiled(*args), jax.jit(step)(*args))
 
 
 def test_auto_needs_devices_whose_links_are_known() -> None:

@@ -91,7 +91,8 @@ def search(
     `names` are those of the library to try, all by default. `effort` is about how many actions are
     placed to improve schedules of one chunk per mesh; fewer are if a schedule is as fast as the bound.
     Where there are collectives, schedules are also tried with blocks that hide them (`overlapped`), and those that are
-    generated may have blocks of a forward with an input gradient, a weight gradient, or both.
+    generated may have blocks of a forward with an input gradient, a weight gradient, or both. What runs them
+    (`make_config(overlap=...)`) pairs neighbors of the order, which may give other blocks.
     """
     costs = Costs() if costs is None else costs
     meshes, microbatches = whole("number of meshes", meshes), whole("number of microbatches", microbatches)
