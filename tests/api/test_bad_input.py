@@ -308,6 +308,16 @@ def test_placing_an_array_twice(donate: int | tuple[int, ...], size: int) -> Non
         assert jnp.allclose(total, 2 * batch()) and jnp.allclose(product, batch() ** 2)
 
 
+def test_placing_a_key_twice() -> None:
+    jitted = mpmd_trace.jit(
+        named_computation(lambda a, b: (a, b), name="f0"), config({"f0": "m0"}, topology=topology(1)), donate_argnums=0
+    )
+    compiled = jitted.lower(jax.random.key(0), jax.random.key(1)).compile()
+    for place in (lambda x: compiled.place(x, x)[0], lambda x: mpmd_trace.place(compiled, x, x)):
+        results = compiled(*place(jax.random.key(2)))
+        assert [jax.random.key_data(key).tolist() for key in results] == [[0, 2], [0, 2]]
+
+
 @pytest.mark.parametrize("donate", [0, 1, (0, 1)])
 def test_a_donated_array_given_twice(donate: int | tuple[int, ...]) -> None:
     """Also when two arrays share a buffer, where XLA would crash."""
@@ -337,6 +347,16 @@ def test_a_donated_array_given_twice(donate: int | tuple[int, ...]) -> None:
     assert "donated, and 3 more arrays are given twice; pass a copy" in str(error)
     # Numbers of the host are copied anyway.
     assert jnp.allclose(jitted(batch(), batch())[0], 2 * batch())
+
+
+def test_placing_a_key_twice() -> None:
+    jitted = mpmd_trace.jit(
+        named_computation(lambda a, b: (a, b), name="f0"), config({"f0": "m0"}, topology=topology(1)), donate_argnums=0
+    )
+    compiled = jitted.lower(jax.random.key(0), jax.random.key(1)).compile()
+    for place in (lambda x: compiled.place(x, x)[0], lambda x: mpmd_trace.place(compiled, x, x)):
+        results = compiled(*place(jax.random.key(2)))
+        assert [jax.random.key_data(key).tolist() for key in results] == [[0, 2], [0, 2]]
 
 
 @pytest.mark.parametrize("donate", [0, 1, (0, 1)])

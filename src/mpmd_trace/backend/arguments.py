@@ -346,7 +346,7 @@ class ArgumentChecker:
 def put_apart(arrays: Sequence[Any], specs: Sequence[jax.ShapeDtypeStruct], donated: Container[int]) -> list[jax.Array]:
     """Return the arrays where `specs` want them; one that is given twice and `donated` has a buffer of its own."""
     placed = [put(x, spec) for x, spec in zip(arrays, specs, strict=True)]
-    own = [(i, x) for i, x in enumerate(placed) if x.is_fully_addressable and not is_key(x)]
+    own = [(i, jax.random.key_data(x) if is_key(x) else x) for i, x in enumerate(placed) if x.is_fully_addressable]
     for _, i in _given_twice(_buffers(own), donated):
         placed[i] = put(jax.numpy.copy(placed[i]), specs[i])
     return placed
