@@ -349,16 +349,6 @@ def test_a_donated_array_given_twice(donate: int | tuple[int, ...]) -> None:
     assert jnp.allclose(jitted(batch(), batch())[0], 2 * batch())
 
 
-def test_placing_a_key_twice() -> None:
-    jitted = mpmd_trace.jit(
-        named_computation(lambda a, b: (a, b), name="f0"), config({"f0": "m0"}, topology=topology(1)), donate_argnums=0
-    )
-    compiled = jitted.lower(jax.random.key(0), jax.random.key(1)).compile()
-    for place in (lambda x: compiled.place(x, x)[0], lambda x: mpmd_trace.place(compiled, x, x)):
-        results = compiled(*place(jax.random.key(2)))
-        assert [jax.random.key_data(key).tolist() for key in results] == [[0, 2], [0, 2]]
-
-
 @pytest.mark.parametrize("donate", [0, 1, (0, 1)])
 def test_a_donated_array_given_twice_is_an_error_before_xla_compiles(
     donate: int | tuple[int, ...], monkeypatch: pytest.MonkeyPatch

@@ -14,6 +14,7 @@ import pytest
 
 from mpmd_trace.api import exit as leaving
 from mpmd_trace.backend.distribution import job as jobs
+from mpmd_trace.backend.distribution import links
 from mpmd_trace.backend.distribution.clock import offset_of
 from mpmd_trace.backend.distribution.deadlines import PendingOp
 from mpmd_trace.backend.distribution.faults import Fault, PeerError
@@ -232,6 +233,35 @@ def test_strangers_do_not_keep_processes_from_each_other() -> None:
     _together(first.close, second.close)
     for stranger in strangers:
         stranger.close()
+
+
+@pytest.mark.parametrize(
+    ("greeting", "seconds"),
+    [
+        (b"", 0.2),
+        (b"{", 0.2),
+        (b"x" * 1000, 60.0),
+        *((f'{{"process": {p}, "token": "T"}}\n', 60.0) for p in (-1, 0, 2)),
+    ],
+)
+def test_strangers_are_hung_up_on(greeting: bytes | str, seconds: float, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Who says nothing in time, too much, or has a number that nobody or another one has."""
+    monkeypatch.setattr(links, "_GREETING", seconds)
+    store = Store()
+    found: list[dict[int, links.Link]] = []
+    listens = threading.Thread(target=lambda: found.append(links.connected(store, 0, 2, "127.0.0.1", 30.0)))
+    listens.start()
+    value = store.get("mpmd_trace/peers", 30)
+    assert value is not None
+    place = json.loads(value)
+    with socket.create_connection((place["host"], place["port"]), timeout=20) as stranger:
+        stranger.sendall(greeting if isinstance(greeting, bytes) else greeting.replace("T", place["token"]).encode())
+        assert stranger.recv(1) == b""
+    second = links.connected(store, 1, 2, "127.0.0.1", 30.0)
+    listens.join(30)
+    assert [list(one) for one in found] == [[1]]
+    for link in (found[0][1], second[0]):
+        link.socket.close()
 
 
 class _Slow:
