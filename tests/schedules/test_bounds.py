@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
 import itertools
 import math
@@ -11,7 +12,17 @@ import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
 
-from mpmd_trace.schedules import Costs, Placement, check, get_schedule, overlapped, search, simulate, solve_exact
+from mpmd_trace.schedules import (
+    Costs,
+    Placement,
+    ScheduleError,
+    check,
+    get_schedule,
+    overlapped,
+    search,
+    simulate,
+    solve_exact,
+)
 from mpmd_trace.schedules._actions import Action, Fused, Step
 from mpmd_trace.schedules._dispatch import _changed, _Run, _settings, actions_of, dispatch
 from mpmd_trace.schedules._lower_bounds import Chain, least_time, memory_floor
@@ -327,3 +338,45 @@ def test_the_bound_with_blocks_is_the_same_in_any_unit_of_time() -> None:
         for unit in (1.0, 1e-9)
     )
     assert least_time(there) == pytest.approx(1e-9 * least_time(here), abs=0)
+
+
+def _all_orders(stage: int, count: int, limit: float, fraction: float) -> list[tuple[Step, ...]]:
+    """All orders of the actions of a stage, alone and in blocks, that keep to the memory."""
+    found: list[tuple[Step, ...]] = []
+
+    def extend(done: tuple[int, int, int], steps: tuple[Step, ...]) -> None:
+        f, i, w = done
+        if w == count:
+            found.append(steps)
+        for kinds in ("F", "I", "W", "FI", "FW", "FIW"):
+            ready = {"F": f < count and f + 1 - i + fraction * (i - w) <= limit, "I": i < f, "W": w < i}
+            if all(ready[kind] for kind in kinds):
+                numbers = dict(zip("FIW", done, strict=True))
+                parts = tuple(Action(stage, kind, numbers[kind]) for kind in kinds)  # type: ignore[arg-type]
+                step = Fused(parts) if len(parts) > 1 else parts[0]
+                extend((f + ("F" in kinds), i + ("I" in kinds), w + ("W" in kinds)), (*steps, step))
+
+    extend((0, 0, 0), ())
+    return found
+
+
+def test_the_best_of_all_orders_with_blocks_is_not_below_the_bound_and_often_at_it() -> None:
+    at_the_bound = 0
+    for seed in range(60):
+        draw = random.Random(seed)
+        meshes, count, fraction = *draw.choice(((1, 3), (1, 3), (2, 2))), draw.choice((0.0, 0.3, 1.0))
+        times = [tuple(draw.choice((0, 1, 2, 3)) for _ in range(meshes)) for _ in range(3)]
+        collectives = {kind: draw.choice((0.5, 1.0, 3.0)) for kind in draw.sample("FIW", draw.randint(1, 3))}
+        costs = Costs(*times, collectives=collectives, latency=draw.choice((0.0, 0.25)))
+        limits = [draw.choice((1.0, 1.5, 2.0, 2.5, 3.0)) for _ in range(meshes)]
+        best: dict[Measure, float] = {"span": math.inf, "makespan": math.inf}
+        for orders in itertools.product(*(_all_orders(s, count, limits[s], fraction) for s in range(meshes))):
+            with contextlib.suppress(ScheduleError):  # of meshes that wait for each other
+                result = simulate(make("blocks", orders, Placement.loop(meshes), count), costs)
+                best = {measure: min(time, result.time(measure)) for measure, time in best.items()}
+        frame = make("frame", [()] * meshes, Placement.loop(meshes), count)
+        for measure, time in best.items():
+            bound = Chain(frame, costs, limits, fraction, measure).floor()
+            assert bound <= time + 1e-9
+            at_the_bound += bound > time - 1e-5
+    assert at_the_bound >= 69
