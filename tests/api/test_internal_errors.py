@@ -53,7 +53,7 @@ PLACES = {
     "compile": ("mpmd_trace.backend.load.compile_programs", lambda: mt.jit(step, config()).lower(X).compile()),
     "load": ("mpmd_trace.backend.runtime.make_steps", lambda: mt.jit(step, config())(X)),
     "call": ("mpmd_trace.backend.runtime.Runtime._issue", lambda: mt.jit(step, config())(X)),
-    "place": ("mpmd_trace.api.placing.put", lambda: mt.place(mt.jit(step, config()).lower(X).compile(), X)),
+    "place": ("mpmd_trace.api.placing.put_apart", lambda: mt.place(mt.jit(step, config()).lower(X).compile(), X)),
     "fetch": ("mpmd_trace.backend.distribution.allgather._gathered", lambda: mt.fetch(X)),
 }
 

@@ -240,14 +240,14 @@ jax.config.update("jax_persistent_cache_min_compile_time_secs", 0)
 jax.config.update("jax_persistent_cache_min_entry_size_bytes", -1)
 import mpmd_trace as mt
 from mpmd_trace.api import partitioned as program
-from mpmd_trace.frontend.mpmd_interpreter import Rewriter
+from mpmd_trace.frontend.mpmd_interpreter import MpmdInterpreter
 from jax.sharding import Mesh
 from saved_step import arguments, check, config, step
 done = []
 def counted(owner, name):
     real = getattr(owner, name)
     setattr(owner, name, lambda *a, **k: (done.append(name), real(*a, **k))[1])
-counted(Rewriter, "program")
+counted(MpmdInterpreter, "program")
 counted(program, "partition_as")
 def listen(event, _, **more):
     if event.endswith("backend_compile_duration") and str(more["fun_name"]).startswith(("p", "jit_p")):
