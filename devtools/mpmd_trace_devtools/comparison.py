@@ -63,27 +63,27 @@ def assert_same_meaning(
             if not arg.type.is_token:
                 assert tensor_type(arg.type) is tensor_type(old.args[i].type), f"type of argument {i}"
         expected = interpret(before, arrays, name)
-        found = interpret(after, [arrays[i] for i in order], name)
+        actual = interpret(after, [arrays[i] for i in order], name)
         chosen = list(range(len(expected))) if results is None else list(results)
-        assert len(found) == len(chosen), f"@{name}: {len(found)} results, expected {len(chosen)}"
-        for number, (i, value) in enumerate(zip(chosen, found, strict=True)):
+        assert len(actual) == len(chosen), f"@{name}: {len(actual)} results, expected {len(chosen)}"
+        for number, (i, value) in enumerate(zip(chosen, actual, strict=True)):
             _compare(f"@{name}: result {number}", expected[i], value, rtol)
 
 
-def _compare(what: str, expected: Array, found: Array, rtol: float | None) -> None:
-    assert expected.shape == found.shape and expected.dtype == found.dtype, (
-        f"{what}: {found.dtype}{list(found.shape)}, expected {expected.dtype}{list(expected.shape)}"
+def _compare(what: str, expected: Array, actual: Array, rtol: float | None) -> None:
+    assert expected.shape == actual.shape and expected.dtype == actual.dtype, (
+        f"{what}: {actual.dtype}{list(actual.shape)}, expected {expected.dtype}{list(expected.shape)}"
     )
     if rtol is None:
-        same = expected == found
+        same = expected == actual
         with np.errstate(invalid="ignore"):
-            same |= (expected != expected) & (found != found)
-        assert np.all(same), f"{what} differs:\n{found}\nexpected\n{expected}"
+            same |= (expected != expected) & (actual != actual)
+        assert np.all(same), f"{what} differs:\n{actual}\nexpected\n{expected}"
     elif expected.dtype.kind in "biu":
-        np.testing.assert_array_equal(found, expected, err_msg=what)
+        np.testing.assert_array_equal(actual, expected, err_msg=what)
     else:
         wide = np.complex128 if expected.dtype.kind == "c" else np.float64
         scale = float(np.max(np.abs(expected.astype(wide)), initial=0.0, where=np.isfinite(expected.astype(wide))))
         np.testing.assert_allclose(
-            found.astype(wide), expected.astype(wide), rtol=rtol, atol=rtol * scale, err_msg=what
+            actual.astype(wide), expected.astype(wide), rtol=rtol, atol=rtol * scale, err_msg=what
         )

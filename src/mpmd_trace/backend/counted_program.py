@@ -59,7 +59,7 @@ class Estimate:
 
 @dataclasses.dataclass(frozen=True)
 class Estimates:
-    """What stands for a runtime where nothing is compiled."""
+    """The executables of a program that is not compiled, in place of its runtime."""
 
     own_executables: list[Estimate]
 

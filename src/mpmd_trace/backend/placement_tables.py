@@ -40,7 +40,7 @@ SMALL = 64
 
 @dataclasses.dataclass(frozen=True)
 class MeshMemory:
-    """What a device of a mesh holds, in bytes.
+    """The memory of a device of a mesh, in bytes.
 
     `parameters`, `state` and `arguments` are there at the start; `gradients` (arrays of the type of a parameter there
     that backwards made, or with a part of it for each device), `hoisted` (gathered and cast parameters, and what else
@@ -114,7 +114,7 @@ class Gathered:
 
 @dataclasses.dataclass(frozen=True)
 class PlacementReport(Shown):
-    """What each mesh holds and what moves in a step."""
+    """The memory of each mesh, and the transfers of a step."""
 
     meshes: tuple[MeshMemory, ...]
     sent: tuple[Traffic, ...]
@@ -128,7 +128,7 @@ class PlacementReport(Shown):
 
     @property
     def causes(self) -> dict[Cause, tuple[int, int]]:
-        """How many transfers of a step have a cause, and their bytes; those that occur, in the order of `CAUSES`."""
+        """Return the number of transfers in a step and their bytes, by cause, in the order of `CAUSES`; no zeros."""
         result: dict[Cause, tuple[int, int]] = {}
         for cause in CAUSES:
             sent = [s for s in self.sent if s.cause == cause]

@@ -150,13 +150,13 @@ class FitMemory(FunctionPass):
         for own in held.sharing:
             stages += stages_of(own, meshes[own], held, remat=self.remat, offload=self.offload)
 
-        bytes, choice = _chosen(held, stages, room)
+        held_with, choice = _chosen(held, stages, room)
         part = self._part_of_copies(function, meshes, held, stages, choice) if self.offload_up_to else 0.0
         if part > self.offload_up_to:
             kept = [dataclasses.replace(s, options=tuple(o for o in s.options if not o.offloaded)) for s in stages]
             others, other = _chosen(held, kept, room)
-            if others.above(room, other) <= bytes.above(room, choice):
-                stages, bytes, choice = kept, others, other
+            if others.above(room, other) <= held_with.above(room, choice):
+                stages, held_with, choice = kept, others, other
                 diagnostics.remark(
                     function.loc,
                     f"{MEMORY}on mesh '{mesh}' nothing is offloaded: copies to host memory and back would cost "
@@ -169,7 +169,7 @@ class FitMemory(FunctionPass):
                     f"{SLOW_COPIES} on mesh '{mesh}' cost about {part:.0%} of the work of a step, and without them it "
                     f"does not fit into the memory of a device: {also}use more devices or smaller microbatches",
                 )
-        before, after = (bytes.peak(c) for c in ((0,) * len(stages), choice))
+        before, after = (held_with.peak(c) for c in ((0,) * len(stages), choice))
         options = [stage.options[i] for stage, i in zip(stages, choice, strict=True)]
         for stage, one in zip(stages, options, strict=True):
             diagnostics.remark(function.loc, _described(mesh, stage, one))
@@ -197,9 +197,9 @@ def _chosen(held: Liveness, stages: Sequence[Stage], room: float) -> tuple[Combi
     """Return what is held with any options of the stages, and the options that fit at the least cost."""
     from mpmd_trace.passes.memory.combinations import Combinations  # late: NumPy
 
-    bytes = Combinations(held, [[one.change for one in stage.options] for stage in stages])
+    held_with = Combinations(held, [[one.change for one in stage.options] for stage in stages])
     costs = [[one.cost for one in stage.options] for stage in stages]
-    return bytes, choose(costs, functools.partial(bytes.above, room))
+    return held_with, choose(costs, functools.partial(held_with.above, room))
 
 
 def _described(mesh: str, stage: Stage, one: Option) -> str:
