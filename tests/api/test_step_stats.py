@@ -72,11 +72,12 @@ def test_meshes_that_share_devices_take_turns() -> None:
 
 
 def test_platforms_that_count_memory() -> None:
-    def mesh(*peaks: int) -> Any:
-        devices = [SimpleNamespace(memory_stats=lambda peak=peak: {"peak_bytes_in_use": peak}) for peak in peaks]
-        return SimpleNamespace(local_devices=devices)
+    def mesh(*peaks: int | None) -> Any:
+        known = [None if peak is None else {"peak_bytes_in_use": peak} for peak in peaks]
+        return SimpleNamespace(local_devices=[SimpleNamespace(memory_stats=lambda one=one: one) for one in known])
 
-    assert counted_memory({"m0": mesh(5, 7), "m1": mesh(3, 2), "elsewhere": mesh()}) == {"m0": 7, "m1": 3}
+    meshes = {"m0": mesh(5, 7), "m1": mesh(3, 2), "partly": mesh(4, None), "elsewhere": mesh()}
+    assert counted_memory(meshes) == {"m0": 7, "m1": 3}
 
 
 def test_a_loaded_program_has_no_flops(compiled: Any, tmp_path: Any) -> None:
