@@ -5,8 +5,8 @@ from __future__ import annotations
 import dataclasses
 import functools
 import time
-from collections.abc import Iterable, Mapping, Sequence
-from typing import Any
+from collections.abc import Iterator, Mapping, Sequence
+from typing import TYPE_CHECKING, Any
 
 import jax
 
@@ -15,6 +15,8 @@ from mpmd_trace.api.options import options_of_overlap
 from mpmd_trace.api.program import Program
 from mpmd_trace.api.request import device_memory
 from mpmd_trace.backend.collectives import CollectivesReport
+from mpmd_trace.backend.load import LoadedProgram
+from mpmd_trace.backend.timeline import Timeline
 from mpmd_trace.diagnostics.messages import MpmdError
 from mpmd_trace.frontend.batch_rows import batch_rows
 from mpmd_trace.frontend.trace import Traced
@@ -27,17 +29,21 @@ from mpmd_trace.report.plan_costs import Study, check_plannable, study
 from mpmd_trace.report.plan_groups import Names, best_together, plans_of_groups
 from mpmd_trace.report.plan_search import Option, check_best, check_option, options_of, ranked
 from mpmd_trace.report.timeline import FragmentActions
-from mpmd_trace.schedules import TRANSFERS, ScheduleError, find_entry
+from mpmd_trace.schedules import ScheduleError, Transfers, find_entry
 from mpmd_trace.scheduling.choose_schedule import choose_schedule
 from mpmd_trace.scheduling.costs import hiding_of
-from mpmd_trace.scheduling.transfers import Link, Links, over_network
+from mpmd_trace.scheduling.transfers import Links
 from mpmd_trace_cli import placement_report
 from mpmd_trace_cli._plan_options import PlanOptions
 from mpmd_trace_cli.console import compiling, data, progress, say
 from mpmd_trace_cli.files import check_output, write_text
+from mpmd_trace_cli.plan_links import check_numbers, links_between, mode_of, speeds
 from mpmd_trace_cli.plan_text import as_data, as_text, groups_as_data, groups_as_text, mib
 from mpmd_trace_cli.program import copied, load_program
 from mpmd_trace_cli.status import CallError
+
+if TYPE_CHECKING:
+    from rich.progress import Progress, TaskID
 
 #: Steps that are measured, after one that is not.
 MEASURED_STEPS = 3
@@ -50,13 +56,8 @@ def plan_program(
 
     On a `target` it has to fit into the memory of its devices, unless a limit is given.
     """
+    check_numbers(asked)
     counts = _numbers(asked.microbatches)
-    for name in ("memory_limit", "tflops", "gbytes", "link_gbytes", "collective_gbytes", "rows"):
-        value = getattr(asked, name)
-        if value is not None and not value > 0:
-            raise CallError(f"--{name.replace('_', '-')} is {value:g}; it must be above 0")
-    if asked.latency_us is not None and not asked.latency_us >= 0:
-        raise CallError(f"--latency-us is {asked.latency_us:g}; it must be 0 or more")
     if asked.save is not None:
         check_output(asked.save)
     given = load_program(file, settings, target)
@@ -64,24 +65,10 @@ def plan_program(
     if isinstance(program.config.pipeline_schedule, Mapping) and (counts or asked.save is not None):
         wrong = "--microbatches" if counts else "--save"
         raise CallError(f"{wrong} is for one schedule of all meshes, and this program has one for each group of meshes")
-    links = _links(asked, program.config.topology)
-    measure, has_speed = asked.measure, asked.tflops is not None or asked.gbytes is not None
-    if links is not None and not measure and not has_speed:
-        raise CallError(
-            "transfers take seconds, but the work of the program is counted in operations; give the speed of a "
-            "device with --tflops and --gbytes, or measure with --measure"
-        )
-    if has_speed:
-        connected = over_network(links or Links(transfers=_mode(asked.transfers)), program.config.topology)
-        links = connected if links is not None or connected.single else None
-    if asked.collective_gbytes is not None and not has_speed:
-        raise CallError("--collective-gbytes is for times; give the speed of a device with --tflops and --gbytes, too")
-    if measure and has_speed:
-        raise CallError("--measure takes times from this machine, --tflops and --gbytes say them; choose one")
-    if measure and target is not None:
-        raise CallError("--measure runs the program, and a --target has no devices; give --tflops and --gbytes")
-    if measure and program.config.is_abstract:
-        raise CallError("--measure runs the program, and abstract meshes have no devices; give --tflops and --gbytes")
+    links = links_between(asked, program.config, has_target=target is not None)
+    limit = None if asked.memory_limit is None else asked.memory_limit * 2**20
+    if limit is None and target is not None:
+        limit = device_memory(program.config)
 
     with progress() as shown:
         task = shown.add_task("trace and passes", total=1, info=program.name)
@@ -91,80 +78,40 @@ def plan_program(
         counts = _that_divide(counts, lowered.traced, asked.microbatches)
         _ = lowered.partitioned
         shown.update(task, completed=1)
-        one_more = compiling(shown)
         # XLA's compiler for GPUs that are not there does not say what programs cost.
         by_estimate = program.config.is_abstract or (target or "").startswith("gpu:")
         more = options_of_overlap(given.config)  # with which pairs would be compiled
-        compiled: Any = None if by_estimate else lowered.compile(more, progress=one_more)
+        compiled: Any = None if by_estimate else lowered.compile(more, progress=compiling(shown))
         final, counted = (lowered, lowered.estimated) if by_estimate else (compiled.lowered, compiled.program)
-        limit = None if asked.memory_limit is None else asked.memory_limit * 2**20
-        if limit is None and target is not None:
-            limit = device_memory(program.config)
-        timelines, steps = [], []
-        if measure:
-            task = shown.add_task("measure", total=MEASURED_STEPS, info="steps")
-            for i in range(MEASURED_STEPS + 1):
-                timelines.append(compiled.measure(*_arguments(program, compiled))[1])  # each part by itself
-                steps.append(_stepped(program, compiled))
-                shown.update(task, completed=i)
-        if measure and links is None:
-            transfers = compiled.program.plan.transfers
-            pairs = list(dict.fromkeys((t.source, t.target) for t in transfers if t.source != t.target))
-            task = shown.add_task("measure", total=len(pairs), info="links")
-            links = measure_links(
-                compiled.program.topology,
-                pairs,
-                _mode(asked.transfers),
-                progress=lambda name: shown.update(task, advance=1, info=name),
-            )
+        timelines: list[Timeline] = []
+        steps: list[float] = []
+        if asked.measure:
+            timelines, steps = _measured(program, compiled, shown)
+            if links is None:
+                links = _measured_links(compiled.program, mode_of(asked.transfers), shown)
         task = shown.add_task("layers", total=1, info="what crosses between them")
+        hiding = hiding_of(given.config) if given.config.options.overlap is not None else None
         plan = study(
-            final,
-            counted,
-            actions,
-            measured=timelines[1:],
-            steps=steps[1:],
-            flops_per_second=None if asked.tflops is None else 1e12 * asked.tflops,
-            bytes_per_second=None if asked.gbytes is None else 1e9 * asked.gbytes,
-            links=links,
-            collectives=None
-            if asked.collective_gbytes is None
-            else Link(1e-6 * (asked.latency_us or 0.0), 1e9 * asked.collective_gbytes),
-            hiding=hiding_of(given.config) if given.config.options.overlap is not None else None,
+            final, counted, actions, measured=timelines, steps=steps, links=links, hiding=hiding, **speeds(asked)
         )
         shown.update(task, completed=1)
         task = shown.add_task("simulate", total=None, info="")
         groups = plans_of_groups(plan, [group for group, _ in lowered.schedule.parts], limit)
         for one in groups:
             _check_any_fits(one.study, one.options, limit, one.meshes)
-        chosen = best_together(groups, functools.partial(_is_followed, lowered)) if groups else {}
-        options = (
-            []
-            if groups
-            else options_of(
-                plan,
-                microbatches=counts,
-                memory_limit=limit,
-                progress=lambda done, total: shown.update(task, completed=done, total=total),
-            )
-        )
-        if any(o.fits and o.choice.in_order for o in options):
-            task = shown.add_task("check the best", total=None, info="")
-            traced = parse(lowered.traced.mlir_text(debug_info=False))
-            options = check_best(options, plan, lowered, traced, lambda name: shown.update(task, advance=1, info=name))
-            options = _with_now(options, plan, lowered, traced)
-            shown.update(task, total=shown.tasks[task].completed)
+        options = [] if groups else _options(plan, lowered, counts, limit, shown, task)
     if not groups:
         _check_any_fits(plan, options, limit)
-    now = _now(options, plan, lowered)
-    now_of_groups = {group: _library_name(one.name) for group, one in lowered.schedule.parts}
-
     if asked.save is not None:
         write_text(str(asked.save), options[0].choice.schedule.to_csv())
+
     held = counted.placement_report()
     why = reasons(held, lowered)
     # Estimates know no collectives: XLA makes them.
     collectives = CollectivesReport() if by_estimate else compiled.collectives()
+    now = _now(options, plan, lowered)
+    chosen = best_together(groups, functools.partial(_is_followed, lowered)) if groups else {}
+    now_of_groups = {group: _library_name(one.name) for group, one in lowered.schedule.parts}
     if as_json:
         proposed = (
             groups_as_data(program.name, groups, chosen, now_of_groups)
@@ -180,24 +127,67 @@ def plan_program(
         else as_text(plan, options, now, asked.rows, asked.save)
     )
     say(placement_report.as_text(held, why, file) + placement_report.facts_text(given.config, final, collectives))
-    now_in = plan.stages.microbatches
-    if (
-        not (counts or groups)
-        and now_in > 1
-        and (other := _dividing([n for n in (now_in // 2, 2 * now_in) if n > 1], lowered.traced))
-    ):
-        say(f"{now_in} microbatches, as in the program; --microbatches {','.join(map(str, other))} tries other numbers")
-    if groups:
-        say("other stages and numbers of microbatches are not tried, as groups of meshes have schedules of their own")
+    for text in _not_tried(plan, lowered.traced, has_groups=bool(groups), has_counts=bool(counts)):
+        say(text)
+
+
+def _measured(program: Program, compiled: Any, shown: Progress) -> tuple[list[Timeline], list[float]]:
+    """Return the times of steps, part by part and as a whole; the first of each, which is not typical, is left out."""
+    task = shown.add_task("measure", total=MEASURED_STEPS, info="steps")
+    timelines, steps = [], []
+    for i in range(MEASURED_STEPS + 1):
+        timelines.append(compiled.measure(*_arguments(program, compiled))[1])
+        steps.append(_stepped(program, compiled))
+        shown.update(task, completed=i)
+    return timelines[1:], steps[1:]
+
+
+def _measured_links(program: LoadedProgram, mode: Transfers, shown: Progress) -> Links:
+    """Measure the links between all meshes that send something to each other in a step."""
+    pairs = list(dict.fromkeys((t.source, t.target) for t in program.plan.transfers if t.source != t.target))
+    task = shown.add_task("measure", total=len(pairs), info="links")
+    return measure_links(program.topology, pairs, mode, progress=lambda name: shown.update(task, advance=1, info=name))
+
+
+def _options(
+    plan: Study, lowered: Lowered, counts: Sequence[int], limit: float | None, shown: Progress, task: TaskID
+) -> list[Option]:
+    """Return the stages, schedules and numbers of microbatches that were tried, the best first, as far as checked."""
+    options = options_of(
+        plan,
+        microbatches=counts,
+        memory_limit=limit,
+        progress=lambda done, total: shown.update(task, completed=done, total=total),
+    )
+    if not any(o.fits and o.choice.in_order for o in options):
+        return options
+    task = shown.add_task("check the best", total=None, info="")
+    traced = parse(lowered.traced.mlir_text(debug_info=False))
+    options = check_best(options, plan, lowered, traced, lambda name: shown.update(task, advance=1, info=name))
+    options = _with_now(options, plan, lowered, traced)
+    shown.update(task, total=shown.tasks[task].completed)
+    return options
+
+
+def _not_tried(plan: Study, traced: Traced, *, has_groups: bool, has_counts: bool) -> Iterator[str]:
+    """Yield what would make the answer better: other stages and numbers of microbatches, times instead of counts."""
+    now = plan.microbatches
+    if not has_counts and not has_groups and now > 1:
+        others = _dividing([n for n in (now // 2, 2 * now) if n > 1], traced)
+        if others:
+            text = f"--microbatches {','.join(map(str, others))} tries other numbers"
+            yield f"{now} microbatches, as in the program; {text}"
+    if has_groups:
+        yield "other stages and numbers of microbatches are not tried, as groups of meshes have schedules of their own"
     elif isinstance(plan.layer_values, str):
-        say(f"other stages are not tried: {plan.layer_values}")
+        yield f"other stages are not tried: {plan.layer_values}"
     if plan.unit != "ms":
-        say(
+        yield (
             "costs are counted operations, and transfers cost nothing; for times, pass --measure, or the speed of "
             "devices and links (--tflops, --gbytes, --latency-us, --link-gbytes)"
         )
     elif plan.links is None:
-        say("transfers cost nothing; pass --latency-us and --link-gbytes, the latency and bandwidth of links")
+        yield "transfers cost nothing; pass --latency-us and --link-gbytes, the latency and bandwidth of links"
 
 
 def _phases_apart(program: Program) -> Program:
@@ -258,43 +248,6 @@ def _dividing(counts: Sequence[int], traced: Traced) -> list[int]:
     rows = batch_rows(traced.jaxpr)
     fit = [n for n in counts if not rows or any(size % n == 0 for size in rows)]
     return [n for n in fit if all(one.rows % (n * one.devices) == 0 for one in traced.split_rows)]
-
-
-def _mode(text: str | None) -> Any:
-    if text is not None and text not in TRANSFERS:
-        raise CallError(f"--transfers is '{text}'; it is one of {', '.join(TRANSFERS)}")
-    return text or "async"
-
-
-def _links(asked: PlanOptions, meshes: Iterable[str]) -> Links | None:
-    """Return what the call says about links, or None."""
-    mode = _mode(asked.transfers)
-    known = list(meshes)
-    links: dict[tuple[str, str], Link] = {}
-    for text in asked.link or ():
-        pair, equals, numbers = text.partition("=")
-        source, colon, target = pair.partition(":")
-        parts = numbers.split(",")
-        try:
-            values = [float(p) for p in parts]
-        except ValueError:
-            values = []
-        if not (equals and colon) or len(values) != 2 or not values[0] >= 0 or not values[1] > 0:
-            raise CallError(
-                f"--link is '{text}'; write two meshes, microseconds and GB/s, as in {':'.join(known[:2])}=20,12.5"
-            )
-        for mesh in (source, target):
-            if mesh not in known:
-                raise CallError(f"--link is '{text}', but the topology has no mesh '{mesh}'; it has {', '.join(known)}")
-        if source == target:
-            raise CallError(f"--link is '{text}', but within the mesh '{source}' nothing is sent; name two meshes")
-        link = Link(1e-6 * values[0], 1e9 * values[1])
-        links[source, target] = link
-        links.setdefault((target, source), link)
-    if asked.latency_us is None and asked.link_gbytes is None and not links:
-        return None
-    bandwidth = None if asked.link_gbytes is None else 1e9 * asked.link_gbytes
-    return Links(Link(1e-6 * (asked.latency_us or 0.0), bandwidth), links, mode)
 
 
 def _own_name(lowered: Lowered, study: Study) -> str:

@@ -118,7 +118,8 @@ def step_stats(
 def counted_memory(topology: Mapping[str, Mesh]) -> dict[str, int]:
     """Return the most memory that was in use on a device of each mesh of this process, where all of them say so."""
     used = {name: [most_in_use(device) for device in mesh.local_devices] for name, mesh in topology.items()}
-    return {name: max(most) for name, most in used.items() if most and None not in most}
+    known = {name: [one for one in most if one is not None] for name, most in used.items()}
+    return {name: max(known[name]) for name, most in used.items() if most and len(known[name]) == len(most)}
 
 
 def plan_bubble(plan: Plan, costs: Sequence[float]) -> float:
