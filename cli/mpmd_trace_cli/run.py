@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-import contextlib
 import csv
+import dataclasses
 import io
 import math
 import threading
@@ -12,13 +12,14 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 import jax
-import numpy as np
 
 from mpmd_trace.api.processes import check_joined, fetch, initialize
+from mpmd_trace.api.program import Program
 from mpmd_trace.api.step_stats import counted_memory
 from mpmd_trace.backend.distribution.job import current
+from mpmd_trace.backend.timeline import Timeline
 from mpmd_trace.diagnostics.messages import MpmdError, listed
-from mpmd_trace.frontend.errors import at_users_place, place_of, problem
+from mpmd_trace.frontend.errors import at_users_place, problem
 from mpmd_trace.ir.ops import Module
 from mpmd_trace.ir.text import parse
 from mpmd_trace.report.curves import curves_svg
@@ -27,15 +28,17 @@ from mpmd_trace.report.placement_reasons import reasons
 from mpmd_trace.report.snapshots import Snapshots
 from mpmd_trace.report.step_trace import step_trace
 from mpmd_trace.report.timeline import FragmentActions, bubble, measured_timeline, planned_timeline
+from mpmd_trace.schedules import Timeline as Drawn
 from mpmd_trace.schedules import draw, to_html, to_svg
 from mpmd_trace.scheduling.utilization import mfu, model_flops
 from mpmd_trace_cli import placement_report
-from mpmd_trace_cli.console import as_json, compiling, data, progress, rounding_hint, say
+from mpmd_trace_cli.console import as_json, compiling, data, progress, say
 from mpmd_trace_cli.files import write_text
 from mpmd_trace_cli.launch import is_launched
-from mpmd_trace_cli.program import check_arguments, copied, failed_while_running, load_program, user_error
+from mpmd_trace_cli.program import copied, load_program
+from mpmd_trace_cli.run_steps import as_they_are, compare_steps, compile_ahead, run_steps
 from mpmd_trace_cli.status import CallError
-from mpmd_trace_devtools.numbers import difference, on_one_device
+from mpmd_trace_devtools.numbers import on_one_device
 
 #: What `run` writes besides the snapshots.
 FILES = {
@@ -84,24 +87,89 @@ def run_program(
     if processes > 1:
         _check_all_have_devices(program, processes)
 
+    ran = _run(program, first, processes)
+    if not first:
+        return {}
+    problems, errors = compare_steps(program, ran.steps, ran.reference)
+    compiled = ran.compiled
+    plan = compiled.program.plan
+    returning = _returning(compiled, ran.steps["carried"])
+    planned = planned_timeline(plan, ran.actions, ran.timelines)
+    measured = measured_timeline(plan, ran.actions, min(ran.timelines, key=lambda t: t.seconds))
+    collectives = compiled.collectives()
+    report = {
+        **_figures(program, ran, peak),
+        "returning_bytes": plan.bytes_of(argument for argument, _ in returning),
+        "bubble_planned": round(bubble(planned), 4),
+        "bubble_measured": round(bubble(measured), 4),
+        "collectives": placement_report.collectives_data(collectives),
+        **errors,
+    }
+    held = compiled.placement_report()
+    why = reasons(held, ran.lowered)
+    files = _files(report, ran, planned, measured)
+    files["placement.json"] = as_json(placement_report.as_data(held, why)) + "\n"
+    write_folder(out, files.items())
+    if trace is not None:
+        text = step_trace(program.name, compiled.program, ran.lowered.partitioned.module, ran.actions, ran.timelines)
+        write_text(trace, text)
+        say(f"wrote {trace}: open it in https://ui.perfetto.dev")
+    if not quiet:
+        print_losses(report)
+        on_cpu = all(d.platform == "cpu" for mesh in program.config.topology.values() for d in mesh.devices.flat)
+        say("\n" + _summary(report, bool(problems), on_cpu))
+        told = placement_report.as_text(held, why, file, returning=False)
+        say("\n" + told + placement_report.collectives_text(collectives))
+    _say_what_returns(plan, returning, [leaf.name for leaf in ran.lowered.traced.inputs], report["returning_bytes"])
+    written = [f"  {name:15}{what}" for name, what in FILES.items() if name in files]
+    say("\n".join([f"wrote {out}/:", *written, f"  {'passes/':15}the program after each pass that changed it"]))
+    if not quiet:
+        say(f"mpmd-trace explain {file} says what is where and why; mpmd-trace explore {file} shows every pass")
+    if problems:
+        raise MpmdError("\n".join(problems))
+    return report
+
+
+@dataclasses.dataclass(frozen=True)
+class _Ran:
+    """A program that was compiled and run, and what was seen on the way."""
+
+    lowered: Any
+    compiled: Any
+    #: As it was traced, before all passes.
+    traced: Module
+    snapshots: Snapshots
+    actions: FragmentActions
+    #: CPU seconds of tracing and of the passes, seconds of XLA.
+    trace_seconds: float
+    pass_seconds: float
+    xla_seconds: float
+    #: The steps of the pipeline, and those of plain `jax.jit` (`run_steps`).
+    steps: dict[str, Any]
+    reference: dict[str, Any]
+    timelines: list[Timeline]
+    #: The most memory in use on a device of each mesh that counts it; None where plain `jax.jit` used more before.
+    memory: dict[str, int | None]
+
+
+def _run(program: Program, first: bool, processes: int) -> _Ran:
+    """Compile the program and run its steps, and those of plain `jax.jit`; of several processes the `first` does so."""
     with progress() as shown:
         task = shown.add_task("trace", total=1, info=program.name)
         started = time.perf_counter()
-        jitted = program.jitted()
         snapshots, actions = Snapshots(), FragmentActions()
-        lowered = jitted.lower_lazily(*program.args, hooks=[snapshots, actions] if first else [])
-        traced_module = parse(lowered.traced.mlir_text())
-        snapshots.start(traced_module)
+        lowered = program.jitted().lower_lazily(*program.args, hooks=[snapshots, actions] if first else [])
+        traced = parse(lowered.traced.mlir_text())
+        snapshots.start(traced)
         trace_seconds = time.perf_counter() - started
         shown.update(task, completed=1)
         plain = program.plain()
-        ahead = threading.Thread(target=_compile_ahead, args=(plain, program.args), daemon=True)
+        ahead = threading.Thread(target=compile_ahead, args=(plain, program.args), daemon=True)
         if processes == 1:
             ahead.start()
         task = shown.add_task("passes", total=1, info="")
-        partitioned = lowered.partitioned
-        pass_seconds = sum(one.seconds for one in partitioned.runs)  # CPU, without snapshots
-        shown.update(task, total=len(partitioned.runs), completed=len(partitioned.runs))
+        runs = lowered.partitioned.runs
+        shown.update(task, total=len(runs), completed=len(runs))
         started = time.perf_counter()
         compiled = lowered.compile(progress=compiling(shown))
         xla_seconds = time.perf_counter() - started
@@ -109,7 +177,7 @@ def run_program(
         def plainly() -> dict[str, Any]:
             task = shown.add_task("plain jax.jit", total=program.steps, info="compiling")
             told: Callable[[int, str], Any] = lambda i, loss: shown.update(task, completed=i, info=loss)  # noqa: E731
-            return _steps(program, plain, told, on_one_device)
+            return run_steps(program, plain, told, on_one_device)
 
         reference = {}
         if processes == 1:  # other processes must not wait for it
@@ -117,8 +185,8 @@ def run_program(
             reference = plainly()
         before = counted_memory(compiled.program.topology)
         task = shown.add_task("pipeline", total=program.steps, info="")
-        copy = copied if program.donate_argnums else _as_they_are
-        result = _steps(
+        copy = copied if program.donate_argnums else as_they_are
+        steps = run_steps(
             program,
             lambda *args: compiled(*program.dynamic(args)),
             lambda i, loss: shown.update(task, completed=i, info=loss),
@@ -133,81 +201,69 @@ def run_program(
             jax.block_until_ready(results)
             timelines.append(timeline)
             shown.update(task, completed=i + 1)
-        if not first:
-            return {}
-        reference = reference or plainly()
+        return _Ran(
+            lowered=lowered,
+            compiled=compiled,
+            traced=traced,
+            snapshots=snapshots,
+            actions=actions,
+            trace_seconds=trace_seconds,
+            pass_seconds=sum(one.seconds for one in runs),  # without snapshots
+            xla_seconds=xla_seconds,
+            steps=steps,
+            reference=reference or (plainly() if first else {}),
+            timelines=timelines,
+            memory={mesh: most if most > before[mesh] else None for mesh, most in after.items()},
+        )
 
-    problems, errors = compare_steps(program, result, reference)
-    plan = compiled.program.plan
-    returning = _returning(compiled, result["carried"])
-    planned = planned_timeline(plan, actions, timelines)
-    best = min(timelines, key=lambda t: t.seconds)
-    measured = measured_timeline(plan, actions, best)
-    title, names = f"{program.name}: one step", list(plan.meshes)
-    overview = draw(planned, measured, title=title, names=names, width=WINDOW)
-    detailed = draw(planned, measured, title=title, names=names)
-    collectives = compiled.collectives()
-    report: dict[str, Any] = {
+
+def _figures(program: Program, ran: _Ran, peak: float | None) -> dict[str, Any]:
+    """Return the figures of the report that need no timeline."""
+    compiled, plan = ran.compiled, ran.compiled.program.plan
+    return {
         "program": program.name,
-        "schedule": lowered.schedule.name,
+        "schedule": ran.lowered.schedule.name,
         "meshes": {n: dict(m.shape) for n, m in program.config.topology.items()},
         "fragments": len(plan.runs),
         "distinct_programs": len(plan.programs),
         "transfers": sum(len(t.outputs) for t in plan.transfers),
         "transferred_bytes": plan.transferred_bytes,
-        "returning_bytes": plan.bytes_of(argument for argument, _ in returning),
-        "bubble_planned": round(bubble(planned), 4),
-        "bubble_measured": round(bubble(measured), 4),
-        "step_seconds": round(result["seconds"], 5),
-        "step_seconds_plain": round(reference["seconds"], 5),
-        **_utilization(program, traced_module, result["seconds"], peak),
-        "trace_seconds": round(trace_seconds, 3),
-        "pass_seconds": round(pass_seconds, 3),
-        "xla_seconds": round(xla_seconds, 3),
-        "passes": {f"{r.index + 1:03d} {r.spec}": round(1000 * r.seconds, 2) for r in partitioned.runs if r.changed},
+        "step_seconds": round(ran.steps["seconds"], 5),
+        "step_seconds_plain": round(ran.reference["seconds"], 5),
+        **_utilization(program, ran.traced, ran.steps["seconds"], peak),
+        "trace_seconds": round(ran.trace_seconds, 3),
+        "pass_seconds": round(ran.pass_seconds, 3),
+        "xla_seconds": round(ran.xla_seconds, 3),
+        "passes": {
+            f"{r.index + 1:03d} {r.spec}": round(1000 * r.seconds, 2) for r in ran.lowered.partitioned.runs if r.changed
+        },
         "peak_bytes_per_device": {m: a.peak for m, a in compiled.memory_analysis().items()},
-        # What plain jax.jit has used before hides what is less.
-        "measured_peak_bytes_per_device": {m: most if most > before[m] else None for m, most in after.items()},
-        "collectives": placement_report.collectives_data(collectives),
+        "measured_peak_bytes_per_device": ran.memory,
         "steps": program.steps,
-        "losses": result["losses"],
-        "losses_plain": reference["losses"],
-        **errors,
+        "losses": ran.steps["losses"],
+        "losses_plain": ran.reference["losses"],
     }
-    held = compiled.placement_report()
-    why = reasons(held, lowered)
+
+
+def _files(report: dict[str, Any], ran: _Ran, planned: Drawn, measured: Drawn) -> dict[str, str | bytes]:
+    """Return the files of the report, with those of the snapshots and without the placement."""
+    name, plan = report["program"], ran.compiled.program.plan
+    title, names = f"{name}: one step", list(plan.meshes)
+    overview = draw(planned, measured, title=title, names=names, width=WINDOW)
     files: dict[str, str | bytes] = {
         "report.json": as_json(report) + "\n",
-        "placement.json": as_json(placement_report.as_data(held, why)) + "\n",
         "plan.txt": str(plan),
         "timeline.svg": to_svg(overview),
-        "timeline.html": to_html(detailed, title, overview=overview),
+        "timeline.html": to_html(draw(planned, measured, title=title, names=names), title, overview=overview),
     }
-    if result["losses"]:
-        files["losses.csv"] = _csv(result["losses"], reference["losses"])
-        curves = {"plain jax.jit, one device": reference["losses"], "pipeline": result["losses"]}
-        files["losses.svg"] = curves_svg(curves, title=f"{program.name}: loss")
+    if report["losses"]:
+        files["losses.csv"] = _csv(report["losses"], report["losses_plain"])
+        curves = {"plain jax.jit, one device": report["losses_plain"], "pipeline": report["losses"]}
+        files["losses.svg"] = curves_svg(curves, title=f"{name}: loss")
     # Without diffs, which would take as long as the passes: `mpmd-trace diff OUT A B` makes those that are wanted.
-    for name, text in snapshots.files():
+    for name, text in ran.snapshots.files():
         files[f"passes/{name}"] = text
-    write_folder(out, files.items())
-    if trace is not None:
-        write_text(trace, step_trace(program.name, compiled.program, partitioned.module, actions, timelines))
-        say(f"wrote {trace}: open it in https://ui.perfetto.dev")
-    if not quiet:
-        print_losses(report)
-        on_cpu = all(d.platform == "cpu" for mesh in program.config.topology.values() for d in mesh.devices.flat)
-        say("\n" + _summary(report, bool(problems), on_cpu))
-        told = placement_report.as_text(held, why, file, returning=False)
-        say("\n" + told + placement_report.collectives_text(collectives))
-    _say_what_returns(plan, returning, [leaf.name for leaf in lowered.traced.inputs], report["returning_bytes"])
-    written = [f"  {name:15}{what}" for name, what in FILES.items() if name in files]
-    say("\n".join([f"wrote {out}/:", *written, f"  {'passes/':15}the program after each pass that changed it"]))
-    if not quiet:
-        say(f"mpmd-trace explain {file} says what is where and why; mpmd-trace explore {file} shows every pass")
-    if problems:
-        raise MpmdError("\n".join(problems))
-    return report
+    return files
 
 
 def _utilization(program: Any, module: Module, seconds: float, peak: float | None) -> dict[str, Any]:
@@ -252,173 +308,6 @@ def _say_what_returns(plan: Any, returning: Sequence[tuple[int, int]], names: Se
         for a, r in returning
     ]
     say(placement_report.moved_back(lines, f" {len(returning)} ({size:,} bytes)"))
-
-
-def _compile_ahead(plain: Any, args: Any) -> None:
-    """Compile plain `jax.jit` while the passes run, which leave all cores but one idle.
-
-    JAX keeps the result for the first call.  That one raises what is wrong, too.
-    """
-    with contextlib.suppress(Exception):
-        plain.lower(*on_one_device(args)).compile()
-
-
-def _as_they_are(args: Any) -> Any:
-    return args
-
-
-def _steps(
-    program: Any,
-    step: Any,
-    shown: Callable[[int, str], Any],
-    each: Callable[[Any], Any] = _as_they_are,
-    first: Callable[[Any], Any] = _as_they_are,
-    get: Callable[[Any], Any] = _as_they_are,
-) -> dict[str, Any]:
-    """Run all steps; gradients of the first one, losses, and seconds per step (the first one left out).
-
-    Also the results that are passed on to the next step as they are, as (argument, result) pairs.
-
-    `each` makes the arguments of every step what the step can take, `first` those of the first step, and `get` fetches
-    numbers from where they are.
-    """
-    args = first(program.args)
-    losses: list[float] = []
-    gradients: list[tuple[str, Any]] = []
-    seconds: list[float] = []
-    carried: list[tuple[int, int]] = []
-    for i in range(program.steps):
-        args = each(args)
-        started = time.perf_counter()
-        try:
-            result = jax.block_until_ready(step(*args))
-        except MpmdError as error:
-            # Arguments: those of the program, or what it makes of a result.
-            raise at_users_place(error, place_of(program.advance) if i else program.where) from None
-        except Exception as error:
-            if user_error(error) is not None:
-                raise
-            raise failed_while_running(error, program.where) from error
-        seconds.append(time.perf_counter() - started)
-        if program.loss is not None:
-            losses.append(_number(program, get(program.loss(result))))
-        if i == 0 and program.gradients is not None:
-            # Now, since the next step may get and donate them.
-            gradients = _gradients(program, get(program.gradients(result)))
-        if program.advance is not None and i + 1 < program.steps:
-            following = program.advance(i, args, result)
-            what = "the arguments that advance of the mpmd_trace.Program returns"
-            checked = check_arguments(program, following, what, place_of(program.advance))
-            if i == 0 and program.loss is not None:
-                _check_repeatable(program, args, result, checked)
-            args = checked
-            made = {id(leaf): number for number, leaf in enumerate(program.arrays(result))}
-            leaves = program.arrays(program.dynamic(args))
-            carried = [(number, made[id(leaf)]) for number, leaf in enumerate(leaves) if id(leaf) in made]
-        shown(i + 1, f"loss {losses[-1]:.4f}" if losses else "")
-    timed = sorted(seconds[1:] or seconds)
-    return {"gradients": gradients, "losses": losses, "carried": carried, "seconds": timed[len(timed) // 2]}
-
-
-def _check_repeatable(program: Any, args: tuple[Any, ...], result: Any, following: tuple[Any, ...]) -> None:
-    """Raise `MpmdError` when `advance` gives other arguments than before, as one that draws from an iterator does."""
-    try:
-        again = program.advance(0, args, result)
-    except StopIteration:
-        changed = ["StopIteration"]
-    else:
-        before, after = (dict(jax.tree_util.tree_leaves_with_path(each)) for each in (following, again))
-        changed = [f"args{jax.tree_util.keystr(path)}" for path in before if not _same(before[path], after.get(path))]
-    if changed:
-        text = (
-            f"advance of the mpmd_trace.Program returns something else when it is called again ({changed[0]}), so "
-            "plain jax.jit and the pipeline would not train on the same batches. Its result may depend on its "
-            "arguments alone: take batches from a list by the number of the step, not from an iterator"
-        )
-        raise MpmdError([problem(text, place_of(program.advance))])
-
-
-def _same(one: Any, other: Any) -> bool:
-    """Return whether two leaves are equal; of what this process cannot read, whether they are of one kind."""
-    if one is other or type(one) is not type(other):
-        return one is other
-    if not isinstance(one, jax.Array | np.ndarray | np.generic | int | float | complex):
-        return True
-    if isinstance(one, jax.Array) and jax.numpy.issubdtype(one.dtype, jax.dtypes.prng_key):
-        one, other = (jax.random.key_data(key) for key in (one, other))
-    if not all(x.is_fully_addressable for x in (one, other) if isinstance(x, jax.Array)):
-        return True
-    a, b = np.asarray(one), np.asarray(other)
-    return a.dtype == b.dtype and a.shape == b.shape and a.tobytes() == b.tobytes()
-
-
-def _gradients(program: Any, gradients: Any) -> list[tuple[str, Any]]:
-    """Return the gradients of a result, with their names.  Raises `MpmdError` for what cannot be compared."""
-    result, wrong = [], []
-    for path, leaf in jax.tree_util.tree_leaves_with_path(gradients):
-        if isinstance(leaf, int | float | complex):
-            leaf = np.asarray(leaf)
-        dtype = getattr(leaf, "dtype", None)
-        if dtype == jax.dtypes.float0:
-            continue  # of an integer
-        if dtype is None or not any(jax.numpy.issubdtype(dtype, kind) for kind in (np.number, np.bool_)):
-            kind = type(leaf).__name__ if dtype is None else f"array of {dtype}"
-            wrong.append(f"{jax.tree_util.keystr(path) or 'what it returns'} is of type {kind}, which has no numbers")
-            continue
-        wide = np.complex128 if jax.numpy.issubdtype(dtype, jax.numpy.complexfloating) else np.float64
-        result.append((jax.tree_util.keystr(path), np.asarray(leaf, dtype=wide)))
-    if not result and not wrong:
-        wrong.append("it returns no arrays at all")
-    if wrong:
-        what = "gradients of the mpmd_trace.Program returns the gradients in a result"
-        raise MpmdError([problem(f"{what}, but {text}", place_of(program.gradients)) for text in wrong])
-    return result
-
-
-def _number(program: Any, value: Any) -> float:
-    """Return the loss as a number.  Raises `MpmdError` when it is none."""
-    try:
-        return float(value)
-    except (TypeError, ValueError):
-        shape = getattr(value, "shape", None)
-        kind = type(value).__name__ if shape is None else f"array of shape {shape}"
-        message = f"loss of the mpmd_trace.Program returns one number of a result, not a value of type {kind}"
-        raise MpmdError([problem(message, place_of(program.loss))]) from None
-
-
-def compare_steps(program: Any, result: dict[str, Any], reference: dict[str, Any]) -> tuple[list[str], dict[str, Any]]:
-    """Return what differs by more than the program's tolerances, in words, and how large the differences are."""
-    problems: list[str] = []
-    errors: dict[str, Any] = {}
-    if program.gradients is not None:
-        if [p for p, _ in result["gradients"]] != [p for p, _ in reference["gradients"]]:
-            message = "gradients of the mpmd_trace.Program gives other arrays for the pipeline than for plain jax.jit"
-            raise MpmdError([problem(message, place_of(program.gradients))])
-        pairs = zip(result["gradients"], reference["gradients"], strict=True)
-        differences = [(difference(a, b), path) for (path, a), (_, b) in pairs]
-        worst, where = max(differences, key=lambda d: d[0], default=(0.0, ""))
-        errors["gradient_error"] = worst
-        errors["gradient_error_at"] = where
-        if not worst <= program.gradient_tolerance:
-            problems.append(
-                f"the gradient of {where} differs from plain jax.jit by {worst:.2e} of its norm "
-                f"(tolerance {program.gradient_tolerance:.0e})"
-                + rounding_hint(worst, "gradient_tolerance= of the Program accepts more")
-            )
-    losses = list(zip(result["losses"], reference["losses"], strict=True))
-    if losses:
-        differs = [difference(a, b) for a, b in losses]
-        errors["loss_error"] = worst = max(differs)
-        first = next((i for i, one in enumerate(differs) if not one <= program.loss_tolerance), None)
-        if first is not None:
-            a, b = losses[first]
-            later = f"; later losses differ by up to {worst:.2e}" if worst > differs[first] else ""
-            problems.append(
-                f"losses differ from plain jax.jit, first in step {first + 1}: the loss is {a:.7g} and should be "
-                f"{b:.7g}, a difference of {differs[first]:.2e} (tolerance {program.loss_tolerance:.0e}){later}"
-                + rounding_hint(worst, "loss_tolerance= of the Program accepts more")
-            )
-    return problems, errors
 
 
 def _csv(ours: Sequence[float], theirs: Sequence[float]) -> str:

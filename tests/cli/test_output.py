@@ -18,8 +18,10 @@ from mpmd_trace.diagnostics import files
 from mpmd_trace.diagnostics.messages import MpmdError
 from mpmd_trace.report import files as report_files
 from mpmd_trace.report.files import check_folder, write_folder
-from mpmd_trace_cli import run as run_module
 from mpmd_trace_cli.console import as_json, guard
+from mpmd_trace_cli.run import print_losses
+from mpmd_trace_cli.run_steps import compare_steps
+from mpmd_trace_devtools.numbers import difference
 from util import nightly
 
 PROGRAMS = Path(__file__).parent.parent / "programs"
@@ -74,7 +76,6 @@ def test_what_a_program_gives_to_the_report(command: Command, name: str, message
 
 
 def test_differences() -> None:
-    difference = run_module.difference
     nan, inf = math.nan, math.inf
     assert difference(np.array([1.0, nan, inf]), np.array([1.0, nan, inf])) == 0
     assert difference(np.array([1.0, nan]), np.array([1.0, 2.0])) == inf
@@ -95,8 +96,8 @@ def test_a_nan_is_never_equal_to_a_number() -> None:
     def steps(gradient: float, loss: float) -> dict[str, Any]:
         return {"gradients": [("a", np.ones(2)), ("b", np.array([gradient]))], "losses": [1.0, loss]}
 
-    assert not run_module.compare_steps(Tolerant(), steps(1.0, math.nan), steps(1.0, math.nan))[0]
-    problems, errors = run_module.compare_steps(Tolerant(), steps(math.nan, math.nan), steps(1.0, 2.0))
+    assert not compare_steps(Tolerant(), steps(1.0, math.nan), steps(1.0, math.nan))[0]
+    problems, errors = compare_steps(Tolerant(), steps(math.nan, math.nan), steps(1.0, 2.0))
     assert len(problems) == 2 and errors["gradient_error_at"] == "b"
     assert "first in step 2: the loss is nan and should be 2, a difference of inf" in problems[1]
 
@@ -108,7 +109,7 @@ def test_a_difference_that_may_be_rounding_says_how_to_accept_it() -> None:
 
     def compared(*losses: float) -> list[str]:
         two = ({"gradients": [], "losses": each} for each in (losses, [2.0] * len(losses)))
-        return run_module.compare_steps(Strict(), *two)[0]
+        return compare_steps(Strict(), *two)[0]
 
     assert compared(2.0) == []
     assert "may be rounding: loss_tolerance= of the Program accepts more" in compared(2.01)[0]
@@ -127,7 +128,7 @@ def test_json_has_no_nan() -> None:
 
 
 def test_curves_without_a_number(capsys: pytest.CaptureFixture[str]) -> None:
-    run_module.print_losses({"losses": [3.0, math.nan, math.inf, 1.0], "losses_plain": [3.0, math.nan, math.inf, 1.0]})
+    print_losses({"losses": [3.0, math.nan, math.inf, 1.0], "losses_plain": [3.0, math.nan, math.inf, 1.0]})
     lines = capsys.readouterr().out.splitlines()
     assert "nan" in lines[2] and "inf" in lines[3] and lines[4].endswith(" o")
 
