@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-import pytest
 from fragment_texts import frag, function
 
 from mpmd_trace.ir.ops import FragmentOp
 from mpmd_trace.passes.common.merge import merge_fragments
 from mpmd_trace.passes.greedy import Rewriter, walk_mutable
-from util import distinct_bodies, run
+from util import run
 
 
 def pipeline(microbatches: int) -> str:
@@ -24,19 +23,6 @@ def pipeline(microbatches: int) -> str:
     calls = [f"  %c{i} = mpmd.call @step(%p) {{call_counter = {i} : ui32}} : (!A) -> !B" for i in range(microbatches)]
     names = ", ".join(f"%c{i}" for i in range(microbatches))
     return callee + "\n" + function("\n".join(calls), names, ", ".join(["!B"] * microbatches))
-
-
-@pytest.mark.parametrize("microbatches", [2, 7])
-def test_bodies_do_not_depend_on_the_number_of_microbatches(microbatches: int) -> None:
-    """Inlining and merging make one body per stage, however often it runs."""
-    module = run(
-        pipeline(microbatches),
-        "mpmd-call-inline,mpmd-symbol-dce,mpmd-merge-inferred-fragments,mpmd-cse,mpmd-canonicalize",
-    )
-    fragments = [op for op in module.main.body if isinstance(op, FragmentOp)]
-    assert len(fragments) == 2 * microbatches
-    assert len(module.functions) == 1
-    assert distinct_bodies(module) == 2
 
 
 def test_pairwise_merging_shares_bodies_too() -> None:

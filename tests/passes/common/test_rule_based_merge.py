@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import dataclasses
-
 import pytest
 from fragment_texts import frag, function
 
@@ -13,7 +11,7 @@ from mpmd_trace.ir.text import parse
 from mpmd_trace.passes.control_dependencies import CONTROL_START, add_control_dependency
 from mpmd_trace.passes.fragment_rules import FragmentInfo, MergeRule
 from mpmd_trace.passes.manager import run_passes
-from util import PRELUDE, diagnostics, run
+from util import PRELUDE
 
 
 def info(name: str, counter: int | None = 0, mesh: str = "alpha", stage: int | None = None) -> FragmentInfo:
@@ -26,20 +24,6 @@ def pipeline(*rules: MergeRule, options: str = "") -> str:
 
 RULE = MergeRule((info("f"), info("g")), FragmentInfo((("f", 0), ("g", 0)), 1, 0, None, "alpha"))
 ZERO = "{call_counter = 0 : ui32}"
-
-
-def test_three_members_and_a_rule_that_takes_the_result() -> None:
-    """A target can be a source of another rule; a missing member does not matter."""
-    first = MergeRule((info("f"), info("g"), info("missing")), info("fg"))
-    second = MergeRule((info("fg"), info("h")), info("all", None))
-    body = "\n".join(
-        f"  %{i} = " + frag("alpha", f'"{name}"', "%p", attrs="{call_counter = 0 : ui32, remat}")
-        for i, name in enumerate("fgh")
-    )
-    module = run(function(body, "%0, %1, %2", "!A, !A, !A"), pipeline(first, second))
-    (fragment,) = [op for op in module.main.body if isinstance(op, FragmentOp)]
-    assert FragmentInfo.of(fragment) == info("all", None)
-    assert not fragment.attrs
 
 
 @pytest.mark.parametrize("keep", [False, True])
@@ -72,19 +56,3 @@ def test_members_that_wait_for_each_other_stay(caplog: pytest.LogCaptureFixture)
     with pytest.raises(MpmdError, match="Cycle detected"):
         run_passes(module, pipeline(RULE))
     assert "depend on each other in a cycle" in caplog.text
-
-
-@pytest.mark.parametrize("mesh", ["", "beta"])
-def test_target_on_another_mesh(mesh: str) -> None:
-    """A fragment cannot be relabeled to another mesh, nor to none."""
-    first = f"  %0 = {frag('alpha', chr(34) + 'f' + chr(34), '%p', attrs=ZERO)}"
-    second = f"  %1 = {frag('alpha', chr(34) + 'g' + chr(34), '%0', attrs=ZERO)}"
-    target = FragmentInfo((("t", 0),), mesh_name=mesh)
-    rule = MergeRule(RULE.sources, target)
-    ok, found = diagnostics(function(f"{first}\n{second}", "%1", "!A"), pipeline(rule))
-    assert not ok
-    (error,) = found
-    assert 'write mesh_name="alpha" in the target' in error.message
-    assert ("names no mesh" in error.message) == (not mesh)
-    named = MergeRule(RULE.sources, dataclasses.replace(target, mesh_name="alpha"))
-    assert diagnostics(function(f"{first}\n{second}", "%1", "!A"), pipeline(named)) == (True, [])

@@ -11,62 +11,8 @@ from transformer_stage import backward_stage
 from mpmd_trace.ir.ops import FragmentOp, TransferOp
 from mpmd_trace.passes.manager import run_passes
 from mpmd_trace_devtools.comparison import assert_same_meaning
-from util import PRELUDE, run
 
 PASS = "mpmd-split-bwd-fragments"
-
-
-def program(body: str, origin: str = '"f"(1)', attrs: str = "", sent: str = "0", results: int = 2) -> str:
-    """A fragment of two arguments; the results numbered in `sent` are transferred."""
-    types = ", ".join(["!A"] * results)
-    lines = "\n".join(f"  %t{i} = mpmd.transfer %0#{i} : (!A) -> !B" for i in sent)
-    returned = ", ".join(f"%t{i}" if str(i) in sent else f"%0#{i}" for i in range(results))
-    out = ", ".join("!B" if str(i) in sent else "!A" for i in range(results))
-    return f"""
-func.func @main(%p: !A, %q: !A, %r: !B) -> ({out}) attributes {{topology = #topo}} {{
-  %0:{results} = mpmd.fragment<mesh="alpha", origin=[{origin}]> (%p, %q) {attrs} (%x: !L, %y: !L) {{
-{body}
-  }} : (!A, !A) -> ({types})
-{lines}
-  %unused = mpmd.transfer %r : (!B) -> !A
-  return {returned} : {out}
-}}
-"""
-
-
-PLAIN = """
-    %a = stablehlo.negate %x : !L
-    %b = stablehlo.multiply %a, %y : !L
-    mpmd.return %a, %b : !L, !L
-"""
-LOCAL = "!L = tensor<4xf32>\n" + PRELUDE
-
-
-def parts(text: str, pipeline: str = PASS) -> list[FragmentOp]:
-    return [op for op in run(text, pipeline, LOCAL).main.body if isinstance(op, FragmentOp)]
-
-
-def test_only_unmarked_backward_fragments_with_both_kinds_of_results_are_split() -> None:
-    assert len(parts(program(PLAIN))) == 2
-    assert len(parts(program(PLAIN, '"f"(1), "g"(1)'))) == 2
-    for origin in ('"f"', '"f"(2)', '"f", "g"(1)', ""):
-        assert len(parts(program(PLAIN, origin))) == 1
-    for attrs in ("{split_keep_transferred}", "{split_drop_transferred}"):
-        assert len(parts(program(PLAIN, attrs=attrs))) == 1
-    assert len(parts(program(PLAIN, sent="01"))) == 1
-    assert len(parts(program(PLAIN, sent=""))) == 1
-
-
-def test_microbatches_share_both_parts() -> None:
-    text = program(PLAIN).replace("@main", "private @step")
-    calls = "\n".join(f"%{i}:2 = mpmd.call @step(%p, %q, %r) : (!A, !A, !B) -> (!B, !A)" for i in range(4))
-    main = (
-        "func.func @main(%p: !A, %q: !A, %r: !B) -> (!B, !A) attributes {topology = #topo} {"
-        f"{calls}\n return %3#0, %3#1 : !B, !A }}"
-    )
-    module = run(main + text, f"mpmd-call-inline,{PASS}", LOCAL)
-    assert len({id(op.body) for op in module.main.body if isinstance(op, FragmentOp)}) == 2
-    assert len([op for op in module.main.body if isinstance(op, FragmentOp)]) == 8
 
 
 CLEAN = "mpmd-fragment-dedup,mpmd-fragment-dce"

@@ -217,6 +217,14 @@ def test_control_operands_can_be_kept() -> None:
     assert marked and all(op.num_operands > 1 for op in marked)
 
 
+def test_the_textual_pipeline_knows_three_schedules() -> None:
+    module = parse(pipeline(2, 3))
+    run_passes(module, "mpmd-optimize-pipeline{pipeline-schedule=1F1B}")
+    assert orders(module)["m0"] == "F0 F1 B0 F2 B1 B2"
+    with pytest.raises(MpmdError, match="is one of none, 1F1B, Circular"):
+        run_passes(parse(pipeline(1, 1)), "mpmd-optimize-pipeline{pipeline-schedule=GPipe}")
+
+
 def test_spec_prints_back() -> None:
     one = PipelineScheduler(SCHEDULES["GPipe"])
     assert one.spec == "mpmd-pipeline-scheduler{must-happen-before=GPipe}"

@@ -95,3 +95,95 @@ func.func @main(%arg0: !A, %arg1: !A) -> (!A, !A) attributes {topology = #topo} 
   } : (!A, !A) -> !A
   return %0, %1 : !A, !A
 }
+
+// ----- Ops outside of fragments (1)
+// passes: mpmd-canonicalize
+// passes: canonicalize{max-iterations=10 max-num-rewrites=-1 region-simplify=disabled test-convergence=false top-down=false}
+func.func @main(%p: !A, %t: tensor<4xf32>, %b: tensor<i1>) -> (!A, !A, tensor<4xf32>) attributes {topology = #topo} {
+  %0 = mpmd.fragment<mesh="alpha", origin=["f"]> (%p) (%x: tensor<4xf32>) {
+    %y = stablehlo.negate %x : tensor<4xf32>
+    mpmd.return %y : tensor<4xf32>
+  } : (!A) -> !A
+  %1 = mpmd.fragment<mesh="alpha", origin=["f"]> (%p) (%x: tensor<4xf32>) {
+    %y = stablehlo.negate %x : tensor<4xf32>
+    mpmd.return %y : tensor<4xf32>
+  } : (!A) -> !A
+  %2 = stablehlo.add %t, %t : tensor<4xf32>
+  %3 = stablehlo.add %t, %t : tensor<4xf32>
+  %4 = "stablehlo.if"(%b) ({
+    stablehlo.return %2 : tensor<4xf32>
+  }, {
+    stablehlo.return %3 : tensor<4xf32>
+  }) : (tensor<i1>) -> tensor<4xf32>
+  return %0, %1, %4 : !A, !A, tensor<4xf32>
+}
+
+// ----- Ops outside of fragments (2)
+// passes: mpmd-cse
+// passes: cse
+func.func @main(%p: !A, %t: tensor<4xf32>, %b: tensor<i1>) -> (!A, !A, tensor<4xf32>) attributes {topology = #topo} {
+  %0 = mpmd.fragment<mesh="alpha", origin=["f"]> (%p) (%x: tensor<4xf32>) {
+    %y = stablehlo.negate %x : tensor<4xf32>
+    mpmd.return %y : tensor<4xf32>
+  } : (!A) -> !A
+  %1 = mpmd.fragment<mesh="alpha", origin=["f"]> (%p) (%x: tensor<4xf32>) {
+    %y = stablehlo.negate %x : tensor<4xf32>
+    mpmd.return %y : tensor<4xf32>
+  } : (!A) -> !A
+  %2 = stablehlo.add %t, %t : tensor<4xf32>
+  %3 = stablehlo.add %t, %t : tensor<4xf32>
+  %4 = "stablehlo.if"(%b) ({
+    stablehlo.return %2 : tensor<4xf32>
+  }, {
+    stablehlo.return %3 : tensor<4xf32>
+  }) : (tensor<i1>) -> tensor<4xf32>
+  return %0, %1, %4 : !A, !A, tensor<4xf32>
+}
+// =>
+func.func @main(%arg0: !A, %arg1: tensor<4xf32>, %arg2: tensor<i1>) -> (!A, !A, tensor<4xf32>) attributes {topology = #topo} {
+  %0 = mpmd.fragment<mesh="alpha", origin=["f"]> (%arg0) (%arg3: tensor<4xf32>) {
+    %3 = stablehlo.negate %arg3 : tensor<4xf32>
+    mpmd.return %3 : tensor<4xf32>
+  } : (!A) -> !A
+  %1 = stablehlo.add %arg1, %arg1 : tensor<4xf32>
+  %2 = "stablehlo.if"(%arg2) ({
+    stablehlo.return %1 : tensor<4xf32>
+  }, {
+    stablehlo.return %1 : tensor<4xf32>
+  }) : (tensor<i1>) -> tensor<4xf32>
+  return %0, %0, %2 : !A, !A, tensor<4xf32>
+}
+
+// ----- Fragments of one body still have one
+// passes: mpmd-call-inline,mpmd-symbol-dce,mpmd-canonicalize
+func.func @main(%p: !A) -> (!A, !A, !A) attributes {topology = #topo} {
+  %0 = mpmd.call @f(%p) : (!A) -> !A
+  %1 = mpmd.call @f(%p) : (!A) -> !A
+  %2 = mpmd.call @f(%p) : (!A) -> !A
+  return %0, %1, %2 : !A, !A, !A
+}
+func.func private @f(%p: !A) -> !A attributes {topology = #topo} {
+  %0 = mpmd.fragment<mesh="alpha", origin=["f"]> (%p) (%x: tensor<4xf32>) {
+    %y = stablehlo.negate %x : tensor<4xf32>
+    %z = stablehlo.abs %x : tensor<4xf32>
+    mpmd.return %y : tensor<4xf32>
+  } : (!A) -> !A
+  return %0 : !A
+}
+// =>
+func.func @main(%arg0: !A) -> (!A, !A, !A) attributes {topology = #topo} {
+  %0 = mpmd.fragment<mesh="alpha", origin=["f"]> (%arg0) (%arg1: tensor<4xf32>) {
+    %3 = stablehlo.negate %arg1 : tensor<4xf32>
+    mpmd.return %3 : tensor<4xf32>
+  } : (!A) -> !A
+  %1 = mpmd.fragment<mesh="alpha", origin=["f"]> (%arg0) (%arg1: tensor<4xf32>) {
+    %3 = stablehlo.negate %arg1 : tensor<4xf32>
+    mpmd.return %3 : tensor<4xf32>
+  } : (!A) -> !A
+  %2 = mpmd.fragment<mesh="alpha", origin=["f"]> (%arg0) (%arg1: tensor<4xf32>) {
+    %3 = stablehlo.negate %arg1 : tensor<4xf32>
+    mpmd.return %3 : tensor<4xf32>
+  } : (!A) -> !A
+  return %0, %1, %2 : !A, !A, !A
+}
+// bodies: 1

@@ -91,3 +91,33 @@ func.func private @step(%arg0: tensor<f32> {mhlo.layout_mode = "b"}) -> (tensor<
   %0 = stablehlo.negate %arg0 : tensor<f32>
   return %0 : tensor<f32>
 }
+
+// ----- Functions that are called for nothing (1)
+func.func @main(%p: tensor<f32>) -> tensor<f32> attributes {topology = #topo} {
+  %0 = mpmd.call @f(%p) : (tensor<f32>) -> tensor<f32>
+  return %p : tensor<f32>
+}
+func.func private @f(%a: tensor<f32>) -> tensor<f32> attributes {topology = #topo} {
+  %0 = stablehlo.constant dense<1.0> : tensor<f32>
+  return %0 : tensor<f32>
+}
+
+// ----- Functions that are called for nothing (2)
+// passes: mpmd-erase-unused-arguments-of-all-calls
+func.func @main(%p: tensor<f32>) -> tensor<f32> attributes {topology = #topo} {
+  %0 = mpmd.call @f(%p) : (tensor<f32>) -> tensor<f32>
+  return %p : tensor<f32>
+}
+func.func private @f(%a: tensor<f32>) -> tensor<f32> attributes {topology = #topo} {
+  %0 = stablehlo.constant dense<1.0> : tensor<f32>
+  return %0 : tensor<f32>
+}
+// =>
+func.func @main(%arg0: tensor<f32>) -> tensor<f32> attributes {topology = #topo} {
+  %0 = mpmd.call @f() : () -> tensor<f32>
+  return %arg0 : tensor<f32>
+}
+func.func private @f() -> tensor<f32> attributes {topology = #topo} {
+  %cst = stablehlo.constant dense<1.000000e+00> : tensor<f32>
+  return %cst : tensor<f32>
+}

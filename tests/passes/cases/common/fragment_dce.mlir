@@ -135,3 +135,36 @@ func.func @main(%arg0: !A) -> !A attributes {topology = #topo} {
   } : (!A) -> !A
   return %0 : !A
 }
+
+// ----- Equal changes give one body
+// passes: mpmd-call-inline,mpmd-symbol-dce,mpmd-fragment-dce
+func.func @main(%p: !A, %q: !B) -> (!A, !A) attributes {topology = #topo} {
+  %0 = mpmd.call @step(%p, %q) {call_counter = 0 : ui32} : (!A, !B) -> !A
+  %1 = mpmd.call @step(%p, %q) {call_counter = 1 : ui32} : (!A, !B) -> !A
+  return %0, %1 : !A, !A
+}
+func.func private @step(%p: !A, %q: !B) -> !A attributes {topology = #topo} {
+  %0 = mpmd.transfer %q : (!B) -> !A
+  %1:3 = mpmd.fragment<mesh="alpha", origin=["f"], stage=0> (%p, %0) (%x: tensor<4xf32>, %y: tensor<4xf32>) {
+    %s = stablehlo.negate %x : tensor<4xf32>
+    %t = stablehlo.negate %y : tensor<4xf32>
+    %u = stablehlo.custom_call @effect(%x) {has_side_effect = true} : (tensor<4xf32>) -> tensor<4xf32>
+    mpmd.return %t, %s, %u : tensor<4xf32>, tensor<4xf32>, tensor<4xf32>
+  } : (!A, !A) -> (!A, !A, !A)
+  return %1#1 : !A
+}
+// =>
+func.func @main(%arg0: !A, %arg1: !B) -> (!A, !A) attributes {topology = #topo} {
+  %0 = mpmd.fragment<mesh="alpha", origin=["f"], stage=0> (%arg0) {call_counter = 0 : ui32} (%arg2: tensor<4xf32>) {
+    %2 = stablehlo.negate %arg2 : tensor<4xf32>
+    %3 = stablehlo.custom_call @effect(%arg2) {has_side_effect = true} : (tensor<4xf32>) -> tensor<4xf32>
+    mpmd.return %2 : tensor<4xf32>
+  } : (!A) -> !A
+  %1 = mpmd.fragment<mesh="alpha", origin=["f"], stage=0> (%arg0) {call_counter = 1 : ui32} (%arg2: tensor<4xf32>) {
+    %2 = stablehlo.negate %arg2 : tensor<4xf32>
+    %3 = stablehlo.custom_call @effect(%arg2) {has_side_effect = true} : (tensor<4xf32>) -> tensor<4xf32>
+    mpmd.return %2 : tensor<4xf32>
+  } : (!A) -> !A
+  return %0, %1 : !A, !A
+}
+// bodies: 1

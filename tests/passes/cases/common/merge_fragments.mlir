@@ -71,6 +71,7 @@ func.func @main(%p: !A, %q: !B) -> (!A) attributes {topology = #topo} {
   return %1 : !A
 }
 // error: stage 1 ... stage 2 ... stages differ
+// note: the other fragment
 
 // ----- Loops are refused
 // Fragments in a loop have no place among the ops of the function.
@@ -89,3 +90,58 @@ func.func @main(%p: !A, %q: !B) -> (!A) attributes {topology = #topo} {
   return %r : !A
 }
 // error: unroll loops
+
+// ----- Microbatches share merged bodies
+// passes: mpmd-call-inline,mpmd-symbol-dce,mpmd-merge-inferred-fragments,mpmd-cse,mpmd-canonicalize
+func.func private @step(%p: !A) -> !B attributes {topology = #topo} {
+  %0 = mpmd.fragment<mesh="alpha", origin=["f"]> (%p) (%x: tensor<4xf32>) {
+    %y = stablehlo.negate %x : tensor<4xf32>
+    mpmd.return %y : tensor<4xf32>
+  } : (!A) -> !A
+  %1 = mpmd.fragment<mesh="alpha", origin=[]> (%0) (%x: tensor<4xf32>) {
+    %y = stablehlo.abs %x : tensor<4xf32>
+    mpmd.return %y : tensor<4xf32>
+  } : (!A) -> !A
+  %2 = mpmd.transfer %1 : (!A) -> !B
+  %3 = mpmd.fragment<mesh="beta", origin=["g"]> (%2) (%x: tensor<4xf32>) {
+    %y = stablehlo.sine %x : tensor<4xf32>
+    mpmd.return %y : tensor<4xf32>
+  } : (!B) -> !B
+  %4 = mpmd.fragment<mesh="beta", origin=[]> (%3) (%x: tensor<4xf32>) {
+    %y = stablehlo.cosine %x : tensor<4xf32>
+    mpmd.return %y : tensor<4xf32>
+  } : (!B) -> !B
+  return %4 : !B
+}
+func.func @main(%p: !A, %q: !B) -> (!B, !B) attributes {topology = #topo} {
+  %c0 = mpmd.call @step(%p) {call_counter = 0 : ui32} : (!A) -> !B
+  %c1 = mpmd.call @step(%p) {call_counter = 1 : ui32} : (!A) -> !B
+  return %c0, %c1 : !B, !B
+}
+// =>
+func.func @main(%arg0: !A, %arg1: !B) -> (!B, !B) attributes {topology = #topo} {
+  %0 = mpmd.fragment<mesh="alpha", origin=["f"]> (%arg0) {call_counter = 0 : ui32} (%arg2: tensor<4xf32>) {
+    %6 = stablehlo.negate %arg2 : tensor<4xf32>
+    %7 = stablehlo.abs %6 : tensor<4xf32>
+    mpmd.return %7 : tensor<4xf32>
+  } : (!A) -> !A
+  %1 = mpmd.transfer %0 : (!A) -> !B
+  %2 = mpmd.fragment<mesh="beta", origin=["g"]> (%1) {call_counter = 0 : ui32} (%arg2: tensor<4xf32>) {
+    %6 = stablehlo.sine %arg2 : tensor<4xf32>
+    %7 = stablehlo.cosine %6 : tensor<4xf32>
+    mpmd.return %7 : tensor<4xf32>
+  } : (!B) -> !B
+  %3 = mpmd.fragment<mesh="alpha", origin=["f"]> (%arg0) {call_counter = 1 : ui32} (%arg2: tensor<4xf32>) {
+    %6 = stablehlo.negate %arg2 : tensor<4xf32>
+    %7 = stablehlo.abs %6 : tensor<4xf32>
+    mpmd.return %7 : tensor<4xf32>
+  } : (!A) -> !A
+  %4 = mpmd.transfer %3 : (!A) -> !B
+  %5 = mpmd.fragment<mesh="beta", origin=["g"]> (%4) {call_counter = 1 : ui32} (%arg2: tensor<4xf32>) {
+    %6 = stablehlo.sine %arg2 : tensor<4xf32>
+    %7 = stablehlo.cosine %6 : tensor<4xf32>
+    mpmd.return %7 : tensor<4xf32>
+  } : (!B) -> !B
+  return %2, %5 : !B, !B
+}
+// bodies: 2

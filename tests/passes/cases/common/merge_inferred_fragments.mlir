@@ -170,3 +170,141 @@ func.func @main(%arg0: !A, %arg1: !B) -> !A attributes {topology = #topo} {
   } : (!A) -> !A
   return %0 : !A
 }
+
+// ----- A microbatch of the first one alone
+// passes: mpmd-merge-inferred-fragments
+func.func @main(%p: !A) -> !A attributes {topology = #topo} {
+  %0 = mpmd.fragment<mesh="alpha", origin=["f"]> (%p) {call_counter = 3 : ui32} (%x: tensor<4xf32>) {
+    %y = stablehlo.negate %x : tensor<4xf32>
+    mpmd.return %y : tensor<4xf32>
+  } : (!A) -> !A
+  %1 = mpmd.fragment<mesh="alpha", origin=[]> (%0) (%x: tensor<4xf32>) {
+    %y = stablehlo.abs %x : tensor<4xf32>
+    mpmd.return %y : tensor<4xf32>
+  } : (!A) -> !A
+  return %1 : !A
+}
+// =>
+func.func @main(%arg0: !A) -> !A attributes {topology = #topo} {
+  %0 = mpmd.fragment<mesh="alpha", origin=["f"]> (%arg0) {call_counter = 3 : ui32} (%arg1: tensor<4xf32>) {
+    %1 = stablehlo.negate %arg1 : tensor<4xf32>
+    %2 = stablehlo.abs %1 : tensor<4xf32>
+    mpmd.return %2 : tensor<4xf32>
+  } : (!A) -> !A
+  return %0 : !A
+}
+
+// ----- A microbatch of the second one alone
+// passes: mpmd-merge-inferred-fragments
+func.func @main(%p: !A) -> !A attributes {topology = #topo} {
+  %0 = mpmd.fragment<mesh="alpha", origin=["f"]> (%p) (%x: tensor<4xf32>) {
+    %y = stablehlo.negate %x : tensor<4xf32>
+    mpmd.return %y : tensor<4xf32>
+  } : (!A) -> !A
+  %1 = mpmd.fragment<mesh="alpha", origin=[]> (%0) {call_counter = 3 : ui32} (%x: tensor<4xf32>) {
+    %y = stablehlo.abs %x : tensor<4xf32>
+    mpmd.return %y : tensor<4xf32>
+  } : (!A) -> !A
+  return %1 : !A
+}
+// =>
+func.func @main(%arg0: !A) -> !A attributes {topology = #topo} {
+  %0 = mpmd.fragment<mesh="alpha", origin=["f"]> (%arg0) {call_counter = 3 : ui32} (%arg1: tensor<4xf32>) {
+    %1 = stablehlo.negate %arg1 : tensor<4xf32>
+    %2 = stablehlo.abs %1 : tensor<4xf32>
+    mpmd.return %2 : tensor<4xf32>
+  } : (!A) -> !A
+  return %0 : !A
+}
+
+// ----- A microbatch of both
+// passes: mpmd-merge-inferred-fragments
+func.func @main(%p: !A) -> !A attributes {topology = #topo} {
+  %0 = mpmd.fragment<mesh="alpha", origin=["f"]> (%p) {call_counter = 3 : ui32} (%x: tensor<4xf32>) {
+    %y = stablehlo.negate %x : tensor<4xf32>
+    mpmd.return %y : tensor<4xf32>
+  } : (!A) -> !A
+  %1 = mpmd.fragment<mesh="alpha", origin=[]> (%0) {call_counter = 3 : ui32} (%x: tensor<4xf32>) {
+    %y = stablehlo.abs %x : tensor<4xf32>
+    mpmd.return %y : tensor<4xf32>
+  } : (!A) -> !A
+  return %1 : !A
+}
+// =>
+func.func @main(%arg0: !A) -> !A attributes {topology = #topo} {
+  %0 = mpmd.fragment<mesh="alpha", origin=["f"]> (%arg0) {call_counter = 3 : ui32} (%arg1: tensor<4xf32>) {
+    %1 = stablehlo.negate %arg1 : tensor<4xf32>
+    %2 = stablehlo.abs %1 : tensor<4xf32>
+    mpmd.return %2 : tensor<4xf32>
+  } : (!A) -> !A
+  return %0 : !A
+}
+
+// ----- A microbatch of the first one, where that has a name
+// passes: mpmd-merge-inferred-fragments
+func.func @main(%p: !A) -> !A attributes {topology = #topo} {
+  %0 = mpmd.fragment<mesh="alpha", origin=["f"]> (%p) {call_counter = 3 : ui32} (%x: tensor<4xf32>) {
+    %y = stablehlo.negate %x : tensor<4xf32>
+    mpmd.return %y : tensor<4xf32>
+  } : (!A) -> !A
+  %1 = mpmd.fragment<mesh="alpha", origin=[]> (%0) {call_counter = 4 : ui32} (%x: tensor<4xf32>) {
+    %y = stablehlo.abs %x : tensor<4xf32>
+    mpmd.return %y : tensor<4xf32>
+  } : (!A) -> !A
+  return %1 : !A
+}
+// =>
+func.func @main(%arg0: !A) -> !A attributes {topology = #topo} {
+  %0 = mpmd.fragment<mesh="alpha", origin=["f"]> (%arg0) {call_counter = 3 : ui32} (%arg1: tensor<4xf32>) {
+    %1 = stablehlo.negate %arg1 : tensor<4xf32>
+    %2 = stablehlo.abs %1 : tensor<4xf32>
+    mpmd.return %2 : tensor<4xf32>
+  } : (!A) -> !A
+  return %0 : !A
+}
+
+// ----- A microbatch of the second one, where that has a name
+// passes: mpmd-merge-inferred-fragments
+func.func @main(%p: !A) -> !A attributes {topology = #topo} {
+  %0 = mpmd.fragment<mesh="alpha", origin=[]> (%p) {call_counter = 3 : ui32} (%x: tensor<4xf32>) {
+    %y = stablehlo.negate %x : tensor<4xf32>
+    mpmd.return %y : tensor<4xf32>
+  } : (!A) -> !A
+  %1 = mpmd.fragment<mesh="alpha", origin=["f"]> (%0) {call_counter = 4 : ui32} (%x: tensor<4xf32>) {
+    %y = stablehlo.abs %x : tensor<4xf32>
+    mpmd.return %y : tensor<4xf32>
+  } : (!A) -> !A
+  return %1 : !A
+}
+// =>
+func.func @main(%arg0: !A) -> !A attributes {topology = #topo} {
+  %0 = mpmd.fragment<mesh="alpha", origin=["f"]> (%arg0) {call_counter = 4 : ui32} (%arg1: tensor<4xf32>) {
+    %1 = stablehlo.negate %arg1 : tensor<4xf32>
+    %2 = stablehlo.abs %1 : tensor<4xf32>
+    mpmd.return %2 : tensor<4xf32>
+  } : (!A) -> !A
+  return %0 : !A
+}
+
+// ----- Microbatches that differ, without names
+// passes: mpmd-merge-inferred-fragments
+func.func @main(%p: !A) -> !A attributes {topology = #topo} {
+  %0 = mpmd.fragment<mesh="alpha", origin=[]> (%p) {call_counter = 3 : ui32} (%x: tensor<4xf32>) {
+    %y = stablehlo.negate %x : tensor<4xf32>
+    mpmd.return %y : tensor<4xf32>
+  } : (!A) -> !A
+  %1 = mpmd.fragment<mesh="alpha", origin=[]> (%0) {call_counter = 4 : ui32} (%x: tensor<4xf32>) {
+    %y = stablehlo.abs %x : tensor<4xf32>
+    mpmd.return %y : tensor<4xf32>
+  } : (!A) -> !A
+  return %1 : !A
+}
+// =>
+func.func @main(%arg0: !A) -> !A attributes {topology = #topo} {
+  %0 = mpmd.fragment<mesh="alpha", origin=[]> (%arg0) (%arg1: tensor<4xf32>) {
+    %1 = stablehlo.negate %arg1 : tensor<4xf32>
+    %2 = stablehlo.abs %1 : tensor<4xf32>
+    mpmd.return %2 : tensor<4xf32>
+  } : (!A) -> !A
+  return %0 : !A
+}

@@ -227,3 +227,97 @@ func.func @main(%p: !a, %q: !a) -> !b attributes {topology = #topo} {
   return %3 : !b
 }
 // CHECK-NOT: concat_transfer
+
+// ----- Bundles are not bundled again
+// passes: mpmd-merge-transfers,mpmd-fragment-dce
+// passes: mpmd-merge-transfers,mpmd-fragment-dce,mpmd-merge-transfers
+func.func @main(%p: !S, %q: !S) -> !T attributes {topology = #topo} {
+  %0:2 = mpmd.fragment<mesh="alpha", origin=["f"]> (%p, %q) (%x: tensor<f32>, %y: tensor<f32>) {
+    mpmd.return %x, %y : tensor<f32>, tensor<f32>
+  } : (!S, !S) -> (!S, !S)
+  %1 = mpmd.transfer %0#0 : (!S) -> !T
+  %2 = mpmd.transfer %0#1 : (!S) -> !T
+  %3 = mpmd.fragment<mesh="beta", origin=["g"]> (%2, %1) (%x: tensor<f32>, %y: tensor<f32>) {
+    %s = stablehlo.subtract %x, %y : tensor<f32>
+    mpmd.return %s : tensor<f32>
+  } : (!T, !T) -> !T
+  return %3 : !T
+}
+// =>
+func.func @main(%arg0: !S, %arg1: !S) -> !T attributes {topology = #topo} {
+  %0 = mpmd.fragment<mesh="alpha", origin=["f"]> (%arg0, %arg1) (%arg2: tensor<f32>, %arg3: tensor<f32>) {
+    %3 = stablehlo.reshape %arg2 : (tensor<f32>) -> tensor<1xf32>
+    %4 = stablehlo.reshape %arg3 : (tensor<f32>) -> tensor<1xf32>
+    %5 = stablehlo.concatenate %3, %4, dim = 0 : (tensor<1xf32>, tensor<1xf32>) -> tensor<2xf32>
+    mpmd.return %5 : tensor<2xf32>
+  } : (!S, !S) -> !mpmd.mesh_tensor<"alpha", tensor<2xf32>>
+  %1 = mpmd.transfer {concat_transfer} %0 : (!mpmd.mesh_tensor<"alpha", tensor<2xf32>>) -> !mpmd.mesh_tensor<"beta", tensor<2xf32>>
+  %2 = mpmd.fragment<mesh="beta", origin=["g"]> (%1) (%arg2: tensor<2xf32>) {
+    %3 = stablehlo.slice %arg2 [0:1] : (tensor<2xf32>) -> tensor<1xf32>
+    %4 = stablehlo.reshape %3 : (tensor<1xf32>) -> tensor<f32>
+    %5 = stablehlo.slice %arg2 [1:2] : (tensor<2xf32>) -> tensor<1xf32>
+    %6 = stablehlo.reshape %5 : (tensor<1xf32>) -> tensor<f32>
+    %7 = stablehlo.subtract %6, %4 : tensor<f32>
+    mpmd.return %7 : tensor<f32>
+  } : (!mpmd.mesh_tensor<"beta", tensor<2xf32>>) -> !T
+  return %2 : !T
+}
+
+// ----- Microbatches share bodies
+// passes: mpmd-call-inline,mpmd-symbol-dce,mpmd-merge-transfers
+func.func @main(%p: !S, %q: !S) -> (!T, !T) attributes {topology = #topo} {
+  %0 = mpmd.call @step(%p, %q) {call_counter = 0 : ui32} : (!S, !S) -> !T
+  %1 = mpmd.call @step(%p, %q) {call_counter = 1 : ui32} : (!S, !S) -> !T
+  return %0, %1 : !T, !T
+}
+func.func private @step(%p: !S, %q: !S) -> !T attributes {topology = #topo} {
+  %0:2 = mpmd.fragment<mesh="alpha", origin=["f"]> (%p, %q) (%x: tensor<f32>, %y: tensor<f32>) {
+    mpmd.return %x, %y : tensor<f32>, tensor<f32>
+  } : (!S, !S) -> (!S, !S)
+  %1 = mpmd.transfer %0#0 : (!S) -> !T
+  %2 = mpmd.transfer %0#1 : (!S) -> !T
+  %3 = mpmd.fragment<mesh="beta", origin=["g"]> (%2, %1) (%x: tensor<f32>, %y: tensor<f32>) {
+    %s = stablehlo.subtract %x, %y : tensor<f32>
+    mpmd.return %s : tensor<f32>
+  } : (!T, !T) -> !T
+  return %3 : !T
+}
+// =>
+func.func @main(%arg0: !S, %arg1: !S) -> (!T, !T) attributes {topology = #topo} {
+  %0:3 = mpmd.fragment<mesh="alpha", origin=["f"]> (%arg0, %arg1) {call_counter = 0 : ui32} (%arg2: tensor<f32>, %arg3: tensor<f32>) {
+    %10 = stablehlo.reshape %arg2 : (tensor<f32>) -> tensor<1xf32>
+    %11 = stablehlo.reshape %arg3 : (tensor<f32>) -> tensor<1xf32>
+    %12 = stablehlo.concatenate %10, %11, dim = 0 : (tensor<1xf32>, tensor<1xf32>) -> tensor<2xf32>
+    mpmd.return %arg2, %arg3, %12 : tensor<f32>, tensor<f32>, tensor<2xf32>
+  } : (!S, !S) -> (!S, !S, !mpmd.mesh_tensor<"alpha", tensor<2xf32>>)
+  %1 = mpmd.transfer {concat_transfer} %0#2 : (!mpmd.mesh_tensor<"alpha", tensor<2xf32>>) -> !mpmd.mesh_tensor<"beta", tensor<2xf32>>
+  %2 = mpmd.transfer %0#0 : (!S) -> !T
+  %3 = mpmd.transfer %0#1 : (!S) -> !T
+  %4 = mpmd.fragment<mesh="beta", origin=["g"]> (%3, %2, %1) {call_counter = 0 : ui32} (%arg2: tensor<f32>, %arg3: tensor<f32>, %arg4: tensor<2xf32>) {
+    %10 = stablehlo.slice %arg4 [0:1] : (tensor<2xf32>) -> tensor<1xf32>
+    %11 = stablehlo.reshape %10 : (tensor<1xf32>) -> tensor<f32>
+    %12 = stablehlo.slice %arg4 [1:2] : (tensor<2xf32>) -> tensor<1xf32>
+    %13 = stablehlo.reshape %12 : (tensor<1xf32>) -> tensor<f32>
+    %14 = stablehlo.subtract %13, %11 : tensor<f32>
+    mpmd.return %14 : tensor<f32>
+  } : (!T, !T, !mpmd.mesh_tensor<"beta", tensor<2xf32>>) -> !T
+  %5:3 = mpmd.fragment<mesh="alpha", origin=["f"]> (%arg0, %arg1) {call_counter = 1 : ui32} (%arg2: tensor<f32>, %arg3: tensor<f32>) {
+    %10 = stablehlo.reshape %arg2 : (tensor<f32>) -> tensor<1xf32>
+    %11 = stablehlo.reshape %arg3 : (tensor<f32>) -> tensor<1xf32>
+    %12 = stablehlo.concatenate %10, %11, dim = 0 : (tensor<1xf32>, tensor<1xf32>) -> tensor<2xf32>
+    mpmd.return %arg2, %arg3, %12 : tensor<f32>, tensor<f32>, tensor<2xf32>
+  } : (!S, !S) -> (!S, !S, !mpmd.mesh_tensor<"alpha", tensor<2xf32>>)
+  %6 = mpmd.transfer {concat_transfer} %5#2 : (!mpmd.mesh_tensor<"alpha", tensor<2xf32>>) -> !mpmd.mesh_tensor<"beta", tensor<2xf32>>
+  %7 = mpmd.transfer %5#0 : (!S) -> !T
+  %8 = mpmd.transfer %5#1 : (!S) -> !T
+  %9 = mpmd.fragment<mesh="beta", origin=["g"]> (%8, %7, %6) {call_counter = 1 : ui32} (%arg2: tensor<f32>, %arg3: tensor<f32>, %arg4: tensor<2xf32>) {
+    %10 = stablehlo.slice %arg4 [0:1] : (tensor<2xf32>) -> tensor<1xf32>
+    %11 = stablehlo.reshape %10 : (tensor<1xf32>) -> tensor<f32>
+    %12 = stablehlo.slice %arg4 [1:2] : (tensor<2xf32>) -> tensor<1xf32>
+    %13 = stablehlo.reshape %12 : (tensor<1xf32>) -> tensor<f32>
+    %14 = stablehlo.subtract %13, %11 : tensor<f32>
+    mpmd.return %14 : tensor<f32>
+  } : (!T, !T, !mpmd.mesh_tensor<"beta", tensor<2xf32>>) -> !T
+  return %4, %9 : !T, !T
+}
+// bodies: 2

@@ -17,3 +17,55 @@ func.func @main(%p: !A, %q: !B) -> (!A) attributes {topology = #topo} {
   return %1 : !A
 }
 // error: mixes phases
+
+// ----- Phases stay apart
+func.func @main(%p: !A) -> !A attributes {topology = #topo} {
+  %0 = mpmd.fragment<mesh="alpha", origin=["f"]> (%p) (%x: tensor<4xf32>) {
+    %y = stablehlo.negate %x : tensor<4xf32>
+    mpmd.return %y : tensor<4xf32>
+  } : (!A) -> !A
+  %1 = mpmd.fragment<mesh="alpha", origin=["f"(1)]> (%0) (%x: tensor<4xf32>) {
+    %y = stablehlo.abs %x : tensor<4xf32>
+    mpmd.return %y : tensor<4xf32>
+  } : (!A) -> !A
+  return %1 : !A
+}
+
+// ----- Microbatches stay apart
+func.func @main(%p: !A) -> !A attributes {topology = #topo} {
+  %0 = mpmd.fragment<mesh="alpha", origin=["f"]> (%p) {call_counter = 0 : ui32} (%x: tensor<4xf32>) {
+    %y = stablehlo.negate %x : tensor<4xf32>
+    mpmd.return %y : tensor<4xf32>
+  } : (!A) -> !A
+  %1 = mpmd.fragment<mesh="alpha", origin=["g"]> (%0) {call_counter = 1 : ui32} (%x: tensor<4xf32>) {
+    %y = stablehlo.abs %x : tensor<4xf32>
+    mpmd.return %y : tensor<4xf32>
+  } : (!A) -> !A
+  return %1 : !A
+}
+
+// ----- Stages stay apart
+func.func @main(%p: !A) -> !A attributes {topology = #topo} {
+  %0 = mpmd.fragment<mesh="alpha", origin=["f"], stage=0> (%p) (%x: tensor<4xf32>) {
+    %y = stablehlo.negate %x : tensor<4xf32>
+    mpmd.return %y : tensor<4xf32>
+  } : (!A) -> !A
+  %1 = mpmd.fragment<mesh="alpha", origin=["g"], stage=1> (%0) (%x: tensor<4xf32>) {
+    %y = stablehlo.abs %x : tensor<4xf32>
+    mpmd.return %y : tensor<4xf32>
+  } : (!A) -> !A
+  return %1 : !A
+}
+
+// ----- Inferred fragments stay apart
+func.func @main(%p: !A) -> !A attributes {topology = #topo} {
+  %0 = mpmd.fragment<mesh="alpha", origin=["f"]> (%p) (%x: tensor<4xf32>) {
+    %y = stablehlo.negate %x : tensor<4xf32>
+    mpmd.return %y : tensor<4xf32>
+  } : (!A) -> !A
+  %1 = mpmd.fragment<mesh="alpha", origin=[]> (%0) (%x: tensor<4xf32>) {
+    %y = stablehlo.abs %x : tensor<4xf32>
+    mpmd.return %y : tensor<4xf32>
+  } : (!A) -> !A
+  return %1 : !A
+}

@@ -153,3 +153,85 @@ func.func @main(%p: !A, %q: !B) -> (!A) attributes {topology = #topo} {
   return %p : !A
 }
 // error: already part of another merge rule
+
+// ----- A target on no mesh
+// passes: mpmd-rule-based-merge{rules=FragmentMergeRule(sources=[FragmentInfo(origins=["f"],call_counter=0,mesh_name="alpha"),FragmentInfo(origins=["g"],call_counter=0,mesh_name="alpha")],target=FragmentInfo(origins=["t"],mesh_name=""))}
+func.func @main(%p: !A) -> !A attributes {topology = #topo} {
+  %0 = mpmd.fragment<mesh="alpha", origin=["f"]> (%p) {call_counter = 0 : ui32} (%x: tensor<4xf32>) {
+    %y = stablehlo.negate %x : tensor<4xf32>
+    mpmd.return %y : tensor<4xf32>
+  } : (!A) -> !A
+  %1 = mpmd.fragment<mesh="alpha", origin=["g"]> (%0) {call_counter = 0 : ui32} (%x: tensor<4xf32>) {
+    %y = stablehlo.negate %x : tensor<4xf32>
+    mpmd.return %y : tensor<4xf32>
+  } : (!A) -> !A
+  return %1 : !A
+}
+// error: the target of a merge rule names no mesh, but fragment ["g"] on mesh 'alpha', call_counter 0, which the rule merges, is on mesh 'alpha': write mesh_name="alpha" in the target of FragmentMergeRule(sources=[FragmentInfo(origins=["f"],call_counter=0,mesh_name="alpha"),FragmentInfo(origins=["g"],call_counter=0,mesh_name="alpha")],target=FragmentInfo(origins=["t"],mesh_name=""))
+
+// ----- A target on another mesh
+// passes: mpmd-rule-based-merge{rules=FragmentMergeRule(sources=[FragmentInfo(origins=["f"],call_counter=0,mesh_name="alpha"),FragmentInfo(origins=["g"],call_counter=0,mesh_name="alpha")],target=FragmentInfo(origins=["t"],mesh_name="beta"))}
+func.func @main(%p: !A) -> !A attributes {topology = #topo} {
+  %0 = mpmd.fragment<mesh="alpha", origin=["f"]> (%p) {call_counter = 0 : ui32} (%x: tensor<4xf32>) {
+    %y = stablehlo.negate %x : tensor<4xf32>
+    mpmd.return %y : tensor<4xf32>
+  } : (!A) -> !A
+  %1 = mpmd.fragment<mesh="alpha", origin=["g"]> (%0) {call_counter = 0 : ui32} (%x: tensor<4xf32>) {
+    %y = stablehlo.negate %x : tensor<4xf32>
+    mpmd.return %y : tensor<4xf32>
+  } : (!A) -> !A
+  return %1 : !A
+}
+// error: the target of a merge rule names mesh 'beta', but fragment ["g"] on mesh 'alpha', call_counter 0, which the rule merges, is on mesh 'alpha': write mesh_name="alpha" in the target of FragmentMergeRule(sources=[FragmentInfo(origins=["f"],call_counter=0,mesh_name="alpha"),FragmentInfo(origins=["g"],call_counter=0,mesh_name="alpha")],target=FragmentInfo(origins=["t"],mesh_name="beta"))
+
+// ----- A target on the mesh of its sources
+// passes: mpmd-rule-based-merge{rules=FragmentMergeRule(sources=[FragmentInfo(origins=["f"],call_counter=0,mesh_name="alpha"),FragmentInfo(origins=["g"],call_counter=0,mesh_name="alpha")],target=FragmentInfo(origins=["t"],mesh_name="alpha"))}
+func.func @main(%p: !A) -> !A attributes {topology = #topo} {
+  %0 = mpmd.fragment<mesh="alpha", origin=["f"]> (%p) {call_counter = 0 : ui32} (%x: tensor<4xf32>) {
+    %y = stablehlo.negate %x : tensor<4xf32>
+    mpmd.return %y : tensor<4xf32>
+  } : (!A) -> !A
+  %1 = mpmd.fragment<mesh="alpha", origin=["g"]> (%0) {call_counter = 0 : ui32} (%x: tensor<4xf32>) {
+    %y = stablehlo.negate %x : tensor<4xf32>
+    mpmd.return %y : tensor<4xf32>
+  } : (!A) -> !A
+  return %1 : !A
+}
+// =>
+func.func @main(%arg0: !A) -> !A attributes {topology = #topo} {
+  %0 = mpmd.fragment<mesh="alpha", origin=["t"]> (%arg0) (%arg1: tensor<4xf32>) {
+    %1 = stablehlo.negate %arg1 : tensor<4xf32>
+    %2 = stablehlo.negate %1 : tensor<4xf32>
+    mpmd.return %2 : tensor<4xf32>
+  } : (!A) -> !A
+  return %0 : !A
+}
+
+// ----- Three members and a rule that takes the result
+// passes: mpmd-rule-based-merge{rules=FragmentMergeRule(sources=[FragmentInfo(origins=["f"],call_counter=0,mesh_name="alpha"),FragmentInfo(origins=["g"],call_counter=0,mesh_name="alpha"),FragmentInfo(origins=["missing"],call_counter=0,mesh_name="alpha")],target=FragmentInfo(origins=["fg"],call_counter=0,mesh_name="alpha")),FragmentMergeRule(sources=[FragmentInfo(origins=["fg"],call_counter=0,mesh_name="alpha"),FragmentInfo(origins=["h"],call_counter=0,mesh_name="alpha")],target=FragmentInfo(origins=["all"],mesh_name="alpha"))}
+// A target can be a source of another rule; a missing member does not matter.
+func.func @main(%p: !A) -> (!A, !A, !A) attributes {topology = #topo} {
+  %0 = mpmd.fragment<mesh="alpha", origin=["f"]> (%p) {call_counter = 0 : ui32, remat} (%x: tensor<4xf32>) {
+    %y = stablehlo.negate %x : tensor<4xf32>
+    mpmd.return %y : tensor<4xf32>
+  } : (!A) -> !A
+  %1 = mpmd.fragment<mesh="alpha", origin=["g"]> (%p) {call_counter = 0 : ui32, remat} (%x: tensor<4xf32>) {
+    %y = stablehlo.negate %x : tensor<4xf32>
+    mpmd.return %y : tensor<4xf32>
+  } : (!A) -> !A
+  %2 = mpmd.fragment<mesh="alpha", origin=["h"]> (%p) {call_counter = 0 : ui32, remat} (%x: tensor<4xf32>) {
+    %y = stablehlo.negate %x : tensor<4xf32>
+    mpmd.return %y : tensor<4xf32>
+  } : (!A) -> !A
+  return %0, %1, %2 : !A, !A, !A
+}
+// =>
+func.func @main(%arg0: !A) -> (!A, !A, !A) attributes {topology = #topo} {
+  %0:3 = mpmd.fragment<mesh="alpha", origin=["all"]> (%arg0) (%arg1: tensor<4xf32>) {
+    %1 = stablehlo.negate %arg1 : tensor<4xf32>
+    %2 = stablehlo.negate %arg1 : tensor<4xf32>
+    %3 = stablehlo.negate %arg1 : tensor<4xf32>
+    mpmd.return %1, %2, %3 : tensor<4xf32>, tensor<4xf32>, tensor<4xf32>
+  } : (!A) -> (!A, !A, !A)
+  return %0#1, %0#2, %0#0 : !A, !A, !A
+}

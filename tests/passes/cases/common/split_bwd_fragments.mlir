@@ -387,3 +387,156 @@ func.func @main(%arg0: !A, %arg1: !A, %arg2: !B) -> (!B, !A) attributes {topolog
   %3 = mpmd.transfer %arg2 : (!B) -> !A
   return %2, %1 : !B, !A
 }
+
+// ----- One phase in several computations
+func.func @main(%p: !A, %q: !A) -> (!B, !A) attributes {topology = #topo} {
+  %0:2 = mpmd.fragment<mesh="alpha", origin=["f"(1), "g"(1)]> (%p, %q) (%x: !L, %y: !L) {
+    %a = stablehlo.negate %x : !L
+    %b = stablehlo.multiply %a, %y : !L
+    mpmd.return %a, %b : !L, !L
+  } : (!A, !A) -> (!A, !A)
+  %t0 = mpmd.transfer %0#0 : (!A) -> !B
+  return %t0, %0#1 : !B, !A
+}
+// =>
+func.func @main(%arg0: !A, %arg1: !A) -> (!B, !A) attributes {topology = #topo} {
+  %0:3 = mpmd.fragment<mesh="alpha", origin=["f"(1), "g"(1)]> (%arg0, %arg1) {split_keep_transferred} (%arg2: tensor<4xf32>, %arg3: tensor<4xf32>) {
+    %3 = stablehlo.negate %arg2 : tensor<4xf32>
+    mpmd.return %3, %arg3, %3 : tensor<4xf32>, tensor<4xf32>, tensor<4xf32>
+  } : (!A, !A) -> (!A, !A, !A)
+  %1 = mpmd.fragment<mesh="alpha", origin=["f"(1), "g"(1)]> (%arg0, %arg1, %0#1, %0#2) {split_drop_transferred} (%arg2: tensor<4xf32>, %arg3: tensor<4xf32>, %arg4: tensor<4xf32>, %arg5: tensor<4xf32>) {
+    %3 = stablehlo.multiply %arg5, %arg4 : tensor<4xf32>
+    mpmd.return %3 : tensor<4xf32>
+  } : (!A, !A, !A, !A) -> !A
+  %2 = mpmd.transfer %0#0 : (!A) -> !B
+  return %2, %1 : !B, !A
+}
+
+// ----- A forward stays whole
+func.func @main(%p: !A, %q: !A) -> (!B, !A) attributes {topology = #topo} {
+  %0:2 = mpmd.fragment<mesh="alpha", origin=["f"]> (%p, %q) (%x: !L, %y: !L) {
+    %a = stablehlo.negate %x : !L
+    %b = stablehlo.multiply %a, %y : !L
+    mpmd.return %a, %b : !L, !L
+  } : (!A, !A) -> (!A, !A)
+  %t0 = mpmd.transfer %0#0 : (!A) -> !B
+  return %t0, %0#1 : !B, !A
+}
+
+// ----- A second backward stays whole
+func.func @main(%p: !A, %q: !A) -> (!B, !A) attributes {topology = #topo} {
+  %0:2 = mpmd.fragment<mesh="alpha", origin=["f"(2)]> (%p, %q) (%x: !L, %y: !L) {
+    %a = stablehlo.negate %x : !L
+    %b = stablehlo.multiply %a, %y : !L
+    mpmd.return %a, %b : !L, !L
+  } : (!A, !A) -> (!A, !A)
+  %t0 = mpmd.transfer %0#0 : (!A) -> !B
+  return %t0, %0#1 : !B, !A
+}
+
+// ----- A fragment of two phases stays whole
+func.func @main(%p: !A, %q: !A) -> (!B, !A) attributes {topology = #topo} {
+  %0:2 = mpmd.fragment<mesh="alpha", origin=["f", "g"(1)]> (%p, %q) (%x: !L, %y: !L) {
+    %a = stablehlo.negate %x : !L
+    %b = stablehlo.multiply %a, %y : !L
+    mpmd.return %a, %b : !L, !L
+  } : (!A, !A) -> (!A, !A)
+  %t0 = mpmd.transfer %0#0 : (!A) -> !B
+  return %t0, %0#1 : !B, !A
+}
+
+// ----- An inferred fragment stays whole
+func.func @main(%p: !A, %q: !A) -> (!B, !A) attributes {topology = #topo} {
+  %0:2 = mpmd.fragment<mesh="alpha", origin=[]> (%p, %q) (%x: !L, %y: !L) {
+    %a = stablehlo.negate %x : !L
+    %b = stablehlo.multiply %a, %y : !L
+    mpmd.return %a, %b : !L, !L
+  } : (!A, !A) -> (!A, !A)
+  %t0 = mpmd.transfer %0#0 : (!A) -> !B
+  return %t0, %0#1 : !B, !A
+}
+
+// ----- The first half of a split stays whole
+func.func @main(%p: !A, %q: !A) -> (!B, !A) attributes {topology = #topo} {
+  %0:2 = mpmd.fragment<mesh="alpha", origin=["f"(1)]> (%p, %q) {split_keep_transferred} (%x: !L, %y: !L) {
+    %a = stablehlo.negate %x : !L
+    %b = stablehlo.multiply %a, %y : !L
+    mpmd.return %a, %b : !L, !L
+  } : (!A, !A) -> (!A, !A)
+  %t0 = mpmd.transfer %0#0 : (!A) -> !B
+  return %t0, %0#1 : !B, !A
+}
+
+// ----- The second half of a split stays whole
+func.func @main(%p: !A, %q: !A) -> (!B, !A) attributes {topology = #topo} {
+  %0:2 = mpmd.fragment<mesh="alpha", origin=["f"(1)]> (%p, %q) {split_drop_transferred} (%x: !L, %y: !L) {
+    %a = stablehlo.negate %x : !L
+    %b = stablehlo.multiply %a, %y : !L
+    mpmd.return %a, %b : !L, !L
+  } : (!A, !A) -> (!A, !A)
+  %t0 = mpmd.transfer %0#0 : (!A) -> !B
+  return %t0, %0#1 : !B, !A
+}
+
+// ----- A backward that sends all that it makes stays whole
+func.func @main(%p: !A, %q: !A) -> (!B, !B) attributes {topology = #topo} {
+  %0:2 = mpmd.fragment<mesh="alpha", origin=["f"(1)]> (%p, %q) (%x: !L, %y: !L) {
+    %a = stablehlo.negate %x : !L
+    %b = stablehlo.multiply %a, %y : !L
+    mpmd.return %a, %b : !L, !L
+  } : (!A, !A) -> (!A, !A)
+  %t0 = mpmd.transfer %0#0 : (!A) -> !B
+  %t1 = mpmd.transfer %0#1 : (!A) -> !B
+  return %t0, %t1 : !B, !B
+}
+
+// ----- A backward that sends nothing stays whole
+func.func @main(%p: !A, %q: !A, %r: !B) -> (!A, !A) attributes {topology = #topo} {
+  %0:2 = mpmd.fragment<mesh="alpha", origin=["f"(1)]> (%p, %q) (%x: !L, %y: !L) {
+    %a = stablehlo.negate %x : !L
+    %b = stablehlo.multiply %a, %y : !L
+    mpmd.return %a, %b : !L, !L
+  } : (!A, !A) -> (!A, !A)
+  %unused = mpmd.transfer %r : (!B) -> !A
+  return %0#0, %0#1 : !A, !A
+}
+
+// ----- Microbatches share both halves
+// passes: mpmd-call-inline,mpmd-symbol-dce,mpmd-split-bwd-fragments
+func.func @main(%p: !A, %q: !A) -> (!B, !A, !B, !A) attributes {topology = #topo} {
+  %0:2 = mpmd.call @step(%p, %q) {call_counter = 0 : ui32} : (!A, !A) -> (!B, !A)
+  %1:2 = mpmd.call @step(%p, %q) {call_counter = 1 : ui32} : (!A, !A) -> (!B, !A)
+  return %0#0, %0#1, %1#0, %1#1 : !B, !A, !B, !A
+}
+func.func private @step(%p: !A, %q: !A) -> (!B, !A) attributes {topology = #topo} {
+  %0:2 = mpmd.fragment<mesh="alpha", origin=["f"(1)]> (%p, %q) (%x: !L, %y: !L) {
+    %a = stablehlo.negate %x : !L
+    %b = stablehlo.multiply %a, %y : !L
+    mpmd.return %a, %b : !L, !L
+  } : (!A, !A) -> (!A, !A)
+  %t0 = mpmd.transfer %0#0 : (!A) -> !B
+  return %t0, %0#1 : !B, !A
+}
+// =>
+func.func @main(%arg0: !A, %arg1: !A) -> (!B, !A, !B, !A) attributes {topology = #topo} {
+  %0:3 = mpmd.fragment<mesh="alpha", origin=["f"(1)]> (%arg0, %arg1) {call_counter = 0 : ui32, split_keep_transferred} (%arg2: tensor<4xf32>, %arg3: tensor<4xf32>) {
+    %6 = stablehlo.negate %arg2 : tensor<4xf32>
+    mpmd.return %6, %arg3, %6 : tensor<4xf32>, tensor<4xf32>, tensor<4xf32>
+  } : (!A, !A) -> (!A, !A, !A)
+  %1 = mpmd.fragment<mesh="alpha", origin=["f"(1)]> (%arg0, %arg1, %0#1, %0#2) {call_counter = 0 : ui32, split_drop_transferred} (%arg2: tensor<4xf32>, %arg3: tensor<4xf32>, %arg4: tensor<4xf32>, %arg5: tensor<4xf32>) {
+    %6 = stablehlo.multiply %arg5, %arg4 : tensor<4xf32>
+    mpmd.return %6 : tensor<4xf32>
+  } : (!A, !A, !A, !A) -> !A
+  %2 = mpmd.transfer %0#0 : (!A) -> !B
+  %3:3 = mpmd.fragment<mesh="alpha", origin=["f"(1)]> (%arg0, %arg1) {call_counter = 1 : ui32, split_keep_transferred} (%arg2: tensor<4xf32>, %arg3: tensor<4xf32>) {
+    %6 = stablehlo.negate %arg2 : tensor<4xf32>
+    mpmd.return %6, %arg3, %6 : tensor<4xf32>, tensor<4xf32>, tensor<4xf32>
+  } : (!A, !A) -> (!A, !A, !A)
+  %4 = mpmd.fragment<mesh="alpha", origin=["f"(1)]> (%arg0, %arg1, %3#1, %3#2) {call_counter = 1 : ui32, split_drop_transferred} (%arg2: tensor<4xf32>, %arg3: tensor<4xf32>, %arg4: tensor<4xf32>, %arg5: tensor<4xf32>) {
+    %6 = stablehlo.multiply %arg5, %arg4 : tensor<4xf32>
+    mpmd.return %6 : tensor<4xf32>
+  } : (!A, !A, !A, !A) -> !A
+  %5 = mpmd.transfer %3#0 : (!A) -> !B
+  return %2, %1, %5, %4 : !B, !A, !B, !A
+}
+// bodies: 2

@@ -1,5 +1,6 @@
 // passes: mpmd-unroll-for-loops
 #topo = #mpmd.topology<<"alpha" : <["x"=2]>>, <"beta" : <["x"=2]>>>
+!A = !mpmd.mesh_tensor<"alpha", tensor<4xf32>>
 
 // ----- Values from outside may be used and yielded
 func.func @main(%p: tensor<ui32>, %q: tensor<ui32>) -> (tensor<ui32>, tensor<ui32>) attributes {topology = #topo} {
@@ -63,3 +64,36 @@ func.func @main(%p: tensor<ui32>) -> tensor<ui32> attributes {topology = #topo} 
   return %0 : tensor<ui32>
 }
 // error: nested loops cannot be unrolled
+
+// ----- Copies share bodies
+// Each fragment says of which iteration it is; what is in it does not.
+func.func @main(%p: !A) -> !A attributes {topology = #topo} {
+  %0 = mpmd.for (%p) {iterations = 3 : ui32, unroll_factor = 3 : ui32} (%x: !A, %i: tensor<ui32>) {
+    %1 = mpmd.fragment<mesh="alpha", origin=["f"]> (%x) (%a: tensor<4xf32>) {
+      %b = stablehlo.negate %a : tensor<4xf32>
+      mpmd.return %b : tensor<4xf32>
+    } : (!A) -> !A
+    mpmd.return %1 : !A
+  } : !A
+  return %0 : !A
+}
+// =>
+func.func @main(%arg0: !A) -> !A attributes {topology = #topo} {
+  %c = stablehlo.constant {unroll_counter = 0 : ui32} dense<0> : tensor<ui32>
+  %0 = mpmd.fragment<mesh="alpha", origin=["f"]> (%arg0) {unroll_counter = 0 : ui32} (%arg1: tensor<4xf32>) {
+    %3 = stablehlo.negate %arg1 : tensor<4xf32>
+    mpmd.return %3 : tensor<4xf32>
+  } : (!A) -> !A
+  %c_0 = stablehlo.constant {unroll_counter = 1 : ui32} dense<1> : tensor<ui32>
+  %1 = mpmd.fragment<mesh="alpha", origin=["f"]> (%0) {unroll_counter = 1 : ui32} (%arg1: tensor<4xf32>) {
+    %3 = stablehlo.negate %arg1 : tensor<4xf32>
+    mpmd.return %3 : tensor<4xf32>
+  } : (!A) -> !A
+  %c_1 = stablehlo.constant {unroll_counter = 2 : ui32} dense<2> : tensor<ui32>
+  %2 = mpmd.fragment<mesh="alpha", origin=["f"]> (%1) {unroll_counter = 2 : ui32} (%arg1: tensor<4xf32>) {
+    %3 = stablehlo.negate %arg1 : tensor<4xf32>
+    mpmd.return %3 : tensor<4xf32>
+  } : (!A) -> !A
+  return %2 : !A
+}
+// bodies: 1

@@ -162,3 +162,45 @@ func.func public @main(%a: !s) -> (!s, !s) attributes {topology = #topo} {
   } : (!s, !s) -> !s
   return %b, %g : !s, !s
 }
+
+// ----- What is made again shares its body
+func.func public @main(%a: !s) -> (!s, !s) attributes {topology = #topo} {
+  %f = mpmd.fragment<mesh="s0", origin=["enc"]> (%a) {call_counter = 1 : ui32} (%x: tensor<4xf32>) {
+    %y = stablehlo.sine %x : tensor<4xf32>
+    mpmd.return %y : tensor<4xf32>
+  } : (!s) -> !s
+  %g = mpmd.fragment<mesh="s0", origin=["dec"]> (%a) {call_counter = 1 : ui32} (%x: tensor<4xf32>) {
+    %y = stablehlo.cosine %x : tensor<4xf32>
+    mpmd.return %y : tensor<4xf32>
+  } : (!s) -> !s
+  %b = mpmd.fragment<mesh="s0", origin=["enc"(1)]> (%g, %f) {call_counter = 1 : ui32} (%x: tensor<4xf32>, %z: tensor<4xf32>) {
+    %y = stablehlo.multiply %x, %z : tensor<4xf32>
+    mpmd.return %y : tensor<4xf32>
+  } : (!s, !s) -> !s
+  return %b, %g : !s, !s
+}
+// =>
+func.func public @main(%arg0: !s) -> (!s, !s) attributes {topology = #topo} {
+  %0 = mpmd.fragment<mesh="s0", origin=["enc"]> (%arg0) {call_counter = 1 : ui32} (%arg1: tensor<4xf32>) {
+    %5 = stablehlo.sine %arg1 : tensor<4xf32>
+    mpmd.return %5 : tensor<4xf32>
+  } : (!s) -> !s
+  %1 = mpmd.fragment<mesh="s0", origin=["dec"]> (%arg0) {call_counter = 1 : ui32} (%arg1: tensor<4xf32>) {
+    %5 = stablehlo.cosine %arg1 : tensor<4xf32>
+    mpmd.return %5 : tensor<4xf32>
+  } : (!s) -> !s
+  %2 = mpmd.fragment<mesh="s0", origin=["enc"]> (%arg0) {call_counter = 1 : ui32, remat} (%arg1: tensor<4xf32>) {
+    %5 = stablehlo.sine %arg1 : tensor<4xf32>
+    mpmd.return %5 : tensor<4xf32>
+  } : (!s) -> !s
+  %3 = mpmd.fragment<mesh="s0", origin=["dec"]> (%arg0) {call_counter = 1 : ui32, remat} (%arg1: tensor<4xf32>) {
+    %5 = stablehlo.cosine %arg1 : tensor<4xf32>
+    mpmd.return %5 : tensor<4xf32>
+  } : (!s) -> !s
+  %4 = mpmd.fragment<mesh="s0", origin=["enc"(1)]> (%3, %2) {call_counter = 1 : ui32} (%arg1: tensor<4xf32>, %arg2: tensor<4xf32>) {
+    %5 = stablehlo.multiply %arg1, %arg2 : tensor<4xf32>
+    mpmd.return %5 : tensor<4xf32>
+  } : (!s, !s) -> !s
+  return %4, %1 : !s, !s
+}
+// bodies: 3
