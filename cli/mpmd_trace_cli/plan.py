@@ -19,7 +19,7 @@ from mpmd_trace.backend.load import LoadedProgram
 from mpmd_trace.backend.timeline import Timeline
 from mpmd_trace.diagnostics.messages import MpmdError
 from mpmd_trace.frontend.batch_rows import batch_rows
-from mpmd_trace.frontend.trace import Traced
+from mpmd_trace.frontend.traced import Traced
 from mpmd_trace.ir.ops import Module
 from mpmd_trace.ir.text import parse
 from mpmd_trace.passes.compile_options import OUR_OPTIONS

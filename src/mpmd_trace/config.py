@@ -21,7 +21,7 @@ from mpmd_trace.passes.compile_options import PARTITIONING_OPTIONS, CompileOptio
 from mpmd_trace.passes.mesh_order import device_meshes
 
 if TYPE_CHECKING:
-    from mpmd_trace.frontend.trace import Traced
+    from mpmd_trace.frontend.traced import Traced
 
 __all__ = ["Config", "MeshOfInput"]
 

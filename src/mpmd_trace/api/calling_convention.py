@@ -15,7 +15,7 @@ from mpmd_trace.backend.arguments import put_apart
 from mpmd_trace.backend.stacked import Pieces, StackedArrays
 from mpmd_trace.diagnostics.messages import MpmdError, shortened
 from mpmd_trace.frontend.flatten_arguments import Leaf
-from mpmd_trace.frontend.trace import Traced
+from mpmd_trace.frontend.traced import Traced
 from mpmd_trace.jax_compat.runtime import with_weak_type
 from mpmd_trace.jax_compat.tracing import structure_differences
 

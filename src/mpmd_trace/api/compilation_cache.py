@@ -19,7 +19,7 @@ from mpmd_trace.config import Config
 from mpmd_trace.diagnostics.messages import MpmdError
 from mpmd_trace.frontend.arg_shardings import Spec
 from mpmd_trace.frontend.program_key import Unknown, key_of, sources
-from mpmd_trace.frontend.trace import Traced
+from mpmd_trace.frontend.traced import Traced
 from mpmd_trace.jax_compat import cache
 from mpmd_trace.jax_compat.tracing import trace_settings
 

@@ -14,7 +14,7 @@ import jax
 from mpmd_trace.config import Config
 from mpmd_trace.diagnostics.source_files import is_users
 from mpmd_trace.frontend.scope import tag_of
-from mpmd_trace.frontend.trace import Traced
+from mpmd_trace.frontend.traced import Traced
 from mpmd_trace.jax_compat.tracing import CALLBACK_LOGGER, callback_of, opened, subjaxprs
 
 _MODULE = "equinox._errors"

@@ -30,8 +30,8 @@ from mpmd_trace.diagnostics.progress import compiling, stage
 from mpmd_trace.frontend.errors import at_users_place, mistake, recorded_warnings, warn
 from mpmd_trace.frontend.functions import name_of
 from mpmd_trace.frontend.layer_scan import is_assigning
-from mpmd_trace.frontend.trace import Traced as TracedFunction
 from mpmd_trace.frontend.trace import check_names, trace
+from mpmd_trace.frontend.traced import Traced as TracedFunction
 from mpmd_trace.ir.text import parse
 from mpmd_trace.jax_compat.forks import check_not_forked
 from mpmd_trace.jax_compat.tracing import trace_settings

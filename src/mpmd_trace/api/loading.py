@@ -20,7 +20,7 @@ from mpmd_trace.backend.stored import Stored, read, versions
 from mpmd_trace.config import Config
 from mpmd_trace.diagnostics.internal import explains_internal_errors
 from mpmd_trace.diagnostics.messages import MpmdError, raise_errors
-from mpmd_trace.frontend.trace import Rewritten, Traced
+from mpmd_trace.frontend.traced import Rewritten, Traced
 from mpmd_trace.scheduling.choose_schedule import ScheduleChoice
 
 

@@ -19,7 +19,7 @@ from mpmd_trace.frontend.arg_shardings import Spec, same_devices
 from mpmd_trace.frontend.errors import raise_problems
 from mpmd_trace.frontend.flatten_arguments import Leaf
 from mpmd_trace.frontend.memory_kinds import HOST
-from mpmd_trace.frontend.trace import Traced
+from mpmd_trace.frontend.traced import Traced
 from mpmd_trace.ir.assignment import Assignment
 from mpmd_trace.ir.attributes import MeshAttr, TopologyAttr
 from mpmd_trace.ir.ops import FragmentOp, Module

@@ -8,7 +8,7 @@ import jax
 from jax.stages import ArgInfo
 
 from mpmd_trace.api.options import Settings
-from mpmd_trace.frontend.trace import Traced
+from mpmd_trace.frontend.traced import Traced
 
 
 class InOut(NamedTuple):

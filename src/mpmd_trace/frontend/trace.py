@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import dataclasses
 import functools
 import os
 import re
@@ -13,212 +12,28 @@ from typing import Any
 import jax
 
 from mpmd_trace.diagnostics.internal import explains_internal_errors
-from mpmd_trace.diagnostics.spelling import quote
 from mpmd_trace.frontend import arg_shardings, explicit_axes, flatten_arguments
-from mpmd_trace.frontend.arg_shardings import Spec
-from mpmd_trace.frontend.batch_rows import SplitRows, split_rows, uneven_rows
+from mpmd_trace.frontend.batch_rows import split_rows, uneven_rows
 from mpmd_trace.frontend.effects import effect_problems
-from mpmd_trace.frontend.errors import place_of, raise_problems, warn, without_warnings
+from mpmd_trace.frontend.errors import FrontendError, place_of, problem, raise_problems, warn
 from mpmd_trace.frontend.explanations import explained, leak
 from mpmd_trace.frontend.flatten_arguments import Leaf
 from mpmd_trace.frontend.gradients import microbatches_refused_by
 from mpmd_trace.frontend.jaxpr_queries import large_constants, only_returned
 from mpmd_trace.frontend.layer_scan import assigned_parts
-from mpmd_trace.frontend.memory_kinds import HOST, divide_results, returned_arguments
+from mpmd_trace.frontend.memory_kinds import divide_results, returned_arguments
 from mpmd_trace.frontend.mpmd_interpreter import MpmdInterpreter
 from mpmd_trace.frontend.names import name_problems, without_names
 from mpmd_trace.frontend.nonlinear_losses import nonlinear_losses
 from mpmd_trace.frontend.remat import Site
 from mpmd_trace.frontend.shardings import Meshes
-from mpmd_trace.frontend.stacked.arrays import Signature, Stacks, split
+from mpmd_trace.frontend.stacked.arrays import split
+from mpmd_trace.frontend.traced import Rewritten, Specs, Traced
 from mpmd_trace.ir.assignment import Assignment
 from mpmd_trace.ir.collector import paused_collector
 from mpmd_trace.jax_compat import lowering, tracing
 
-_Specs = tuple[Spec | None, ...]
-
 tracing.hide_from_locations(os.path.dirname(os.path.dirname(os.path.abspath(__file__))) + os.sep)
-
-
-@dataclasses.dataclass(frozen=True)
-class Rewritten:
-    """The program with `mpmd` equations in the place of tagged jits, and what was found on the way."""
-
-    #: Of the constants, then the arguments; see `tracing.make_program`.
-    program: Any
-    #: Each name that occurs, with the places (`file:line`) where.
-    names: dict[str, list[str]]
-    #: The named computations among them that are not inside another one, with a place.
-    computations: dict[str, str | None]
-    #: (outer, inner) for named computations and tensors inside named computations, with a place.
-    nested: dict[tuple[str, str], str | None]
-    #: Where `jax.checkpoint` recomputes a part for another one that runs elsewhere (`file:line`), if it does.
-    recomputed: str | None
-    #: The text of each `sdy.mesh` op that the shardings of the program need.
-    mesh_ops: tuple[str, ...]
-    #: Whether some calls stand for several iterations of a loop: `mpmd-repeat-calls` makes these.
-    is_short: bool = False
-
-
-@dataclasses.dataclass(frozen=True, eq=False)
-class Traced:
-    """A traced program.
-
-    The arguments of `main` in the MLIR module are the arrays of `constants` (closed-over arrays that
-    are too large to be written into the program), followed by the leaves of the dynamic arguments,
-    used or not. Typed PRNG keys are represented by their key data.
-    """
-
-    #: What JAX traced, with names as tagged jits.
-    jaxpr: Any
-    #: The structure of `(args, kwargs)` without static arguments, and of the result.
-    in_tree: Any
-    out_tree: Any
-    #: One per leaf of the arguments and results: name, shape, dtype, weak type, PRNG of typed keys.
-    inputs: tuple[Leaf, ...]
-    outputs: tuple[Leaf, ...]
-    #: Large closed-over arrays: the leading inputs of `main`.
-    constants: tuple[Any, ...]
-    #: Indices into `inputs` of the leaves that the caller gives away.
-    donated: tuple[int, ...]
-    #: One per leaf: where it is to be, as far as that was said.
-    in_shardings: tuple[Spec | None, ...]
-    out_shardings: tuple[Spec | None, ...]
-    #: One per result: the memory to which it is to be moved in the end, or None.
-    out_memories: tuple[str | None, ...]
-    #: The results that are arguments as they came, each with the number of the argument.
-    returned: dict[int, int]
-    platform: str
-    name: str
-    #: Rewrites the program, with one call for many alike iterations of a loop or with all; raises `FrontendError` with
-    #: what is wrong in it.
-    rewrite: Callable[[bool], Rewritten]
-    #: `out_shardings` and `out_memories` on a platform.
-    results_on: Callable[[str], tuple[_Specs, tuple[str | None, ...]]] | None = None
-    #: How arrays of the user are in pieces here; None where all are whole.
-    stacks: Stacks | None = None
-    #: The arguments whose rows are sharded and cut into microbatches.
-    split_rows: tuple[SplitRows, ...] = ()
-
-    @property
-    def signature(self) -> Signature:
-        """Arguments and results as the caller has them: stacked layers are one array."""
-        if self.stacks is not None:
-            return self.stacks.signature
-        return Signature(self.in_tree, self.out_tree, self.inputs, self.outputs, self.donated)
-
-    @functools.cached_property
-    def rewritten(self) -> Rewritten:
-        """The program after rewriting, when it is first asked for: one call may stand for many iterations of a loop."""
-        return self.rewrite(True)
-
-    @functools.cached_property
-    def _whole(self) -> Rewritten:
-        """The program with all iterations."""
-        if not self.rewritten.is_short:
-            return self.rewritten
-        with without_warnings():
-            return self.rewrite(False)
-
-    def on_platform(self, platform: str) -> Traced:
-        """Return the same program, to be lowered for this platform."""
-        if platform == self.platform or self.results_on is None:
-            return self
-        out_specs, out_memories = self.results_on(platform)
-        return dataclasses.replace(self, platform=platform, out_shardings=out_specs, out_memories=out_memories)
-
-    @property
-    def names(self) -> dict[str, list[str]]:
-        """See `Rewritten`."""
-        return self.rewritten.names
-
-    @property
-    def in_avals(self) -> tuple[jax.ShapeDtypeStruct, ...]:
-        """Shapes and dtypes of the arguments."""
-        return tuple(leaf.struct for leaf in self.inputs)
-
-    @property
-    def out_avals(self) -> tuple[jax.ShapeDtypeStruct, ...]:
-        """Shapes and dtypes of the results."""
-        return tuple(leaf.struct for leaf in self.outputs)
-
-    @property
-    def in_names(self) -> tuple[str, ...]:
-        """Names of the arguments, such as `model.layers[0].weight`."""
-        return tuple(leaf.name for leaf in self.inputs)
-
-    @property
-    def out_names(self) -> tuple[str, ...]:
-        """Names of the results."""
-        return tuple(leaf.name for leaf in self.outputs)
-
-    @property
-    def host_callbacks(self) -> tuple[Any, ...]:
-        """The Python functions that the module calls back (`jax.pure_callback`), by their number in it."""
-        callbacks: tuple[Any, ...] = self._short[1]
-        return callbacks
-
-    @functools.cached_property
-    def _short(self) -> tuple[Any, tuple[Any, ...]]:
-        return self._lower(self.rewritten)
-
-    @functools.cached_property
-    def _lowered(self) -> tuple[Any, tuple[Any, ...]]:
-        return self._lower(self._whole) if self.rewritten.is_short else self._short
-
-    @paused_collector()
-    def _lower(self, rewritten: Rewritten) -> tuple[Any, tuple[Any, ...]]:
-        module, callbacks = lowering.lower(rewritten.program, self.platform)
-        given = []
-        for i, spec in enumerate(self.in_shardings):
-            compiled = spec._replace(memory=None) if spec is not None and i in self.on_host else spec
-            donor = {"jax.buffer_donor": "true"} if i in self.donated else {}
-            given.append({**donor, **_attributes(compiled)})
-        results = [
-            {"jax.result_info": quote(leaf.name), **_attributes(spec)}
-            for leaf, spec in zip(self.outputs, self.out_shardings, strict=True)
-        ]
-        lowering.annotate_main(
-            module,
-            arguments=[{} for _ in self.constants] + given,
-            argument_names=[f"constant{i}" for i in range(len(self.constants))] + list(self.in_names),
-            results=results,
-            meshes=rewritten.mesh_ops,
-        )
-        return module, callbacks
-
-    @property
-    def on_host(self) -> tuple[int, ...]:
-        """The arguments with a sharding in host memory.
-
-        The module does not say so: its passes refuse what one buffer may well be, an argument that programs read there,
-        that is sent to other meshes, named, and returned.
-        """
-        return tuple(i for i, s in enumerate(self.in_shardings) if s is not None and s.memory == HOST)
-
-    @property
-    def module(self) -> Any:
-        """The jaxlib module with `mpmd` ops, without topology; not to be changed."""
-        return self._lowered[0]
-
-    @property
-    def short_module(self) -> Any:
-        """`module`, but one call may stand for many alike iterations of a loop: `mpmd-repeat-calls` makes these."""
-        return self._short[0]
-
-    def mlir_text(self, debug_info: bool = True) -> str:
-        """Return the module with `mpmd` ops, without topology; with source locations on request."""
-        return lowering.module_text(self.module, debug_info)
-
-
-def _attributes(spec: Spec | None) -> dict[str, str]:
-    """Return what the module says of the place of an argument or result."""
-    attributes: dict[str, str] = {}
-    if spec is not None and spec.text is not None:
-        attributes["sdy.sharding"] = f"#sdy.sharding<{spec.text}>"
-    if spec is not None and spec.memory is not None:
-        attributes["mhlo.memory_kind"] = quote(spec.memory)
-    return attributes
 
 
 @paused_collector()
@@ -265,38 +80,10 @@ def trace(
     """
     given = flatten_arguments.flatten(fn, args, kwargs, static_argnums, donate_argnums, donate_argnames)
     leaves: list[Any] = jax.tree.leaves((tuple(a for i, a in enumerate(args) if i not in given.statics), kwargs))
-    shape: list[Any] = []
-
-    def flat(*leaves: Any) -> list[Any]:
-        result = given.call(fn, leaves)
-        named, tree = jax.tree_util.tree_flatten_with_path(result)
-        flatten_arguments.check_results(named, place_of(fn))
-        shape.append(([flatten_arguments.path_name("result", path) for path, _ in named], tree))
-        return [leaf for _, leaf in named]
-
-    flat.__name__ = given.name
-    try:
-        with (
-            jax.disable_jit(False),
-            tracing.known_forms(of_user=True),
-            assigned_parts(assigned, parts),
-            microbatches_refused_by(refusal),
-        ):  # names are jits
-            closed, out_kept = explicit_axes.traced(flat, given, leaves, in_shardings, meshes)
-    except jax.errors.UnexpectedTracerError as error:
-        raise leak(fn, error) from error
-    except Exception as error:
-        told = explained(error, fn, args, kwargs)
-        if told is None:
-            _say_in_users_words(error, fn, given.leaves)
-            raise
-        raise told from error
-    leaked = [c for c in tracing.opened(closed).consts if isinstance(c, jax.core.Tracer)]
-    if leaked:
-        raise leak(fn, leaked[0])
+    with assigned_parts(assigned, parts), microbatches_refused_by(refusal):
+        closed, out_kept, out_names, out_tree = _jaxpr(fn, args, kwargs, given, leaves, in_shardings, meshes)
     for text, where in nonlinear_losses(closed):
         warn(text, where or place_of(fn))
-    out_names, out_tree = shape[-1]
     with tracing.known_forms():
         pieces = split(closed, given, out_names, out_tree)
     if pieces is not None:
@@ -312,7 +99,7 @@ def trace(
     kept = [arg_shardings.kept_sharding(leaf, meshes) for leaf in leaves]
     layouts = arg_shardings.given_layouts(leaves, meshes)
 
-    def specs(axes: Meshes) -> tuple[_Specs, _Specs, list[str]]:
+    def specs(axes: Meshes) -> tuple[Specs, Specs, list[str]]:
         into, bad = arg_shardings.shardings(
             in_shardings, given.in_tree, given.leaves, axes, meshes, "in_shardings", kept, layouts
         )
@@ -322,18 +109,8 @@ def trace(
     @paused_collector()
     def rewrite(is_short: bool) -> Rewritten:
         interpreter = MpmdInterpreter(Meshes(m.shape for m in meshes), place, is_short=is_short)
-        try:
-            with tracing.known_forms():
-                program = interpreter.program(closed, given.name)
-        except RecursionError:
-            limit = sys.getrecursionlimit()
-            text = (
-                f"names, calls or loops are nested in each other too deeply for Python's recursion limit of {limit}. "
-                f"Nest fewer of them, or call sys.setrecursionlimit({4 * limit}) before the step is compiled."
-            )
-            raise_problems([text], place_of(fn))
-        bad = specs(interpreter.meshes)[2]
-        raise_problems([*interpreter.problems, *bad], place_of(fn))
+        program = _interpreted(interpreter, closed, given.name, place_of(fn))
+        raise_problems([*interpreter.problems, *specs(interpreter.meshes)[2]], place_of(fn))
         return Rewritten(
             program,
             names=dict(sorted(interpreter.names.items())),
@@ -376,6 +153,60 @@ def trace(
     if rewrites:
         _ = traced.rewritten
     return traced
+
+
+def _jaxpr(
+    fn: Callable[..., Any],
+    args: tuple[Any, ...],
+    kwargs: dict[str, Any],
+    given: flatten_arguments.Given,
+    leaves: list[Any],
+    in_shardings: Any,
+    meshes: Sequence[Any],
+) -> tuple[Any, list[Any], list[str], Any]:
+    """Return the jaxpr of `fn`, the shardings of its results, their names and their structure.
+
+    Raises `FrontendError` with what JAX's error says, in terms of the user's function.
+    """
+    shape: list[Any] = []
+
+    def flat(*leaves: Any) -> list[Any]:
+        result = given.call(fn, leaves)
+        named, tree = jax.tree_util.tree_flatten_with_path(result)
+        flatten_arguments.check_results(named, place_of(fn))
+        shape.append(([flatten_arguments.path_name("result", path) for path, _ in named], tree))
+        return [leaf for _, leaf in named]
+
+    flat.__name__ = given.name
+    try:
+        with jax.disable_jit(False), tracing.known_forms(of_user=True):  # names are jits
+            closed, out_kept = explicit_axes.traced(flat, given, leaves, in_shardings, meshes)
+    except jax.errors.UnexpectedTracerError as error:
+        raise leak(fn, error) from error
+    except Exception as error:
+        told = explained(error, fn, args, kwargs)
+        if told is None:
+            _say_in_users_words(error, fn, given.leaves)
+            raise
+        raise told from error
+    leaked = [c for c in tracing.opened(closed).consts if isinstance(c, jax.core.Tracer)]
+    if leaked:
+        raise leak(fn, leaked[0])
+    return closed, out_kept, *shape[-1]
+
+
+def _interpreted(interpreter: MpmdInterpreter, closed: Any, name: str, where: str | None) -> Any:
+    """Return the jaxpr with `mpmd` equations.  Raises `FrontendError` for one that is nested too deeply."""
+    try:
+        with tracing.known_forms():
+            return interpreter.program(closed, name)
+    except RecursionError:
+        limit = sys.getrecursionlimit()
+        text = (
+            f"names, calls or loops are nested in each other too deeply for Python's recursion limit of {limit}. "
+            f"Nest fewer of them, or call sys.setrecursionlimit({4 * limit}) before the step is compiled."
+        )
+        raise FrontendError([problem(text, where)]) from None
 
 
 def _platform_of(meshes: Sequence[Any]) -> str:
