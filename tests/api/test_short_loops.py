@@ -191,6 +191,8 @@ def test_program_is_that_of_all_iterations(name: str) -> None:
     assert program.traced.rewritten.is_short == is_short
     whole = partition_as(program.traced.module, program.request).module
     assert program.partitioned.as_text() == str(whole)
+    if is_short:  # without falling back to all iterations
+        assert str(partition_as(program.traced.short_module, program.request).module) == str(whole)
 
 
 def test_indices_that_two_arguments_share() -> None:

@@ -2,31 +2,31 @@
 
 from __future__ import annotations
 
-import dataclasses
 import re
-from collections.abc import Sequence, Set
+from collections.abc import Iterable, Sequence, Set
 from typing import NamedTuple
 
 from mpmd_trace.ir.attributes import IntegerAttr, parse_attribute
 from mpmd_trace.ir.bodies import BodyBuilder
-from mpmd_trace.ir.core import BlockArg, Op, OpResult, Value
+from mpmd_trace.ir.core import BlockArg, Op, OpResult, Value, op_like
 from mpmd_trace.ir.diagnostics import Diagnostics
-from mpmd_trace.ir.ops import REPEATS, CallOp, FragmentOp, FuncOp, Module, make_fragment
-from mpmd_trace.ir.types import TensorType
+from mpmd_trace.ir.ops import REPEATS, CallOp, FragmentOp, FuncOp, Module
+from mpmd_trace.ir.types import TensorType, Type
 from mpmd_trace.passes.base import FunctionPass
+from mpmd_trace.passes.common.call_inline import check_callee, inlined
 
 _NUMBER = re.compile(r"dense<(-?\d+)> : ")
 
 
 class RepeatCalls(FunctionPass):
-    """Replace calls that stand for several iterations of a loop by one call for each iteration.
+    """Put the other iterations of a loop behind a call that stands for several: copies of the body of its callee.
 
     `mpmd_trace.jit` traces only the first three iterations of a loop with many microbatches, since the others differ
     only in the index; `mpmd.repeats` of the third call is the number of iterations that it stands for. The passes so
-    far have seen only these three calls. The fourth call reads results of the third as the third reads those of the
-    second, and so on; indices continue in the same way, and what follows the loop reads the last call. A stack of the
-    results (of the first two calls, and of the third one repeated, followed by a barrier) becomes a stack of the
-    results of all calls.
+    far have seen only these three calls. The fourth iteration reads results of the third as the third reads those of
+    the second, and so on; indices continue in the same way, and what follows the loop reads the last iteration. A stack
+    of the results (of the first two calls, and of the third one repeated, followed by a barrier) becomes a stack of the
+    results of all iterations. `mpmd-call-inline` inlines the three calls.
 
     Before:
 
@@ -37,7 +37,11 @@ class RepeatCalls(FunctionPass):
           return %2 : !a
         }
         func.func private @f(%p: !a) -> !a attributes {topology = #meshes} {
-          return %p : !a
+          %0 = mpmd.fragment<mesh="a", origin=["f"]> (%p) (%u: !t) {
+            %v = stablehlo.negate %u : !t
+            mpmd.return %v : !t
+          } : (!a) -> !a
+          return %0 : !a
         }
 
     After:
@@ -46,16 +50,23 @@ class RepeatCalls(FunctionPass):
           %0 = mpmd.call @f(%arg0) {call_counter = 0 : ui32} : (!a) -> !a
           %1 = mpmd.call @f(%0) {call_counter = 1 : ui32} : (!a) -> !a
           %2 = mpmd.call @f(%1) {call_counter = 2 : ui32} : (!a) -> !a
-          %3 = mpmd.call @f(%2) {call_counter = 3 : ui32} : (!a) -> !a
+          %3 = mpmd.fragment<mesh="a", origin=["f"]> (%2) {call_counter = 3 : ui32} (%arg1: !t) {
+            %4 = stablehlo.negate %arg1 : !t
+            mpmd.return %4 : !t
+          } : (!a) -> !a
           return %3 : !a
         }
         func.func private @f(%arg0: !a) -> !a attributes {topology = #meshes} {
-          return %arg0 : !a
+          %0 = mpmd.fragment<mesh="a", origin=["f"]> (%arg0) (%arg1: !t) {
+            %1 = stablehlo.negate %arg1 : !t
+            mpmd.return %1 : !t
+          } : (!a) -> !a
+          return %0 : !a
         }
     """
 
     name = "mpmd-repeat-calls"
-    summary = "replace calls that stand for several iterations of a loop by one call each"
+    summary = "put the other iterations of a loop behind a call that stands for several"
     only_with = ("mpmd.call",)
     mpmd_only = True
 
@@ -71,24 +82,22 @@ class RepeatCalls(FunctionPass):
                 elif op.repeats > 1:
                     raise diagnostics.fatal(op, "the two calls before the one that stands for several are missing")
         for loop in loops:
-            _Loop(*loop, diagnostics).repeat()
+            third = loop[-1]
+            callee = module.lookup(third.callee)
+            check_callee(third, function, callee, diagnostics)
+            if diagnostics.failed or callee is None:
+                break
+            _Loop(*loop, callee, diagnostics).repeat()
         return bool(loops)
 
 
 class _Index(NamedTuple):
-    """A fragment of an index, and how much this grows from iteration to iteration."""
+    """A result of a fragment that is an index, and how much this grows from iteration to iteration."""
 
     fragment: FragmentOp
+    result: int
     number: int
     step: int
-
-
-@dataclasses.dataclass(frozen=True)
-class _Copied:
-    """An op between two calls, and what its operands are; see `_Loop._value`."""
-
-    op: Op
-    operands: tuple[object, ...]
 
 
 class _Stack(NamedTuple):
@@ -103,104 +112,70 @@ class _Stack(NamedTuple):
 
 
 class _Loop:
-    """Three iterations, of which the last stands for several.
+    """Three iterations, of which the last stands for several."""
 
-    What a later iteration has in the place of a value of the third is written down as: the value, where all have the
-    same; the number of a result of the call before; or a result of an `_Index` or a `_Copied` op, as a pair.
-    """
-
-    def __init__(self, first: CallOp, second: CallOp, third: CallOp, diagnostics: Diagnostics) -> None:
-        self.first, self.second, self.third = first, second, third
+    def __init__(self, first: CallOp, second: CallOp, third: CallOp, callee: FuncOp, diagnostics: Diagnostics) -> None:
+        self.first, self.second, self.third, self.callee = first, second, third, callee
         self.diagnostics = diagnostics
-        #: What becomes of an op of the second iteration and the one that the third has in its place.
-        self.made: dict[tuple[Op, Op], _Index | _Copied] = {}
+        #: Which operands of the third call are results of the second one, and which are indices; others stay the same.
+        self.carried: list[tuple[int, int]] = []
+        self.indices: list[tuple[int, _Index]] = []
 
     def repeat(self) -> None:
         third = self.third
-        operands = [self._value(a, b) for a, b in zip(self.second.operands, third.operands, strict=True)]
+        for i, (a, b) in enumerate(zip(self.second.operands, third.operands, strict=True)):
+            self._compare(i, a, b)
         count = third.attrs.pop(REPEATS)
         assert isinstance(count, IntegerAttr)
         stacks = self._stacks(count.value)
         self._check_uses({(s.fragment, i) for s in stacks for i in s.operands[:2]})
         stacked = {(s.fragment, s.operands[2]) for s in stacks}
         behind = [[u for u in result.uses if (u.owner, u.index) not in stacked] for result in third.results]
-        calls = self._calls(operands, count.value)
-        for uses, result in zip(behind, calls[-1].results, strict=True):
+        results = self._results(count.value)
+        for uses, result in zip(behind, results[-1], strict=True):
             for use in reversed(uses):
                 use.set(result)
         for fragment in dict.fromkeys(s.fragment for s in stacks):
-            _stack_all(fragment, [s for s in stacks if s.fragment is fragment], calls)
+            _stack_all(fragment, [s for s in stacks if s.fragment is fragment], results)
 
-    def _calls(self, operands: Sequence[object], count: int) -> list[CallOp]:
-        """Return the third call and those that follow it, which are made with these operands."""
+    def _results(self, count: int) -> list[Sequence[Value]]:
+        """Return the results of the third call and of each iteration behind it, which are made here."""
         third, block, counter = self.third, self.third.block, self.third.call_counter
         assert block is not None and counter is not None
-        indices = {made: _more_of(made, count) for made in self.made.values() if isinstance(made, _Index)}
-        copied = [made for made in self.made.values() if isinstance(made, _Copied)]
-        # The numbers of what an iteration reads, in one list: what all have, the results of the call before, the
-        # indices, the results of copies.
-        read = [*operands, *[value for made in copied for value in made.operands]]
-        same = list(dict.fromkeys([value for value in read if isinstance(value, Value)]))
-        made_values = [*[(made, 0) for made in indices], *[(m, i) for m in copied for i in range(len(m.op.results))]]
-        keys = [*same, *range(len(third.results)), *map(_key, made_values)]
-        number = {key: i for i, key in enumerate(keys)}
-        steps = [(made.op, [number[_key(value)] for value in made.operands]) for made in copied]
-        own = [number[_key(value)] for value in operands]
-        calls, ops = [third], list[Op]()
+        more = _more_of(dict.fromkeys([index for _, index in self.indices]), count)
+        indices = [(i, more[index]) for i, index in self.indices]
+        operands = third.operands
+        attrs = {**third.props, **third.attrs}
+        results: list[Sequence[Value]] = [third.results]
+        ops: list[Op] = []
         for i in range(1, count):
-            values: list[Value] = [*same, *calls[-1].results, *[more.results[i - 1] for more in indices.values()]]
-            for op, numbers in steps:
-                copy = op.clone(operands=[values[n] for n in numbers])
-                values += copy.results
-                ops.append(copy)
-            call = third.clone(operands=[values[n] for n in own])
-            call.attrs["call_counter"] = IntegerAttr.get(counter + i, "ui32")
-            ops.append(call)
-            calls.append(call)
+            for operand, result in self.carried:
+                operands[operand] = results[-1][result]
+            for operand, values in indices:
+                operands[operand] = values[i - 1]
+            attrs["call_counter"] = IntegerAttr.get(counter + i, "ui32")
+            copies, returned = inlined(self.callee, operands, attrs)
+            ops += copies
+            results.append(returned)
         following = third.next_op
         assert following is not None
         block.insert_all_before(following, ops)
-        return calls
+        return results
 
-    def _value(self, second: Value, third: Value) -> object:
-        """Return what stands for a value of the third iteration, where the second has another one."""
-        pending = [(second, third)]
-        written: dict[tuple[Value, Value], object] = {}
-        while pending:
-            a, b = pending[-1]
-            if (a, b) in written:
-                pending.pop()
-                continue
-            if a is b:
-                written[a, b] = b
-                continue
-            if not isinstance(a, OpResult) or not isinstance(b, OpResult) or a.index != b.index:
-                raise self._unlike(b)
-            if a.op is self.first and b.op is self.second:
-                written[a, b] = b.index
-                continue
-            ops = a.op, b.op
-            if ops not in self.made:
-                if not _are_alike(a.op, b.op):
-                    raise self._unlike(b)
-                index = self._index(a.op, b.op)
-                missing = [p for p in zip(a.op.operands, b.op.operands, strict=True) if p not in written]
-                if index is None and missing:
-                    pending += reversed(missing)
-                    continue
-                pairs = zip(a.op.operands, b.op.operands, strict=True)
-                self.made[ops] = index or _Copied(b.op, tuple(written[p] for p in pairs))
-            written[a, b] = (self.made[ops], b.index)
-        return written[second, third]
-
-    def _index(self, second: Op, third: Op) -> _Index | None:
-        numbers = [_number_of(op) for op in (second, third)]
+    def _compare(self, operand: int, second: Value, third: Value) -> None:
+        """Note what an iteration has as an operand where the second and the third have these."""
+        if second is third:
+            return
+        if not isinstance(second, OpResult) or not isinstance(third, OpResult):
+            raise self._unlike(third)
+        if second.op is self.first and third.op is self.second and second.index == third.index:
+            self.carried.append((operand, third.index))
+            return
+        numbers = [_number_of(value) for value in (second, third)]
         if numbers[0] is None or numbers[1] is None:
-            if second.regions and second.regions[0] is not third.regions[0]:
-                raise self._unlike(third.results[0])
-            return None
-        assert isinstance(third, FragmentOp)
-        return _Index(third, numbers[1], numbers[1] - numbers[0])
+            raise self._unlike(third)
+        assert isinstance(third.op, FragmentOp)
+        self.indices.append((operand, _Index(third.op, third.index, numbers[1], numbers[1] - numbers[0])))
 
     def _stacks(self, count: int) -> list[_Stack]:
         """Return the places where results of the calls are stacked."""
@@ -243,30 +218,17 @@ class _Loop:
 
     def _check_uses(self, stacked: Set[tuple[Op, int]]) -> None:
         """See that what the first two iterations give is for the next one alone, and for stacks of all."""
-        copied = [pair for pair, made in self.made.items() if isinstance(made, _Copied)]
-        before: list[Op] = [self.first, self.second]
-        for i, call in enumerate((self.second, self.third)):
-            own = dict.fromkeys(pair[i] for pair in copied)
-            readers = {call, *own}
-            for op in (before[i], *own):
-                uses = [use for result in op.results for use in result.uses]
-                if not all(use.owner in readers or (use.owner, use.index) in stacked for use in uses):
-                    raise self._unlike(op.results[0])
+        for call, following in ((self.first, self.second), (self.second, self.third)):
+            for result in call.results:
+                if not all(use.owner is following or (use.owner, use.index) in stacked for use in result.uses):
+                    raise self._unlike(result)
 
     def _unlike(self, value: Value) -> Exception:
         return self.diagnostics.fatal(value.defining_op or self.third, "an iteration is another one than that before")
 
 
-def _key(value: object) -> object:
-    """Return what to look for in a table instead of what stands for a value: copies are the same only as objects."""
-    if not isinstance(value, tuple):
-        return value
-    made, number = value
-    return (id(made) if isinstance(made, _Copied) else made), number
-
-
-def _stack_all(fragment: FragmentOp, stacks: Sequence[_Stack], calls: Sequence[CallOp]) -> None:
-    """Let the fragment stack the results of all these calls, of which it has had the first one alone."""
+def _stack_all(fragment: FragmentOp, stacks: Sequence[_Stack], results: Sequence[Sequence[Value]]) -> None:
+    """Let the fragment stack these results of calls, of which it has had those of the first one alone."""
     by_operand = {stack.operands[2]: stack for stack in stacks}
     by_joined = {stack.joined: stack for stack in stacks}
     repeated = {stack.joined.operand(2) for stack in stacks}
@@ -281,8 +243,8 @@ def _stack_all(fragment: FragmentOp, stacks: Sequence[_Stack], calls: Sequence[C
             operands.append(operand)
             mapping[argument] = builder.arg(argument.type, argument.location)
         else:
-            operands += [call.results[stack.result] for call in calls]
-            given[stack] = [builder.arg(argument.type, argument.location) for _ in calls]
+            operands += [of_call[stack.result] for of_call in results]
+            given[stack] = [builder.arg(argument.type, argument.location) for _ in results]
     for op in fragment.body.block.ops[:-1]:
         if op in by_joined:
             first, second, _ = op.operands
@@ -304,40 +266,60 @@ def _stack_all(fragment: FragmentOp, stacks: Sequence[_Stack], calls: Sequence[C
     fragment.erase()
 
 
-def _are_alike(a: Op, b: Op) -> bool:
-    """Return whether two ops differ in operands and bodies at most."""
-    types = [result.type for result in a.results] == [result.type for result in b.results]
-    return types and (a.name, a.props, a.attrs, len(a.operand_uses)) == (b.name, b.props, b.attrs, len(b.operand_uses))
-
-
-def _number_of(op: Op) -> int | None:
-    """Return the index that is all that a fragment makes."""
-    if not isinstance(op, FragmentOp) or op.num_operands:
+def _number_of(value: OpResult) -> int | None:
+    """Return the index that is this result of a fragment."""
+    if not isinstance(value.op, FragmentOp):
         return None
-    constants = op.body.block.ops[:-1]
-    if len(constants) != 1 or constants[0].name != "stablehlo.constant":
+    constant = value.op.body.returned[value.index].defining_op
+    if constant is None or constant.name != "stablehlo.constant":
         return None
-    match = _NUMBER.match(constants[0].props["value"].text)
+    match = _NUMBER.match(constant.props["value"].text)
     return None if match is None else int(match[1])
 
 
-def _more_of(index: _Index, count: int) -> FragmentOp:
-    """Return a fragment of the indices that come behind the one of the third iteration, `count` with that one."""
-    fragment = index.fragment
-    constant = fragment.body.block.first
-    assert constant is not None and fragment.block is not None
-    text = constant.props["value"].text
-    builder = BodyBuilder()
-    for i in range(1, count):
-        new = builder.add(constant, {})
-        new.props["value"] = parse_attribute(_NUMBER.sub(f"dense<{index.number + i * index.step}> : ", text))
-    made = make_fragment(
-        fragment.mesh,
-        (),
-        [fragment.results[0].type] * (count - 1),
-        builder.finish([op.result for op in builder.block]),
-        attrs=fragment.attrs,
-        loc=fragment.loc,
-    )
-    fragment.block.insert_after(fragment, made)
+def _more_of(indices: Iterable[_Index], count: int) -> dict[_Index, Sequence[Value]]:
+    """Return the indices of the iterations behind the third, `count` with that one, from the fragment that gives that.
+
+    A new fragment takes its place.
+    """
+    by_fragment: dict[FragmentOp, list[_Index]] = {}
+    for index in indices:
+        by_fragment.setdefault(index.fragment, []).append(index)
+    made: dict[_Index, Sequence[Value]] = {}
+    for fragment, own in by_fragment.items():
+        returned = fragment.body.returned
+        builder = BodyBuilder()
+        mapping: dict[Value, Value] = {arg: builder.arg(arg.type, arg.loc) for arg in fragment.body.block.args}
+        constants: dict[_Index, list[Value]] = {}
+        for op in fragment.body.block.ops[:-1]:
+            builder.add(op, mapping)
+            for index in own:
+                if returned[index.result].defining_op is op:
+                    constants[index] = [builder.block.append(_at(op, index, i)).result for i in range(1, count)]
+        values: list[Value] = []
+        types: list[Type] = []
+        places: dict[OpResult | _Index, int] = {}
+        for result, value in zip(fragment.results, returned, strict=True):
+            places[result] = len(values)
+            values.append(mapping[value])
+            for index in own:
+                if index.result == result.index:
+                    places[index] = len(values)
+                    values += constants[index]
+            types += [result.type] * (len(values) - len(types))
+        new = op_like(fragment, fragment.operands, types, regions=[builder.finish(values)])
+        assert fragment.block is not None
+        fragment.block.insert_before(fragment, new)
+        for index in own:
+            made[index] = new.results[places[index] : places[index] + count - 1]
+        fragment.replace_all_uses_with([new.results[places[result]] for result in fragment.results])
+        fragment.erase()
     return made
+
+
+def _at(constant: Op, index: _Index, iteration: int) -> Op:
+    """Return the constant of the index in an iteration, counted from the third one."""
+    new = constant.clone()
+    text = f"dense<{index.number + iteration * index.step}> : "
+    new.props["value"] = parse_attribute(_NUMBER.sub(text, constant.props["value"].text))
+    return new
