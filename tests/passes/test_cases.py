@@ -10,7 +10,7 @@ A file begins with the passes that run and the aliases of its programs.  Each ca
 
 or ends with what else holds, in any order:
 
-    // error: words of an error ... further words of it
+    // error: words of an error ... further words of it, with its lines as one and without places
     // error, but no failure: the same of an error with which the passes succeed
     // warning: the same of a warning; a line for each message, in their order
     // note: the same of a note to the message before
@@ -32,6 +32,7 @@ from mlir_cases import Case, cases
 from util import check, diagnostics, distinct_bodies, run
 
 MESSAGE = re.compile(r"^// (error|warning|note)(, but no failure)?: (.*)\n", re.M)
+PLACE = re.compile(r" \(-:\d+:\d+\)")
 FINE = re.compile(r"^// fine\n", re.M)
 LOG = re.compile(r"^// log: (.*)\n", re.M)
 BODIES = re.compile(r"^// bodies: (.*)\n", re.M)
@@ -39,6 +40,7 @@ CHECK = re.compile(r"^// CHECK(-NOT|-COUNT-(\d+))?: (.*)\n", re.M)
 
 
 def says(words: str, text: str) -> bool:
+    text = PLACE.sub("", " ".join(text.split()))
     return re.search(".*".join(map(re.escape, words.split(" ... "))), text, re.DOTALL) is not None
 
 

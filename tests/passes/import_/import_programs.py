@@ -17,6 +17,5 @@ PRELUDE = """
 """
 
 
-run, check, diagnostics, refusal = (
-    functools.partial(used, prelude=PRELUDE) for used in (util.run, util.check, util.diagnostics, util.refusal)
-)
+run = functools.partial(util.run, prelude=PRELUDE)
+diagnostics = functools.partial(util.diagnostics, prelude=PRELUDE)

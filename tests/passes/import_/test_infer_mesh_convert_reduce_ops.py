@@ -1,7 +1,6 @@
 """mpmd-infer-mesh-convert-reduce-ops"""
 
 import pytest
-from import_programs import check
 
 from mpmd_trace.ir.attributes import parse_attribute
 from mpmd_trace.ir.core import Op, make_op
@@ -11,41 +10,6 @@ from mpmd_trace.ir.types import MeshTensorType, parse_type
 from mpmd_trace.passes.import_.reductions import is_neutral
 from mpmd_trace.passes.partition import partition
 from mpmd_trace_devtools.comparison import assert_same_meaning
-
-REDUCE = """
-func.func @main(%a: tensor<1x6x2xf32>, %b: tensor<1x6x2xf32>) -> !T attributes {topology = #topo} {
-  %z = stablehlo.constant dense<VALUE> : tensor<f32>
-  %1 = stablehlo.concatenate %a, %b, dim = 0 {mpmd.reduce = #mpmd.reduction<add>}
-      : (tensor<1x6x2xf32>, tensor<1x6x2xf32>) -> tensor<2x6x2xf32>
-  %2 = stablehlo.reduce(%1 init: %z) applies stablehlo.add across dimensions = [0]
-      {mpmd.reduce = #mpmd.reduction<add>} : (tensor<2x6x2xf32>, tensor<f32>) -> !T
-  return %2 : !T
-}
-"""
-
-
-@pytest.mark.parametrize("value", ["0.0", "5.0"])
-def test_initial_values_that_matter_are_kept_on_request(value: str) -> None:
-    """The reference forgets them."""
-    rest = """
-          %3 = stablehlo.broadcast_in_dim %z, dims = [] : (tensor<f32>) -> !T
-          %4 = stablehlo.add %2, %3 : !T
-          return %4 : !T
-    """
-    after = """
-        func.func @main(%a: tensor<1x6x2xf32>, %b: tensor<1x6x2xf32>) -> !T attributes {topology = #topo} {
-          %z = stablehlo.constant dense<VALUE> : tensor<f32>
-          %0 = stablehlo.reshape %a : (tensor<1x6x2xf32>) -> !T
-          %1 = stablehlo.reshape %b : (tensor<1x6x2xf32>) -> !T
-          %2 = mpmd.reduce<add> %0, %1 : (!T, !T) -> !T
-    """
-    options = "infer-cross-mesh-reductions=true keep-initial-value"
-    end = "return %2 : !T" if value == "0.0" else rest
-    check(
-        REDUCE.replace("VALUE", value),
-        f"mpmd-infer-mesh-convert-reduce-ops{{{options}}}",
-        (after + end + "}").replace("VALUE", value),
-    )
 
 
 def constant(text: str, element: str) -> Op:

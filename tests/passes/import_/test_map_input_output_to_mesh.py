@@ -32,17 +32,6 @@ def test_unknown_meshes_are_reported_where_the_value_is_and_for_every_entry_poin
             assert [d.location.file[1] for d in found if d.location.file is not None] == lines
 
 
-def test_a_different_memory_kind_is_logged(caplog: pytest.LogCaptureFixture) -> None:
-    ok, found = diagnostics(
-        """
-        func.func @main(%a: !T {mhlo.memory_kind = "device"}) attributes {topology = #topo} { return }
-        """,
-        PASS + "{input-assignment=0@p1#pinned_host}",
-    )
-    assert ok and not found
-    assert 'input 0 of @main is assigned to memory kind "pinned_host"' in caplog.text
-
-
 def test_options_are_checked_when_the_pass_is_made() -> None:
     with pytest.raises(MpmdError, match="INDEX@MESH"):
         run("module {}", PASS + "{input-assignment=0}")

@@ -96,3 +96,17 @@ func.func @main(%a: !P0, %b: !P1) -> !P1 attributes {topology = #topo} {
   return %b : !P1
 }
 // error: input 0 of @main is on mesh p0 and output 0 on p1
+
+// ----- A constraint names an input that is not there
+// passes: mpmd-infer-mesh-assign-using-input-output-constraints{constraints=1:0}
+func.func @main(%a: !T) -> !T attributes {topology = #topo} {
+  return %a : !T
+}
+// error: the constraint 1:0 names input 1, but @main has 1 inputs (they are counted from 0)
+
+// ----- A constraint names an output that is not there
+// passes: mpmd-infer-mesh-assign-using-input-output-constraints{constraints=0:1}
+func.func @main(%a: !T) -> !T attributes {topology = #topo} {
+  return %a : !T
+}
+// error: the constraint 0:1 names output 1, but @main has 1 outputs (they are counted from 0)

@@ -85,3 +85,44 @@ func.func @main(%arg0: tensor<1x6x2xf32>, %arg1: !T) -> !T attributes {topology 
   %4 = mpmd.reduce<add> {src=<"p1", "p2">} %1, %2, %3 : (!T, !T, !T) -> !T
   return %4 : !T
 }
+
+// ----- An initial value that does not matter is left out
+// passes: mpmd-infer-mesh-convert-reduce-ops{infer-cross-mesh-reductions=true keep-initial-value}
+func.func @main(%a: tensor<1x6x2xf32>, %b: tensor<1x6x2xf32>) -> !T attributes {topology = #topo} {
+  %z = stablehlo.constant dense<0.0> : tensor<f32>
+  %1 = stablehlo.concatenate %a, %b, dim = 0 {mpmd.reduce = #mpmd.reduction<add>}
+      : (tensor<1x6x2xf32>, tensor<1x6x2xf32>) -> tensor<2x6x2xf32>
+  %2 = stablehlo.reduce(%1 init: %z) applies stablehlo.add across dimensions = [0]
+      {mpmd.reduce = #mpmd.reduction<add>} : (tensor<2x6x2xf32>, tensor<f32>) -> !T
+  return %2 : !T
+}
+// =>
+func.func @main(%arg0: tensor<1x6x2xf32>, %arg1: tensor<1x6x2xf32>) -> tensor<6x2xf32> attributes {topology = #topo} {
+  %cst = stablehlo.constant dense<0.000000e+00> : tensor<f32>
+  %0 = stablehlo.reshape %arg0 : (tensor<1x6x2xf32>) -> tensor<6x2xf32>
+  %1 = stablehlo.reshape %arg1 : (tensor<1x6x2xf32>) -> tensor<6x2xf32>
+  %2 = mpmd.reduce<add> %0, %1 : (tensor<6x2xf32>, tensor<6x2xf32>) -> tensor<6x2xf32>
+  return %2 : tensor<6x2xf32>
+}
+
+// ----- An initial value that matters is kept on request
+// passes: mpmd-infer-mesh-convert-reduce-ops{infer-cross-mesh-reductions=true keep-initial-value}
+// The reference forgets it.
+func.func @main(%a: tensor<1x6x2xf32>, %b: tensor<1x6x2xf32>) -> !T attributes {topology = #topo} {
+  %z = stablehlo.constant dense<5.0> : tensor<f32>
+  %1 = stablehlo.concatenate %a, %b, dim = 0 {mpmd.reduce = #mpmd.reduction<add>}
+      : (tensor<1x6x2xf32>, tensor<1x6x2xf32>) -> tensor<2x6x2xf32>
+  %2 = stablehlo.reduce(%1 init: %z) applies stablehlo.add across dimensions = [0]
+      {mpmd.reduce = #mpmd.reduction<add>} : (tensor<2x6x2xf32>, tensor<f32>) -> !T
+  return %2 : !T
+}
+// =>
+func.func @main(%arg0: tensor<1x6x2xf32>, %arg1: tensor<1x6x2xf32>) -> tensor<6x2xf32> attributes {topology = #topo} {
+  %cst = stablehlo.constant dense<5.000000e+00> : tensor<f32>
+  %0 = stablehlo.reshape %arg0 : (tensor<1x6x2xf32>) -> tensor<6x2xf32>
+  %1 = stablehlo.reshape %arg1 : (tensor<1x6x2xf32>) -> tensor<6x2xf32>
+  %2 = mpmd.reduce<add> %0, %1 : (tensor<6x2xf32>, tensor<6x2xf32>) -> tensor<6x2xf32>
+  %3 = stablehlo.broadcast_in_dim %cst, dims = [] : (tensor<f32>) -> tensor<6x2xf32>
+  %4 = stablehlo.add %2, %3 : tensor<6x2xf32>
+  return %4 : tensor<6x2xf32>
+}

@@ -265,3 +265,27 @@ func.func @main(%a: !P1) -> !H1 attributes {topology = #topo} {
 func.func @main(%a: !P1) -> !P1 attributes {topology = #topo} {
   return %a : !P1
 }
+
+// ----- Everything without a mesh is reported
+// passes: mpmd-infer-mesh-finalize
+func.func @main(%a: !P0, %b: !T) -> (!T, !P1) attributes {topology = #topo} {
+  %0 = mpmd.fragment<mesh="p0", origin=["f"]> (%a) (%x: !T) {
+    mpmd.return %x : !T
+  } : (!P0) -> !P0
+  %1 = mpmd.unassign %0 : (!P0) -> !T
+  %2 = mpmd.assign %1 : (!T) -> !P1
+  %3 = mpmd.fragment<mesh="p1", origin=["g"]> (%2) (%x: !T) {
+    mpmd.return %x : !T
+  } : (!P1) -> !P1
+  %4 = stablehlo.abs %1 : !T
+  %5 = mpmd.assign %b : (!T) -> !P0
+  return %4, %3 : !T, !P1
+}
+func.func private @f(%a: !T) attributes {topology = #topo} {
+  return
+}
+// error: output 0 of @main has the type tensor<6x2xf32> and is on no mesh; every output must be on one
+// error: a value on mesh "p0" is used on another mesh, or where no mesh is known used by 'stablehlo.abs' ways out: - name the value (named tensor) and assign the name to the mesh where it is needed - let values move wherever needed: set mpmd_infer_transfers in the partitioning options
+// error: a value is needed on mesh "p1", but it is not there used by named computation "g" ways out: - name the value (named tensor) and assign the name to the mesh where it is needed - let values move wherever needed: set mpmd_infer_transfers in the partitioning options
+// error: 'stablehlo.abs' is in no fragment and so on no mesh after mesh inference
+// error: input 0 of @f has the type tensor<6x2xf32> and is on no mesh; every input must be on one

@@ -64,3 +64,36 @@ func.func @main(%a: !T {src=<"p0">, use=<"p2">}) -> !P2 attributes {topology = #
 }
 // error: mesh "p2" asks for a value that is only available on mesh "p0"; a transfer to mesh "p2"
 // error: argument 0 of @main is needed on mesh "p2", but what is passed is only available on mesh
+
+// ----- The limit of errors (1)
+// passes: mpmd-infer-mesh-validate-no-additional-transfers-needed{error-limit=1}
+// Users come before producers, functions after their ops.
+func.func @main(%a: !T {src=<"p0">, use=<"p2">}, %k: !T) attributes {topology = #topo} {
+  %0 = stablehlo.abs %k {src=<"p0">, use=<"p2">} : !T
+  %1 = stablehlo.sine %k {src=<"p0">, use=<"p2">} : !T
+  return
+}
+// error: the result of this op is needed on mesh "p2", but the op can only run on mesh "p0"; a transfer to mesh "p2" is missing 'stablehlo.sine'
+
+// ----- The limit of errors (2)
+// passes: mpmd-infer-mesh-validate-no-additional-transfers-needed{error-limit=2}
+// Users come before producers, functions after their ops.
+func.func @main(%a: !T {src=<"p0">, use=<"p2">}, %k: !T) attributes {topology = #topo} {
+  %0 = stablehlo.abs %k {src=<"p0">, use=<"p2">} : !T
+  %1 = stablehlo.sine %k {src=<"p0">, use=<"p2">} : !T
+  return
+}
+// error: the result of this op is needed on mesh "p2", but the op can only run on mesh "p0"; a transfer to mesh "p2" is missing 'stablehlo.sine'
+// error: the result of this op is needed on mesh "p2", but the op can only run on mesh "p0"; a transfer to mesh "p2" is missing 'stablehlo.abs'
+
+// ----- The limit of errors (3)
+// passes: mpmd-infer-mesh-validate-no-additional-transfers-needed{error-limit=-1}
+// Users come before producers, functions after their ops.
+func.func @main(%a: !T {src=<"p0">, use=<"p2">}, %k: !T) attributes {topology = #topo} {
+  %0 = stablehlo.abs %k {src=<"p0">, use=<"p2">} : !T
+  %1 = stablehlo.sine %k {src=<"p0">, use=<"p2">} : !T
+  return
+}
+// error: the result of this op is needed on mesh "p2", but the op can only run on mesh "p0"; a transfer to mesh "p2" is missing 'stablehlo.sine'
+// error: the result of this op is needed on mesh "p2", but the op can only run on mesh "p0"; a transfer to mesh "p2" is missing 'stablehlo.abs'
+// error: argument 0 of @main is needed on mesh "p2", but what is passed is only available on mesh "p0"; a transfer to mesh "p2" is missing

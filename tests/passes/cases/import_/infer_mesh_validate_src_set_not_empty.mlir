@@ -102,3 +102,23 @@ func.func @main(%a: !T, %b: !T {src=<>}) attributes {topology = #topo} {
 // passes: mpmd-infer-mesh-validate-src-set-not-empty{error-limit=0}
 func.func @main() { return }
 // error: error-limit
+
+// ----- The first op of a chain of conflicts is reported
+// passes: mpmd-infer-mesh-populate-use-set,mpmd-infer-mesh-populate-src-set,mpmd-infer-mesh-validate-src-set-not-empty
+func.func @main(%a: !P0, %b: !P1) -> (!T, !T) attributes {topology = #topo} {
+  %f = mpmd.fragment<mesh="p0", origin=["left"]> (%a) (%x: !T) {
+    mpmd.return %x : !T
+  } : (!P0) -> !P0
+  %g = mpmd.fragment<mesh="p1", origin=["right"]> (%b) (%x: !T) {
+    mpmd.return %x : !T
+  } : (!P1) -> !P1
+  %u = mpmd.unassign {origin = "left"} %f : (!P0) -> !T
+  %v = mpmd.unassign {origin = "right"} %g : (!P1) -> !T
+  %0 = stablehlo.divide %u, %v : !T
+  %1 = stablehlo.divide %0, %u : !T
+  %2 = stablehlo.divide %u, %v : !T
+  %3 = mpmd.assign {origin = "after"} %1 : (!T) -> !P1
+  return %0, %2 : !T, !T
+}
+// error: no mesh has all operands of this op, and nothing says where it should run: 'stablehlo.divide' operand 0 is available on mesh "p0"; it comes from - the result of named computation "left" on "p0" because of named computation or tensor "left" operand 1 is available on mesh "p1"; it comes from - the result of named computation "right" on "p1" because of named computation or tensor "right" the result is needed on mesh "p1" by - output 0 of @main - needed on "p1" because of named computation or tensor "after" ways out: - put the op into a named computation (or behind a named tensor of the operand to move) that is assigned to the mesh where it should run; its operands are then transferred there - let values move wherever needed: set mpmd_infer_transfers in the partitioning options
+// error: no mesh has all operands of this op, and nothing says where it should run: 'stablehlo.divide'

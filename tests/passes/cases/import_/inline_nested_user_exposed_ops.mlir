@@ -180,3 +180,16 @@ func.func private @other(%a: !T) -> !T attributes {topology = #topo} {
 }
 // error: named computation 'outer', which holds the named computation 'inner', is not assigned to
 // error: named computation 'outer', which holds the named computation 'inner', is not assigned to
+
+// ----- A memory kind of a nested tensor is logged
+// passes: func.func(mpmd-inline-nested-user-exposed-ops{assignment=f@p0,t@p0#pinned_host})
+func.func @main(%a: !T) -> !T attributes {topology = #topo} {
+  %0 = mpmd.named_computation<"f"> (%a) (%x: !T) {
+    %1 = mpmd.named_tensor %x name="t" : !T
+    %2 = stablehlo.abs %1 : !T
+    mpmd.return %2 : !T
+  } : (!T) -> !T
+  return %0 : !T
+}
+// fine
+// log: named tensor 't' is assigned to memory kind "pinned_host"

@@ -62,3 +62,11 @@ func.func @main(%a: !T) -> !T attributes {topology = #topo} {
   return %a : !T
 }
 // error: has no mesh of that name (it has "p0", "p1", "p2")
+
+// ----- Another memory kind is logged
+// passes: mpmd-map-input-output-to-mesh{input-assignment=0@p1#pinned_host}
+func.func @main(%a: !T {mhlo.memory_kind = "device"}) attributes {topology = #topo} {
+  return
+}
+// fine
+// log: input 0 of @main is assigned to memory kind "pinned_host"

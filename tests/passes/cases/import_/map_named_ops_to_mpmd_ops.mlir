@@ -79,3 +79,17 @@ func.func @main(%a: !T) -> !T attributes {topology = #topo} {
 }
 // error: add 'f@MESH' to the name-to-mesh assignment
 // error: named computation 'g' is not assigned to a mesh: add 'g@MESH' to the name-to-mesh
+
+// ----- A memory kind of a computation is ignored and logged
+// passes: builtin.module(func.func(mpmd-map-named-ops-to-mpmd-ops{assignment=f@p0#device,g@p0}))
+func.func @main(%a: !T) -> !T attributes {topology = #topo} {
+  %0 = mpmd.named_computation<"f"> (%a) (%x: !T) {
+    mpmd.return %x : !T
+  } : (!T) -> !T
+  %1 = mpmd.named_computation<"g"> (%0) (%x: !T) {
+    mpmd.return %x : !T
+  } : (!T) -> !T
+  return %1 : !T
+}
+// fine
+// log: named computation 'f' is assigned to "p0#device"
