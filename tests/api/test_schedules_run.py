@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import functools
 from collections.abc import Callable
 from typing import Any
@@ -102,35 +103,42 @@ def assign(schedule: Schedule, name: str = "blocks_{}") -> dict[str, tuple[str, 
 
 
 def run(
-    schedule: Any, placed: Schedule, step: Step, names: dict[str, tuple[str, int]], *args: Any
-) -> tuple[mpmd_trace.stages.Compiled, list[list[Action]], Any]:
+    schedule: Any, placed: Schedule, step: Step, names: dict[str, tuple[str, int]], *args: Any, **options: Any
+) -> tuple[mpmd_trace.stages.Compiled, list[list[schedules.Step]], Any]:
     """The compiled step, what each mesh does, and the result."""
     actions = FragmentActions()
     config = mpmd_trace.make_config(
-        topology(placed.meshes, size=1), names, partitioning_options=APART, pipeline_schedule=schedule
+        topology(placed.meshes, size=1), names, partitioning_options=APART, pipeline_schedule=schedule, **options
     )
     compiled = mpmd_trace.jit(step, config).lower(*args, hooks=[actions]).compile()
-    rows = [[a for a in row if a.kind != "O"] for row in actions.of_mesh.values()]
+    rows = [[step for step in row if step.parts[0].kind != "O"] for row in actions.of_mesh.values()]
     return compiled, rows, compiled(*args)
 
 
-def expected(schedule: Schedule, found: list[list[Action]]) -> list[list[Action]]:
-    """The actions of the schedule, in terms of the fragments that there are.
+def expected(schedule: Schedule, found: list[list[schedules.Step]]) -> list[list[schedules.Step]]:
+    """The steps of the schedule, in terms of the fragments that there are.
 
     Where nothing of a backward is sent to another mesh, there is nothing to split: in the stage without
     inputs (all of it is weight gradient), and at the turn of a V (the gradient stays on the mesh).
     """
-    split = {a.stage for row in found for a in row if a.kind == "W"}
-    rows: list[list[Action]] = []
-    for mesh in range(schedule.meshes):
-        row: list[Action] = []
-        for stage, kind, microbatch in schedule.total_order(mesh):
-            if kind == "B" and stage in split:
-                row += [Action(stage, "I", microbatch), Action(stage, "W", microbatch)]
-            elif kind == "F" or kind == "B" or stage in split:
-                row.append(Action(stage, kind, microbatch))
-            elif kind == ("I" if schedule.graph.feeds[stage] else "W"):
-                row.append(Action(stage, "B", microbatch))
+    split = {part.stage for row in found for step in row for part in step.parts if part.kind == "W"}
+
+    def fragments(action: Action) -> list[Action]:
+        kind = action.kind
+        if kind == "B" and action.stage in split:
+            return [dataclasses.replace(action, kind=half) for half in ("I", "W")]
+        if kind in "FB" or action.stage in split:
+            return [action]
+        is_whole = kind == ("I" if schedule.graph.feeds[action.stage] else "W")
+        return [dataclasses.replace(action, kind="B")] if is_whole else []
+
+    rows: list[list[schedules.Step]] = []
+    for order in schedule.orders:
+        row: list[schedules.Step] = []
+        for step in order:
+            parts = list(filter(None, map(fragments, step.parts)))
+            block = [action for part in parts for action in part]
+            row += [schedules.fused(*block)] if len(parts) > 1 else block
         rows.append(row)
     return rows
 
@@ -146,11 +154,11 @@ def check(name: str, meshes: int, microbatches: int = MICROBATCHES) -> None:
     model = Model(schedule.stages)
     step = training(model, microbatches, backwards=name in REVERSED)
     _, found, result = run(name, schedule, step, assign(schedule), *data(model, microbatches))
-    assert found == expected(schedule, found)
-    kinds = {a.kind for row in found for a in row}
-    assert kinds >= ({"F", "I", "W"} if schedule.splits_backward else {"F", "B"})
+    assert found == expected(schedule.unfused(), found)
+    kinds = [part.kind for row in found for step in row for part in step.parts]
+    assert {*kinds} >= ({"F", "I", "W"} if schedule.splits_backward else {"F", "B"})
     # On the first mesh without a split the backward of a microbatch is one fragment.
-    assert sum(a.kind == "W" for row in found for a in row) in (
+    assert kinds.count("W") in (
         (0,) if not schedule.splits_backward else range(microbatches, schedule.stages * microbatches)
     )
     assert_same(result, under_jit(schedule.stages, microbatches, name in REVERSED))
@@ -177,10 +185,38 @@ def test_two_chains_in_opposite_directions() -> None:
     model = Model(2)
     step = training(model, MICROBATCHES, chains=("down_", "up_"))
     args = data(model, MICROBATCHES)
-    _, found, result = run("dualpipe", schedule, step, BOTH_WAYS, *args)
+    for overlap in (None, "pairs"):
+        _, found, result = run("dualpipe", schedule, step, BOTH_WAYS, *args, overlap=overlap)
+        assert found == expected(schedule if overlap else schedule.unfused(), found)
+        assert any(part.kind == "W" for row in found for step in row for part in step.parts)
+        assert_same(result, jax.jit(step)(*args))
+
+
+def searched(meshes: int, microbatches: int) -> Schedule:
+    """A schedule with blocks of two and of three, which hide collectives."""
+    costs = schedules.Costs(collectives={"F": 0.5, "I": 0.3, "W": 0.5})
+    found = schedules.search(costs, meshes=meshes, microbatches=microbatches, names=["zb-auto"], effort=20_000)
+    return found.best.schedule
+
+
+@pytest.mark.parametrize("name", ["dualpipe-v", "searched", nightly("searched of four meshes")])
+def test_blocks_of_the_schedule_are_programs(name: str) -> None:
+    meshes, microbatches = (4, 8) if "four" in name else (2, MICROBATCHES)
+    schedule = (
+        searched(meshes, microbatches)
+        if name.startswith("searched")
+        else schedules.get_schedule(name, meshes, microbatches)
+    )
+    model = Model(schedule.stages)
+    step, args = training(model, microbatches), data(model, microbatches)
+    compiled, found, result = run(schedule, schedule, step, assign(schedule), *args, overlap="pairs")
     assert found == expected(schedule, found)
-    assert any(a.kind == "W" for row in found for a in row)
-    assert_same(result, jax.jit(step)(*args))
+    assert {len(step.parts) for row in schedule.orders for step in row} == ({1, 2} if "pipe" in name else {1, 2, 3})
+    actions = sum(len(step.parts) for row in found for step in row)
+    apart, _, _ = run(schedule, schedule, step, assign(schedule), *args)
+    runs = [len(one.program.plan.runs) for one in (apart, compiled)]
+    assert runs[0] - runs[1] == actions - sum(map(len, found))
+    assert_same(result, under_jit(schedule.stages, microbatches, False))
 
 
 def test_parallel_pipelines_with_wrap_around() -> None:

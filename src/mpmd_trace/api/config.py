@@ -116,9 +116,10 @@ def make_config(
         remat: `"auto"` recomputes activations if a step would not fit into the memory of a device otherwise, at the
             least cost.
         offload: `"auto"` keeps activations in host memory instead, if that is cheaper.
-        overlap: `"pairs"` makes one program of a forward and a backward of different microbatches that are neighbors on
-            a mesh, so that XLA hides the collectives of one behind the products of the other; `"auto"` does so if it
-            makes a step shorter (`docs/programs_of_a_step.md`).
+        overlap: `"pairs"` makes one program of each block of the schedule or, if it has none, of a forward and a
+            backward of different microbatches that are neighbors on a mesh, so that XLA hides the collectives of one
+            behind the products of the other; `"auto"` does so if it makes a step shorter
+            (`docs/programs_of_a_step.md`).
 
     Raises:
         FrontendError: with all mistakes.

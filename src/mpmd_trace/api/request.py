@@ -29,7 +29,7 @@ from mpmd_trace.jax_compat.tracing import is_literal, opened
 from mpmd_trace.passes.import_.assignments import SameMesh
 from mpmd_trace.passes.memory.reserved import Reserved
 from mpmd_trace.passes.memory.shard_optimizer_state import Replaced
-from mpmd_trace.passes.programs.overlap_microbatches import Work
+from mpmd_trace.passes.programs.blocks import Work
 from mpmd_trace.passes.request import PartitionRequest, StepFacts
 from mpmd_trace.scheduling.choose_schedule import ScheduleChoice
 from mpmd_trace.scheduling.costs import hiding_of, work_by_counts

@@ -3,9 +3,19 @@
 from __future__ import annotations
 
 import functools
-from typing import Literal, cast
+from collections.abc import Sequence
+from typing import Literal, NamedTuple, TypeAlias, cast
 
-from mpmd_trace.ir.attributes import UNIT, ArrayAttr, Attribute, IntegerAttr, MeshAttr, TopologyAttr, UserOriginAttr
+from mpmd_trace.ir.attributes import (
+    UNIT,
+    ArrayAttr,
+    Attribute,
+    IntegerAttr,
+    MeshAttr,
+    StringAttr,
+    TopologyAttr,
+    UserOriginAttr,
+)
 from mpmd_trace.ir.diagnostics import error_at
 from mpmd_trace.ir.ops import FragmentOp
 
@@ -14,8 +24,13 @@ _SPLIT_ATTRIBUTES: dict[SplitType, str] = {
     "kKeepTransferred": "split_keep_transferred",
     "kDropTransferred": "split_drop_transferred",
 }
+#: The letter of a forward, a whole backward, and the halves of a split one with the gradients of inputs and of weights.
+Kind: TypeAlias = Literal["F", "B", "I", "W"]
 MERGED = "mpmd.merged_call_counters"
 _MERGED_STAGES = "mpmd.merged_stages"
+_MERGED_KINDS = "mpmd.merged_kinds"
+#: Of which block of the schedule a fragment is, and what it is in it.
+BLOCK = "mpmd.block"
 
 
 def transpose_counts(fragment: FragmentOp) -> list[int]:
@@ -84,22 +99,60 @@ def set_call_counter(fragment: FragmentOp, value: int | None) -> None:
         fragment.attrs["call_counter"] = IntegerAttr.get(value, "ui32")
 
 
-def merged_call_counters(fragment: FragmentOp) -> tuple[int, int] | None:
-    """Return the microbatches of the backward and of the forward that were merged into the fragment."""
-    merged = fragment.attrs.get(MERGED)
-    return None if merged is None else two_numbers(merged)
+class MergedPart(NamedTuple):
+    """What a fragment was merged from; without a stage if all parts have that of the fragment."""
+
+    kind: Kind
+    microbatch: int
+    stage: int | None
 
 
-def merged_stages(fragment: FragmentOp) -> tuple[int, int] | None:
-    """Return the stages of the backward and of the forward that were merged into the fragment, if they differ."""
-    merged = fragment.attrs.get(_MERGED_STAGES)
-    return None if merged is None else two_numbers(merged)
+def merged_parts(fragment: FragmentOp) -> tuple[MergedPart, ...]:
+    """Return the parts of different microbatches that the fragment was merged from; nothing for others."""
+    counters = numbers(fragment.attrs.get(MERGED))
+    if not counters:
+        return ()
+    stages = numbers(fragment.attrs.get(_MERGED_STAGES)) or (fragment.stage,) * len(counters)
+    kinds = fragment.attrs.get(_MERGED_KINDS)
+    letters = [e.value for e in _elements(kinds) if isinstance(e, StringAttr)] or ["B", "F"]
+    return tuple(MergedPart(cast(Kind, k), c, s) for k, c, s in zip(letters, counters, stages, strict=True))
 
 
-def two_numbers(attribute: Attribute) -> tuple[int, int] | None:
-    elements = attribute.elements if isinstance(attribute, ArrayAttr) else ()
-    values = [e.value for e in elements if isinstance(e, IntegerAttr)]
-    return (values[0], values[1]) if len(values) == 2 else None
+def set_merged_parts(fragment: FragmentOp, parts: Sequence[MergedPart]) -> None:
+    """Say what the fragment was merged from: by default a backward and a forward of one stage."""
+    fragment.attrs[MERGED] = _array([part.microbatch for part in parts])
+    stages = [part.stage for part in parts if part.stage is not None]
+    if len(set(stages)) > 1 and len(stages) == len(parts):
+        fragment.attrs[_MERGED_STAGES] = _array(stages)
+    kinds = [part.kind for part in parts]
+    if kinds != ["B", "F"]:
+        fragment.attrs[_MERGED_KINDS] = ArrayAttr.get([StringAttr.get(kind) for kind in kinds])
+
+
+def block_of(fragment: FragmentOp) -> tuple[int, Kind] | None:
+    """Return the number of the block of the schedule that the fragment is of, and what it is in it."""
+    mark = _elements(fragment.attrs.get(BLOCK))
+    if len(mark) == 2 and isinstance(mark[0], IntegerAttr) and isinstance(mark[1], StringAttr):
+        return mark[0].value, cast(Kind, mark[1].value)
+    return None
+
+
+def set_block(fragment: FragmentOp, number: int) -> None:
+    """Say that the fragment is of a block of the schedule."""
+    fragment.attrs[BLOCK] = ArrayAttr.get([IntegerAttr.get(number, "ui32"), StringAttr.get(kind_of(fragment))])
+
+
+def numbers(attribute: Attribute | None) -> tuple[int, ...]:
+    """Return the numbers of an array."""
+    return tuple(e.value for e in _elements(attribute) if isinstance(e, IntegerAttr))
+
+
+def _elements(attribute: Attribute | None) -> Sequence[Attribute]:
+    return attribute.elements if isinstance(attribute, ArrayAttr) else ()
+
+
+def _array(values: Sequence[int]) -> ArrayAttr:
+    return ArrayAttr.get([IntegerAttr.get(value, "ui32") for value in values])
 
 
 def is_of_microbatch(fragment: FragmentOp) -> bool:
@@ -108,19 +161,15 @@ def is_of_microbatch(fragment: FragmentOp) -> bool:
     return isinstance(attrs.get("call_counter"), IntegerAttr) or MERGED in attrs
 
 
-def set_merged_call_counters(fragment: FragmentOp, counters: tuple[int, int]) -> None:
-    """Say of which microbatches the backward and the forward are that the fragment was merged from."""
-    fragment.attrs[MERGED] = ArrayAttr.get([IntegerAttr.get(value, "ui32") for value in counters])
-
-
-def set_merged_stages(fragment: FragmentOp, stages: tuple[int, int]) -> None:
-    """Say of which stages the backward and the forward are, where they differ."""
-    fragment.attrs[_MERGED_STAGES] = ArrayAttr.get([IntegerAttr.get(value, "ui32") for value in stages])
-
-
 def split_type(fragment: FragmentOp) -> SplitType | None:
     """Return which half of a split backward fragment it is."""
     return next((kind for kind, attribute in _SPLIT_ATTRIBUTES.items() if attribute in fragment.attrs), None)
+
+
+def kind_of(fragment: FragmentOp) -> Kind:
+    """Return the letter of a scheduling unit."""
+    part = split_type(fragment)
+    return "F" if is_forward(fragment) else "B" if part is None else "I" if part == "kKeepTransferred" else "W"
 
 
 def set_split_type(fragment: FragmentOp, kind: SplitType | None) -> None:

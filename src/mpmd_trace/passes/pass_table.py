@@ -19,7 +19,7 @@ _FOLDERS = {
     "microbatches": "accumulate-in-calls cut-in-calls repeat-calls",
     "programs": """
         merge-parts-of-stages merge-backward-with-forward share-programs reuse-programs
-        merge-paired-programs overlap-microbatches
+        merge-paired-programs merge-blocks overlap-microbatches
     """,
     "propagation": "use-own-meshes prefer-rows",
     "placement": "find-stages split-loops open-conditionals split-concatenations regroup-sums place",

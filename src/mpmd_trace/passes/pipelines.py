@@ -96,6 +96,7 @@ from mpmd_trace.passes.placement.split_concatenations import SplitConcatenations
 from mpmd_trace.passes.placement.split_loops import SplitLoops
 from mpmd_trace.passes.programs.mark_equal_donation import MarkEqualDonation
 from mpmd_trace.passes.programs.merge_backward_with_forward import MergeBackwardWithForward
+from mpmd_trace.passes.programs.merge_blocks import MergeBlocks
 from mpmd_trace.passes.programs.merge_followers import MergeFollowers
 from mpmd_trace.passes.programs.merge_paired_programs import MergePairedPrograms
 from mpmd_trace.passes.programs.merge_parts_of_stages import MergePartsOfStages
@@ -432,8 +433,9 @@ def pipeline(
         UniquifyFunctionInputsOutputs(),
         MergeInferredApart(uniform=uniform),
         *_when(uniform, SharePrograms(), ReusePrograms()),
+        *_overlaps(request, MergeBlocks),
         *_when(uniform and jit and options.mpmd_merge_forward_with_backward is None, MergePairedPrograms()),
-        *_overlaps(request),
+        *_overlaps(request, OverlapMicrobatches),
         MarkOffloadedInputOutput(),
         MarkInputOutputWithLayouts(),
         DelayInferredFragments(),
@@ -471,7 +473,9 @@ def _scheduled(request: PartitionRequest) -> list[Pass]:
     return [
         RuleBasedSchedule(rules=request.schedule_rules, remove_control_dependencies=not merges)
         if request.schedule_rules
-        else FollowSchedule(schedule=request.schedule, remove_control_dependencies=not merges),
+        else FollowSchedule(
+            schedule=request.schedule, remove_control_dependencies=not merges, mark_blocks=request.overlaps
+        ),
         *_when(merges, RuleBasedMerge(rules=merges)),
     ]
 
@@ -483,17 +487,18 @@ def _with_rules(request: PartitionRequest, rules: UserRules) -> list[Pass]:
             schedule=rules.comparator or request.schedule,
             remove_control_dependencies=not rules.merge,
             rules=rules.order,
+            mark_blocks=request.overlaps,
         ),
         *_when(rules.merge, MergeByRulesStrictly(rules=rules.merge)),
         *([MergeFollowers(rules.may_merge)] if rules.may_merge is not None else []),
     ]
 
 
-def _overlaps(request: PartitionRequest) -> list[Pass]:
-    """Merge a forward and a backward of two microbatches, if that is wanted."""
+def _overlaps(request: PartitionRequest, kind: type[MergeBlocks | OverlapMicrobatches]) -> list[Pass]:
+    """Merge fragments of several microbatches, those of blocks of the schedule or others, if that is wanted."""
     if not request.overlaps or request.step is None:
         return []
-    return [OverlapMicrobatches(always=request.options.overlap == "pairs", work=request.step.work)]
+    return [kind(always=request.options.overlap == "pairs", work=request.step.work)]
 
 
 def _hoists(request: PartitionRequest) -> list[Pass]:

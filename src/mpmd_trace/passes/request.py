@@ -18,7 +18,7 @@ from mpmd_trace.passes.memory.reserved import Reserved
 from mpmd_trace.passes.memory.shard_optimizer_state import Replaced
 from mpmd_trace.passes.optimize.schedules import SCHEDULES, Comparator, Order, Predicate
 from mpmd_trace.passes.options import nearest
-from mpmd_trace.passes.programs.overlap_microbatches import Work
+from mpmd_trace.passes.programs.blocks import Work
 
 __getattr__ = moved(
     __name__,

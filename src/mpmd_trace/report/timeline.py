@@ -38,10 +38,10 @@ class FragmentActions:
         self.of_mesh = {name: [] for name in stages}
         for op in fragments:
             self.of_mesh[op.mesh].append(fragment_step(op, stages[op.mesh]))
-        # What was merged does not say that it was half of a backward; the other half does.
-        plain = [step for row in self.of_mesh.values() for step in row if isinstance(step, Action)]
-        halves = {(action.stage, action.microbatch) for action in plain if action.kind == "W"}
-        begun = {(action.stage, action.microbatch) for action in plain if action.kind == "I"}
+        # What was merged may not say that it was half of a backward; the other half does.
+        known = [part for row in self.of_mesh.values() for step in row for part in step.parts]
+        halves = {(action.stage, action.microbatch) for action in known if action.kind == "W"}
+        begun = {(action.stage, action.microbatch) for action in known if action.kind == "I"}
         for row in self.of_mesh.values():
             row[:] = [_with_halves(step, halves, begun) for step in row]
 

@@ -91,8 +91,8 @@ def search(
     `names` are those of the library to try, all by default. `effort` is about how many actions are
     placed to improve schedules of one chunk per mesh; fewer are if a schedule is as fast as the bound.
     Where there are collectives, schedules are also tried with blocks that hide them (`overlapped`), and those that are
-    generated may have blocks of a forward with an input gradient, a weight gradient, or both. What runs them
-    (`make_config(overlap=...)`) pairs neighbors of the order, which may give other blocks.
+    generated may have blocks of a forward with an input gradient, a weight gradient, or both. With
+    `make_config(overlap="pairs")`, a step runs these blocks as programs.
     """
     costs = Costs() if costs is None else costs
     meshes, microbatches = whole("number of meshes", meshes), whole("number of microbatches", microbatches)

@@ -17,7 +17,7 @@ from mpmd_trace.ir.types import TensorType
 from mpmd_trace.ir.work import counted, flops
 from mpmd_trace.jax_compat.hiding import HiddenShare, hidden_shares
 from mpmd_trace.passes.fragment_info import is_forward
-from mpmd_trace.passes.programs.overlap_microbatches import Work
+from mpmd_trace.passes.programs.blocks import Work
 
 if TYPE_CHECKING:
     from mpmd_trace.config import Config

@@ -19,10 +19,9 @@ from mpmd_trace.jax_compat.targets import network_speed_of, slice_of
 from mpmd_trace.passes.fragment_info import (
     call_counter,
     has_remat,
-    merged_call_counters,
-    merged_stages,
+    kind_of,
+    merged_parts,
     single_transpose_count,
-    split_type,
     transpose_counts,
 )
 from mpmd_trace.schedules import TRANSFERS, Action, Step, Transfers, backward, forward, fused
@@ -212,19 +211,13 @@ def fragment_action(op: FragmentOp, mesh: int) -> Action:
     counter, count = call_counter(op), single_transpose_count(op)
     if counter is None or count not in (0, 1):
         return Action(stage, "O")
-    if count == 0:
-        return Action(stage, "F", counter)
-    part = split_type(op)
-    return Action(stage, "B" if part is None else "I" if part == "kKeepTransferred" else "W", counter)
+    return Action(stage, kind_of(op), counter)
 
 
 def fragment_step(op: FragmentOp, mesh: int) -> Step:
     """As `fragment_action`, but a forward merged with a backward is a block of both."""
-    merged = merged_call_counters(op)
-    if merged is not None:
-        stage = op.stage if op.stage is not None else mesh
-        back, forth = merged_stages(op) or (stage, stage)
-        return fused(backward(back, merged[0]), forward(forth, merged[1]))
+    if merged := merged_parts(op):
+        return fused(*(Action(mesh if p.stage is None else p.stage, p.kind, p.microbatch) for p in merged))
     counter = call_counter(op)
     if counter is None or set(transpose_counts(op)) != {0, 1} or has_remat(op):
         return fragment_action(op, mesh)

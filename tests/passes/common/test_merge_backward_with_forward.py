@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from fragment_texts import frag, function
 from hypothesis import given
 from hypothesis import strategies as st
 
+from fragment_texts import frag, function
 from mpmd_trace.ir.ops import FragmentOp
 from mpmd_trace.ir.text import parse
-from mpmd_trace.passes.fragment_info import merged_call_counters
+from mpmd_trace.passes.fragment_info import merged_parts
 from mpmd_trace_devtools.comparison import assert_same_meaning
 from util import PRELUDE, max_examples, run
 
@@ -28,12 +28,13 @@ def lines(*ops: str) -> str:
     return "\n".join(f"  %{i} = {op}" for i, op in enumerate(ops))
 
 
-def merged(text: str) -> list[tuple[str, tuple[int, int] | None]]:
-    """The mesh and the merged microbatches of each fragment; the program must mean what it meant before."""
+def merged(text: str) -> list[tuple[str, list[str]]]:
+    """The mesh of each fragment, and what it was merged from; the program must mean what it meant before."""
     before = parse(PRELUDE + text)
     after = run(text, PASS)
     assert_same_meaning(before, after)
-    return [(op.mesh, merged_call_counters(op)) for op in after.main.body if isinstance(op, FragmentOp)]
+    fragments = [op for op in after.main.body if isinstance(op, FragmentOp)]
+    return [(op.mesh, [f"{part.kind}{part.microbatch}" for part in merged_parts(op)]) for op in fragments]
 
 
 def test_where_the_backward_is() -> None:
@@ -44,14 +45,14 @@ def test_where_the_backward_is() -> None:
         frag("beta", '"g"(1)', "%1", "abs", counted(0)),
         frag("alpha", '"f"', "%p", "sine", counted(1)),
     )
-    assert merged(function(body, "%2, %3", "!B, !A")) == [("alpha", (0, 1)), ("beta", None)]
+    assert merged(function(body, "%2, %3", "!B, !A")) == [("alpha", ["B0", "F1"]), ("beta", [])]
 
 
 def test_blocks_take_in_no_third_fragment() -> None:
     kinds = [('"f"(1)', 0), ('"f"', 2), ('"f"(1)', 1), ('"f"', 3), ('"f"', 4)]
     body = lines(*(frag("alpha", origin, "%p", "sine", counted(i)) for origin, i in kinds))
     text = function(body, "%0, %1, %2, %3, %4", ", ".join(["!A"] * 5))
-    assert merged(text) == [("alpha", (0, 2)), ("alpha", (1, 3)), ("alpha", None)]
+    assert merged(text) == [("alpha", ["B0", "F2"]), ("alpha", ["B1", "F3"]), ("alpha", [])]
 
 
 STEP = st.tuples(st.sampled_from(["alpha", "beta"]), st.booleans(), st.integers(0, 9))
@@ -92,4 +93,4 @@ def test_results_that_a_loop_reads() -> None:
         + "\n    mpmd.return %b : !A\n  } : !A"
     )
     body = lines(frag("alpha", '"f"(1)', "%p", attrs=counted(0)), loop, frag("alpha", '"f"', "%p", "sine", counted(1)))
-    assert merged(function(body, "%1, %2", "!A, !A"))[0] == ("alpha", (0, 1))
+    assert merged(function(body, "%1, %2", "!A, !A"))[0] == ("alpha", ["B0", "F1"])

@@ -6,15 +6,16 @@ import itertools
 from collections.abc import Callable
 
 import pytest
-from fragment_texts import frag, function
 from hypothesis import given
 from hypothesis import strategies as st
 
+from fragment_texts import frag, function
 from mpmd_trace.ir.diagnostics import Diagnostics
 from mpmd_trace.ir.ops import FragmentOp, Module
 from mpmd_trace.ir.text import parse
-from mpmd_trace.passes.fragment_info import is_backward, merged_call_counters, merged_stages
-from mpmd_trace.passes.programs.overlap_microbatches import OverlapMicrobatches, Work, hidden, ordered_with_groups
+from mpmd_trace.passes.fragment_info import is_backward, merged_parts
+from mpmd_trace.passes.programs.blocks import Work, hidden, ordered_with_groups
+from mpmd_trace.passes.programs.overlap_microbatches import OverlapMicrobatches
 from mpmd_trace_devtools.comparison import assert_same_meaning
 from util import PRELUDE, max_examples
 
@@ -32,9 +33,10 @@ def overlapped(text: str, work: Callable[[FragmentOp, Module], Work] | None = No
     return after
 
 
-def merged(module: Module) -> list[tuple[str, tuple[int, int] | None]]:
-    """The mesh and the merged microbatches of each fragment."""
-    return [(op.mesh, merged_call_counters(op)) for op in module.main.body if isinstance(op, FragmentOp)]
+def merged(module: Module) -> list[tuple[str, list[str]]]:
+    """The mesh of each fragment, and the kinds and microbatches that it was merged from."""
+    fragments = [op for op in module.main.body if isinstance(op, FragmentOp)]
+    return [(op.mesh, [f"{part.kind}{part.microbatch}" for part in merged_parts(op)]) for op in fragments]
 
 
 def lines(*ops: str) -> str:
@@ -50,9 +52,9 @@ def test_a_forward_and_a_backward_of_other_stages_in_either_order() -> None:
     """As in the blocks of DualPipe; each says of which stages its parts are."""
     ops = [chunk(4, 0, False, "%p"), chunk(1, 3, True, "%p"), chunk(5, 3, False, "%p"), chunk(2, 0, True, "%p")]
     module = overlapped(function(lines(*ops), "%0, %1, %2, %3", "!A, !A, !A, !A"))
-    assert merged(module) == [("alpha", (1, 4)), ("alpha", (2, 5))]
-    stages = [merged_stages(op) for op in module.main.body if isinstance(op, FragmentOp)]
-    assert stages == [(3, 0), (0, 3)]
+    assert merged(module) == [("alpha", ["F4", "B1"]), ("alpha", ["F5", "B2"])]
+    stages = [[part.stage for part in merged_parts(op)] for op in module.main.body if isinstance(op, FragmentOp)]
+    assert stages == [[0, 3], [3, 0]]
 
 
 def test_what_follows_from_the_first_moves_behind_the_pair_and_what_the_second_needs_in_front_of_it() -> None:
@@ -63,7 +65,7 @@ def test_what_follows_from_the_first_moves_behind_the_pair_and_what_the_second_n
         chunk(3, 0, False, "%2"),
     ]
     module = overlapped(function(lines(*ops), "%1, %3", "!B, !A"))
-    assert merged(module) == [("alpha", (0, 3))]
+    assert merged(module) == [("alpha", ["B0", "F3"])]
     assert [op.name for op in module.main.body] == ["mpmd.transfer", "mpmd.fragment", "mpmd.transfer", "func.return"]
 
 
@@ -85,7 +87,7 @@ def test_what_follows_from_the_first_moves_behind_the_pair_and_what_the_second_n
 )
 def test_no_pair(ops: list[str]) -> None:
     module = overlapped(function(lines(*ops), f"%{len(ops) - 1}", "!A"))
-    assert [pair for _, pair in merged(module)] == [None, None]
+    assert [pair for _, pair in merged(module)] == [[], []]
 
 
 def steady(meshes: int, warm_up: int, microbatches: int) -> str:
@@ -123,7 +125,7 @@ def test_pairs_only_where_more_is_hidden_than_other_meshes_wait() -> None:
     many = 12
     pairs = {
         (ahead, collectives): sum(
-            pair is not None for _, pair in merged(overlapped(steady(2, ahead, many), costs(collectives), False))
+            bool(pair) for _, pair in merged(overlapped(steady(2, ahead, many), costs(collectives), False))
         )
         for ahead, collectives in itertools.product((2, 4), (0.0, 0.8))
     }
@@ -148,13 +150,21 @@ def test_groups_stay_together_and_everything_waits_for_what_it_needs(data: st.Da
     ]
     free = data.draw(st.permutations(range(count)))
     groups = [sorted(free[i : i + 2]) for i in range(0, data.draw(st.integers(0, count // 2)) * 2, 2)]
-    order, kept = ordered_with_groups(waits, groups)
+    order, kept, cycles = ordered_with_groups(waits, groups)
     place = {node: i for i, node in enumerate(order)}
     assert sorted(order) == list(range(count))
     assert all(place[one] < place[node] for node in range(count) for one in waits[node])
     assert all(place[groups[k][1]] == place[groups[k][0]] + 1 for k in kept)
     if not groups:
         assert order == list(range(count))
+    # Each group that is given up would wait for itself: a way leads from it back to it, by groups and what they need.
+    assert sorted([*kept, *cycles]) == list(range(len(groups)))
+    group_of = {node: group for group in groups for node in group}
+    for given_up, cycle in cycles.items():
+        assert cycle[0][0] in groups[given_up]
+        assert cycle[-1][1] in groups[given_up]
+        assert all(before in waits[node] for node, before in cycle)
+        assert all(node in group_of.get(there, (there,)) for (_, there), (node, _) in itertools.pairwise(cycle))
     # One group by itself is given up only if something has to run between.
     if len(groups) == 1 and not kept:
         first, second = groups[0]

@@ -25,7 +25,7 @@ from mpmd_trace.passes.common.body_rewrites import cover_transferred_results
 from mpmd_trace.passes.common.group_operands import GroupOperands, Slot
 from mpmd_trace.passes.common.merge import check_mergeable, merged_body, merged_call_counter, merged_inferred_by
 from mpmd_trace.passes.control_dependencies import CONTROL_START
-from mpmd_trace.passes.fragment_info import origin_union, set_call_counter
+from mpmd_trace.passes.fragment_info import BLOCK, origin_union, set_call_counter
 
 _EMPTY = BodyBuilder().finish([])
 #: Control operands come behind all others.
@@ -420,3 +420,6 @@ def _add_merged_attrs(label: FragmentOp, producer: FragmentOp, consumer: Fragmen
     inferred_by = merged_inferred_by(producer, consumer)
     if inferred_by is not None:
         label.attrs["mpmd.inferred_by"] = inferred_by
+    block = producer.attrs.get(BLOCK) or consumer.attrs.get(BLOCK)
+    if block is not None:
+        label.attrs[BLOCK] = block

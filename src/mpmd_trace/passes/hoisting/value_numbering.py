@@ -18,7 +18,7 @@ from mpmd_trace.ir.ops import FragmentOp, FuncOp, local_type
 from mpmd_trace.ir.postorder import postorder
 from mpmd_trace.ir.semantics import is_pure
 from mpmd_trace.ir.types import TensorType
-from mpmd_trace.passes.fragment_info import MERGED, two_numbers
+from mpmd_trace.passes.fragment_info import MERGED, numbers
 from mpmd_trace.passes.sharding.axes import ShardingOf, same_axes, wanted_sharding
 from mpmd_trace.passes.sharding.edges import CONSTRAINT, UNSET, ValueShardings, body_sharding, in_sharding, per_value
 
@@ -93,8 +93,8 @@ def counters(fragment: FragmentOp) -> frozenset[int]:
 
 @functools.lru_cache(maxsize=1 << 16)
 def _counters(one: Attribute | None, merged: Attribute | None) -> frozenset[int]:
-    if merged is not None and (two := two_numbers(merged)) is not None:
-        return frozenset(two)
+    if merged is not None:
+        return frozenset(numbers(merged))
     return frozenset({one.value}) if isinstance(one, IntegerAttr) else frozenset()
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import functools
+import itertools
 from collections.abc import Callable, Collection, Sequence
 from typing import TYPE_CHECKING, Self, TypeAlias
 
@@ -90,7 +91,7 @@ class ActionOrder(Order):
         if self.by_stage:
             own = units[0].stages if isinstance(units[0], RepeatedUnit) else [u.stage for u in units]
             stages = sorted({stage for stage in own if stage is not None})
-        return Constraints(chains=[self._chain(self._schedule(units, len(stages)), mesh, units, stages)])
+        return self._as_scheduled(self._schedule(units, len(stages)), mesh, units, stages)
 
     def _tells_of(self, units: Sequence[Unit]) -> bool:
         """Return whether the library's list does: not of a host mesh, nor, for inference, of backward passes."""
@@ -122,8 +123,8 @@ class ActionOrder(Order):
             )
         return schedule
 
-    def _chain(self, schedule: Schedule, mesh: int, units: Sequence[Unit], stages: Sequence[int]) -> list[list[Unit]]:
-        """Return the units of the mesh in the order of its actions."""
+    def _as_scheduled(self, schedule: Schedule, mesh: int, units: Sequence[Unit], stages: Sequence[int]) -> Constraints:
+        """Return the order of the units of the mesh, which is that of its actions, and its blocks."""
         if self.reference is None and schedule.forward_only and any(unit.transpose for unit in units):
             raise ScheduleError(for_inference(schedule.name))
         own = schedule.placement.stages_on[mesh]
@@ -141,12 +142,16 @@ class ActionOrder(Order):
             if not schedule.graph.feeds[stage] and not any(c == chunk and k == "W" for c, k, _ in waiting):
                 parts[chunk] = _PARTS_OF_FIRST
         chunk_of = {stage: chunk for chunk, stage in enumerate(own)}
-        for stage, kind, microbatch in schedule.total_order(mesh):
-            chunk = chunk_of[stage]
-            for part in parts[chunk][kind]:
-                waiting_for = waiting.pop((chunk, part, microbatch), None)
-                if waiting_for:
-                    chain.append(waiting_for)
+        blocks: list[list[Unit]] = []
+        for step in schedule.orders[mesh]:
+            block: list[list[Unit]] = []
+            for action in step.parts:
+                chunk = chunk_of[action.stage]
+                found = [waiting.pop((chunk, part, action.microbatch), []) for part in parts[chunk][action.kind]]
+                chain += filter(None, found)
+                block += filter(None, [list(itertools.chain.from_iterable(found))])
+            if len(block) > 1:
+                blocks.append(list(itertools.chain.from_iterable(block)))
         if waiting:
             (chunk, kind, microbatch), left = next(iter(waiting.items()))
             count = "a fragment" if len(waiting) == 1 else f"{len(waiting)} fragments"
@@ -154,7 +159,7 @@ class ActionOrder(Order):
                 f"schedule '{schedule.name}' has no action for {count} of mesh "
                 f"'{left[0].mesh}', for example {kind} of microbatch {microbatch}, chunk {chunk}"
             )
-        return chain
+        return Constraints(chains=[chain], blocks=blocks)
 
 
 @dataclasses.dataclass(frozen=True)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import dataclasses
 import itertools
 from collections.abc import Hashable, Iterable, Iterator, Mapping, Sequence
+from typing import NamedTuple
 
 from mpmd_trace.ir.core import Op
 from mpmd_trace.ir.diagnostics import Diagnostics
@@ -20,6 +21,7 @@ from mpmd_trace.passes.block_order import (
     sort_block,
 )
 from mpmd_trace.passes.control_dependencies import add_control_dependency, remove_control_dependencies
+from mpmd_trace.passes.fragment_info import set_block
 from mpmd_trace.passes.fragment_rules import ScheduleRule
 from mpmd_trace.passes.loop_numbers import LoopNumbers
 from mpmd_trace.passes.mesh_order import schedulable_meshes
@@ -33,7 +35,15 @@ from mpmd_trace.passes.microbatches.action_order import (
 from mpmd_trace.passes.microbatches.loop_order import order_of_loops
 from mpmd_trace.passes.microbatches.rule_orders import contradictions, obstacle, ordered_pairs
 from mpmd_trace.passes.optimize.pipeline_scheduler import PipelineScheduler, as_graph, by_mesh, scheduling_units
-from mpmd_trace.passes.optimize.schedules import SCHEDULES, Comparator, Order, Schedule, ScheduleError, Unit
+from mpmd_trace.passes.optimize.schedules import (
+    SCHEDULES,
+    Comparator,
+    Constraints,
+    Order,
+    Schedule,
+    ScheduleError,
+    Unit,
+)
 
 #: How the warning begins.
 INEXACT = "the schedule cannot be followed exactly"
@@ -42,6 +52,18 @@ _INSTEAD = (
     "for example, do not allow backwards from the last to the first, nor the other way round; choose a schedule of the "
     "other order, or take the gradient inside of the loop over microbatches, or around it (docs/schedules.md)"
 )
+
+
+class _Graph(NamedTuple):
+    """What a schedule wants of the ops, by their places: orders, and blocks that are to be one program."""
+
+    edges: list[tuple[int, int]]
+    joins: list[Join]
+    blocks: list[list[int]]
+
+
+def _graph_of(constraints: list[Constraints]) -> _Graph:
+    return _Graph(*as_graph(constraints), [[u.index for u in block] for one in constraints for block in one.blocks])
 
 
 def _loops_and_times(units: Mapping[FragmentOp, Unit]) -> list[tuple[int, int]]:
@@ -141,6 +163,7 @@ class FollowSchedule(PipelineScheduler):
     rules: tuple[ScheduleRule, ...] | None = option(
         None, "orders on top of the schedule, which may not contradict it, as in mpmd-rule-based-schedule"
     )
+    mark_blocks: bool = option(False, "mark the fragments of blocks of the schedule, for mpmd-merge-blocks")
 
     def __post_init__(self) -> None:
         if isinstance(self.schedule, Schedule) and self.schedule.name != "none":
@@ -158,10 +181,11 @@ class FollowSchedule(PipelineScheduler):
         try:
             exact = next(self._exact(function, module, uses, units), None)
             if exact is not None:
-                (edges, joins), wanted = exact
+                (edges, joins, blocks), wanted = exact
             else:
                 self._warn(ops, units, diagnostics)
-                edges, joins, wanted = [], [], self._nearest(function, ops, units)
+                blocks, wanted = self._nearest(function, ops, units)
+                edges, joins = [], []
         except ScheduleError as error:
             remove_control_dependencies(function)
             idle = [f"'{name}'" for name in meshes if name not in {unit.mesh for unit in units.values()}]
@@ -180,6 +204,12 @@ class FollowSchedule(PipelineScheduler):
             diagnostics.fail()
             return False
         changed = apply_order(function.body, [ops[i] for i in order])
+        for number, block in enumerate(blocks if self.mark_blocks else ()):
+            for index in block:
+                op = ops[index]
+                assert isinstance(op, FragmentOp)
+                set_block(op, number)
+                changed = True
         if not self.remove_control_dependencies:
             if exact is not None:
                 edges += [(a, b) for join in joins for a in join.sources for b in join.targets]
@@ -217,13 +247,11 @@ class FollowSchedule(PipelineScheduler):
                 )
         return None
 
-    def _graph(
-        self, function: FuncOp, uses: Sequence[Sequence[int]], units: dict[FragmentOp, Unit]
-    ) -> tuple[list[tuple[int, int]], list[Join]]:
-        """Return what the schedule orders, as edges between the places of the ops, and joins."""
+    def _graph(self, function: FuncOp, uses: Sequence[Sequence[int]], units: dict[FragmentOp, Unit]) -> _Graph:
+        """Return what the schedule orders."""
         constraints = self._constraints(by_mesh(units))
         if constraints is not None:
-            return as_graph(constraints)
+            return _graph_of(constraints)
         self._add_pair_by_pair(units)
         now = block_dependencies(function.body.ops[:-1])
         edges = [
@@ -233,10 +261,12 @@ class FollowSchedule(PipelineScheduler):
             if p not in before
         ]
         remove_control_dependencies(function)
-        return edges, []
+        return _Graph(edges, [], [])
 
-    def _nearest(self, function: FuncOp, ops: Sequence[Op], units: dict[FragmentOp, Unit]) -> list[int]:
-        """Return the order of the schedule as far as the uses allow; other ops come as soon as they can.
+    def _nearest(
+        self, function: FuncOp, ops: Sequence[Op], units: dict[FragmentOp, Unit]
+    ) -> tuple[list[list[int]], list[int]]:
+        """Return the blocks and the order of the schedule as far as the uses allow; other ops come as soon as they can.
 
         Of several loops over microbatches, each has an order of its own, and comes after the one before it.
         """
@@ -251,40 +281,40 @@ class FollowSchedule(PipelineScheduler):
             sort_block(function.body)
             remove_control_dependencies(function)
             place = {op: i for i, op in enumerate(ops)}
-            return [place[op] for op in function.body.ops[:-1]]
+            return [], [place[op] for op in function.body.ops[:-1]]
         rank = [-1] * len(ops)
         for one in constraints:
             for chain in one.chains:
                 for slot, members in enumerate(chain):
                     for unit in members:
                         rank[unit.index] = loop_of.get(unit.index, 0) * len(ops) + slot
-        return ranked_order(block_dependencies(ops), rank)
+        return _graph_of(constraints).blocks, ranked_order(block_dependencies(ops), rank)
 
     def _exact(
         self, function: FuncOp, module: Module, uses: Sequence[Sequence[int]], units: dict[FragmentOp, Unit]
-    ) -> Iterator[tuple[tuple[list[tuple[int, int]], list[Join]], list[int]]]:
+    ) -> Iterator[tuple[_Graph, list[int]]]:
         """Yield orders that follow the schedule, with what it orders: each loop by itself, where there are several."""
         numbers = _loops_and_times(units)
         repeats = isinstance(self.schedule, ActionOrder) and self.schedule.repeats
         several = len({loop for loop, _ in numbers}) > 1
         if several:
             loops = {unit.index: loop for unit, (loop, _) in zip(units.values(), numbers, strict=True)}
-            for edges, joins in self._of_loops(_by_loop(units, numbers, repeats)):
-                if scan_order(uses, edges, joins) is not None:
-                    waits = all_waits(uses, edges, joins)
-                    yield (edges, joins), order_of_loops(function, module, waits, loops)
+            for graph in self._of_loops(_by_loop(units, numbers, repeats)):
+                if scan_order(uses, graph.edges, graph.joins) is not None:
+                    waits = all_waits(uses, graph.edges, graph.joins)
+                    yield graph, order_of_loops(function, module, waits, loops)
         graph = self._graph(function, uses, units)
-        if (order := scan_order(uses, *graph)) is not None:
+        if (order := scan_order(uses, graph.edges, graph.joins)) is not None:
             yield graph, order
         if not several:
             whole = len(by_mesh(units))
             ways = _by_loop(units, numbers, repeats)
             others = [groups for groups in ways if len(groups) != whole or groups[0][0].times > 1]
             for graph in self._of_loops(others):
-                if (order := scan_order(uses, *graph)) is not None:
+                if (order := scan_order(uses, graph.edges, graph.joins)) is not None:
                     yield graph, order
 
-    def _of_loops(self, ways: Iterable[list[list[RepeatedUnit]]]) -> Iterator[tuple[list[tuple[int, int]], list[Join]]]:
+    def _of_loops(self, ways: Iterable[list[list[RepeatedUnit]]]) -> Iterator[_Graph]:
         """Yield what the schedule orders in each group of units by itself, for each way to group them."""
         for groups in ways:
             try:
@@ -292,4 +322,4 @@ class FollowSchedule(PipelineScheduler):
             except ScheduleError:  # a loop has not all stages, say
                 continue
             if constraints is not None:
-                yield as_graph(constraints)
+                yield _graph_of(constraints)

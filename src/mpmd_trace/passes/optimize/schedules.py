@@ -56,12 +56,14 @@ class Constraints:
     """Orders between the units of one mesh.
 
     `chains`: lists of groups; every unit of a group precedes those of the groups behind it.
-    `edges`: single pairs.  `barriers`: all of the first before all of the second.
+    `edges`: single pairs.  `barriers`: all of the first before all of the second.  `blocks`: units that are to be one
+    program, which those of the reference never are.
     """
 
     chains: list[list[list[Unit]]] = dataclasses.field(default_factory=list)
     edges: list[tuple[Unit, Unit]] = dataclasses.field(default_factory=list)
     barriers: list[tuple[list[Unit], list[Unit]]] = dataclasses.field(default_factory=list)
+    blocks: list[list[Unit]] = dataclasses.field(default_factory=list)
 
 
 # Rules.

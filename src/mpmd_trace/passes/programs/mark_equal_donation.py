@@ -16,7 +16,7 @@ from mpmd_trace.ir.types import MeshTensorType, Type
 from mpmd_trace.passes.dedup_bodies import first_equal
 from mpmd_trace.passes.export.mark_aliasing_and_donation import DONOR, LateResults, MarkAliasingAndDonation
 from mpmd_trace.passes.export.value_attrs import EMPTY, array_of, value_dicts
-from mpmd_trace.passes.fragment_info import merged_call_counters
+from mpmd_trace.passes.fragment_info import MERGED
 
 
 @dataclasses.dataclass(frozen=True)
@@ -55,7 +55,7 @@ class MarkEqualDonation(MarkAliasingAndDonation):
         return op.body
 
     def late_results(self, op: FragmentOp) -> LateResults:
-        return _late_results(op.body)._replace(only=merged_call_counters(op) is not None)
+        return _late_results(op.body)._replace(only=MERGED in op.attrs)
 
 
 def _programs(fragments: Iterable[FragmentOp]) -> Mapping[Region, Region]:

@@ -4,11 +4,12 @@ from __future__ import annotations
 
 from mpmd_trace.ir.ops import FragmentOp
 from mpmd_trace.passes.fragment_info import (
+    MergedPart,
     call_counter,
     has_remat,
     is_backward,
     is_forward,
-    set_merged_call_counters,
+    set_merged_parts,
     split_type,
     stages_consistent,
 )
@@ -61,4 +62,4 @@ class MergeBackwardWithForward(MergeFollowers):
     def label(self, merged: FragmentOp, counters: Pair, phases: Pair) -> None:
         backward, forward = counters
         if backward is not None and forward is not None:
-            set_merged_call_counters(merged, (backward, forward))
+            set_merged_parts(merged, [MergedPart("B", backward, None), MergedPart("F", forward, None)])

@@ -15,6 +15,7 @@ from mpmd_trace.ir.types import MeshTensorType, Type
 from mpmd_trace.passes import settled
 from mpmd_trace.passes.base import FunctionPass, option
 from mpmd_trace.passes.dedup_bodies import first_equal
+from mpmd_trace.passes.fragment_info import BLOCK
 from mpmd_trace.passes.import_.building_blocks import INFERRED_BY
 from mpmd_trace.passes.programs.subgraph_match import Division, divided, moving_ops
 
@@ -95,7 +96,7 @@ class ReusePrograms(FunctionPass):
                 continue
             if op.is_user and op.call_counter is None:  # without microbatches a step is short, such as that of a token
                 continue
-            if op.attrs.keys() <= {INFERRED_BY, "call_counter"}:
+            if op.attrs.keys() <= {INFERRED_BY, "call_counter", BLOCK}:
                 mesh = topology.meshes.get(op.mesh)
                 if mesh is not None and self._is_large(op):
                     alike.setdefault(mesh.axes, []).append(op)
