@@ -17,6 +17,8 @@ class Result(NamedTuple):
 
 
 Command = Callable[..., Result]
+#: Writes a text to a file of a name, and gives its path.
+Writer = Callable[..., str]
 
 
 def runner(capsys: pytest.CaptureFixture[str], *first: str) -> Command:

@@ -6,7 +6,7 @@ import re
 from pathlib import Path
 
 import pytest
-from commands import Command
+from commands import Command, Writer
 
 from mpmd_trace.diagnostics.messages import Diagnostic, MpmdError
 
@@ -171,8 +171,6 @@ def test_texts_that_cannot_be_read(command: Command, tmp_path: Path) -> None:
         ("true", "-1", "--timeout is -1; it is seconds, or 0 for no limit"),
     ],
 )
-def test_checks_that_fail(command: Command, check: str, timeout: str, message: str, tmp_path: Path) -> None:
-    file = tmp_path / "good.mlir"
-    file.write_text("module {}\n")
-    result = command("reduce", str(file), "--check", check, "--timeout", timeout)
+def test_checks_that_fail(command: Command, check: str, timeout: str, message: str, written: Writer) -> None:
+    result = command("reduce", written("module {}\n"), "--check", check, "--timeout", timeout)
     assert result.status == 2 and message in result.err and not result.out

@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from commands import Command
+from commands import Command, Writer
 
 from mpmd_trace.backend.runtime import Runtime
 from mpmd_trace.ir.bodies import map_ops
@@ -118,18 +118,18 @@ def test_memory_that_is_given_away_too_early_is_found(command: Command, monkeypa
     assert wrong is not None and wrong.fault == "overwritten" and "(first)" in wrong.error.result
 
 
-def test_programs_with_callbacks_are_told(command: Command, tmp_path: Path) -> None:
-    file = tmp_path / "talks.py"
-    file.write_text(
+def test_programs_with_callbacks_are_told(command: Command, written: Writer) -> None:
+    file = written(
         "import dataclasses, sys\n"
         f"sys.path.insert(0, {str(Path(TINY).parent)!r})\n"
         "import jax, tiny\n"
         "def step(ws, x):\n"
         "    jax.debug.print('hello')\n"
         "    return tiny.step(ws, x)\n"
-        "program = dataclasses.replace(tiny.program(), fn=step, where=None)\n"
+        "program = dataclasses.replace(tiny.program(), fn=step, where=None)\n",
+        "talks.py",
     )
-    result = command("bisect", str(file))
+    result = command("bisect", file)
     assert result.status == 1 and "talks.py:7" in result.err and "take the callbacks out" in result.err
 
 
@@ -150,10 +150,8 @@ program = mpmd_trace.Program(step, args, config)
 """
 
 
-def test_keys_stacked_layers_and_arrays_on_several_devices(command: Command, tmp_path: Path) -> None:
-    file = tmp_path / "stacked.py"
-    file.write_text(KEYS_AND_STACKS)
-    result = command("bisect", str(file), "--json")
+def test_keys_stacked_layers_and_arrays_on_several_devices(command: Command, written: Writer) -> None:
+    result = command("bisect", written(KEYS_AND_STACKS, "stacked.py"), "--json")
     assert result.status == 0, result.err
     report = json.loads(result.out)
     assert report["wrong"] is None and report["executed"]["error"] < 1e-5

@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import io
-import pathlib
 import re
 import sys
 from pathlib import Path
 
 import pytest
+from commands import Command, Writer
 
 from mpmd_trace_cli.opt import main
 
@@ -29,56 +29,45 @@ INVALID = """func.func @g(%a: tensor<2xf32>)
 
 
 @pytest.fixture
-def adds(tmp_path: pathlib.Path) -> str:
-    path = tmp_path / "adds.mlir"
-    path.write_text(ADDS)
-    return str(path)
+def adds(written: Writer) -> str:
+    return written(ADDS, "adds.mlir")
 
 
-def run(capsys: pytest.CaptureFixture[str], *arguments: str) -> tuple[int, str, str]:
-    status = main(arguments)
-    out, err = capsys.readouterr()
-    return status, out, err
-
-
-def test_passes_in_order(adds: str, capsys: pytest.CaptureFixture[str]) -> None:
-    status, out, err = run(capsys, adds, "-cse", "--symbol-dce")
+def test_passes_in_order(adds: str, opt: Command) -> None:
+    status, out, err = opt(adds, "-cse", "--symbol-dce")
     assert (status, err) == (0, "")
     assert out.count("stablehlo.add") == 1 and "@unused" not in out
     assert out.startswith("module {") and out.endswith("}\n")
-    assert run(capsys, adds, "--pass-pipeline=builtin.module(cse,symbol-dce)")[1] == out
-    assert run(capsys, "-p", "builtin.module(func.func(cse),symbol-dce)", "--", adds)[1] == out
-    assert run(capsys, adds, "-cse={}", "-symbol-dce=''")[1] == out
+    assert opt(adds, "--pass-pipeline=builtin.module(cse,symbol-dce)")[1] == out
+    assert opt("-p", "builtin.module(func.func(cse),symbol-dce)", "--", adds)[1] == out
+    assert opt(adds, "-cse={}", "-symbol-dce=''")[1] == out
 
 
-def test_nothing_to_do_prints_the_module(adds: str, capsys: pytest.CaptureFixture[str]) -> None:
-    status, out, err = run(capsys, adds)
+def test_nothing_to_do_prints_the_module(adds: str, opt: Command) -> None:
+    status, out, err = opt(adds)
     assert (status, err) == (0, "") and out.count("stablehlo.add") == 2
 
 
-def test_stdin_and_o(
-    adds: str, tmp_path: pathlib.Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
-) -> None:
-    expected = run(capsys, adds, "-cse")[1]
+def test_stdin_and_o(adds: str, tmp_path: Path, opt: Command, monkeypatch: pytest.MonkeyPatch) -> None:
+    expected = opt(adds, "-cse")[1]
     for arguments in (["-cse"], ["-", "-cse"]):
         monkeypatch.setattr(sys, "stdin", io.TextIOWrapper(io.BytesIO(ADDS.encode())))
-        assert run(capsys, *arguments) == (0, expected, "")
+        assert opt(*arguments) == (0, expected, "")
     target = tmp_path / "out.mlir"
     for flag in (["-o", str(target)], [f"--o={target}"]):
-        assert run(capsys, adds, "-cse", *flag) == (0, "", "")
+        assert opt(adds, "-cse", *flag) == (0, "", "")
         assert target.read_text() == expected
         target.unlink()
-    assert run(capsys, adds, "-o", "/dev/null") == (0, "", "")
-    assert run(capsys, adds, "-cse", "-o", "-")[1] == expected
-    status, out, err = run(capsys, adds, "-o", str(tmp_path / "no" / "where"))
+    assert opt(adds, "-o", "/dev/null") == (0, "", "")
+    assert opt(adds, "-cse", "-o", "-")[1] == expected
+    status, out, err = opt(adds, "-o", str(tmp_path / "no" / "where"))
     assert (status, out) == (2, "") and "error: " in err
 
 
-def test_o_is_left_alone_when_something_fails(tmp_path: pathlib.Path, capsys: pytest.CaptureFixture[str]) -> None:
-    source, target = tmp_path / "bad.mlir", tmp_path / "out.mlir"
-    source.write_text(ADDS + "// -----\n" + INVALID)
+def test_o_is_left_alone_when_something_fails(opt: Command, written: Writer, tmp_path: Path) -> None:
+    source, target = written(ADDS + "// -----\n" + INVALID), tmp_path / "out.mlir"
     target.write_text("before")
-    status, out, err = run(capsys, str(source), "-split-input-file", "-cse", "-o", str(target))
+    status, out, err = opt(source, "-split-input-file", "-cse", "-o", str(target))
     assert (status, out, target.read_text()) == (1, "", "before")
     # The place is that in the whole file, and the line of the op's first word.
     assert f"{source}:11:3: error: " in err
@@ -86,67 +75,65 @@ def test_o_is_left_alone_when_something_fails(tmp_path: pathlib.Path, capsys: py
     assert [p.name for p in tmp_path.iterdir() if p.suffix == ".part"] == []
 
 
-def test_split_input_file(tmp_path: pathlib.Path, capsys: pytest.CaptureFixture[str]) -> None:
-    source = tmp_path / "two.mlir"
-    source.write_text("module @a {}\n // -----  \nmodule @b {}\n// -----\n")
-    status, out, _ = run(capsys, str(source), "-split-input-file")
+def test_split_input_file(opt: Command, written: Writer) -> None:
+    source = written("module @a {}\n // -----  \nmodule @b {}\n// -----\n", "two.mlir")
+    status, out, _ = opt(source, "-split-input-file")
     assert status == 0
     assert [p.split("{")[0].split() for p in out.split("// -----\n")] == [
         ["module", "@a"],
         ["module", "@b"],
         ["module"],
     ]
-    assert "// -----" not in run(capsys, str(source))[1]
-    source.write_text("module @a {}\n// ===\nmodule @b {}\n")
-    status, out, _ = run(capsys, str(source), "--split-input-file=// ===", "-output-split-marker=// +++")
+    assert "// -----" not in opt(source)[1]
+    source = written("module @a {}\n// ===\nmodule @b {}\n")
+    status, out, _ = opt(source, "--split-input-file=// ===", "-output-split-marker=// +++")
     assert status == 0 and out.count("// +++\n") == 1
-    source.write_text(INVALID + "// -----\nmodule @b {}\n")
-    status, out, err = run(capsys, str(source), "-split-input-file")
+    source = written(INVALID + "// -----\nmodule @b {}\n")
+    status, out, err = opt(source, "-split-input-file")
     assert status == 1 and "module @b" in out and err.count("error:") == 1
 
 
-def test_printing(adds: str, capsys: pytest.CaptureFixture[str]) -> None:
-    assert f'loc("{adds}":1:17)' in run(capsys, adds, "-mlir-print-debuginfo", "-mlir-print-local-scope")[1]
-    assert "#loc" in run(capsys, adds, "-mlir-print-debuginfo")[1]
-    assert '"stablehlo.add"(' in run(capsys, adds, "--mlir-print-op-generic")[1]
-    assert "loc(" not in run(capsys, adds, "-cse", "-mlir-print-debuginfo=false")[1]
-    assert "add" not in run(capsys, adds, "-mlir-print-skip-regions")[1]
+def test_printing(adds: str, opt: Command) -> None:
+    assert f'loc("{adds}":1:17)' in opt(adds, "-mlir-print-debuginfo", "-mlir-print-local-scope")[1]
+    assert "#loc" in opt(adds, "-mlir-print-debuginfo")[1]
+    assert '"stablehlo.add"(' in opt(adds, "--mlir-print-op-generic")[1]
+    assert "loc(" not in opt(adds, "-cse", "-mlir-print-debuginfo=false")[1]
+    assert "add" not in opt(adds, "-mlir-print-skip-regions")[1]
 
 
-def test_dumps_between_passes(adds: str, capsys: pytest.CaptureFixture[str]) -> None:
-    status, out, err = run(capsys, adds, "-cse", "-canonicalize", "-mlir-print-ir-after-all")
+def test_dumps_between_passes(adds: str, opt: Command) -> None:
+    status, out, err = opt(adds, "-cse", "-canonicalize", "-mlir-print-ir-after-all")
     assert status == 0 and "IR Dump" not in out
     heads = re.findall(r"// -----// IR Dump (.*) //----- //", err)
     assert [re.search(r"\((.*)\)", h).group(1) for h in heads] == ["cse", "canonicalize"]  # type: ignore[union-attr]
-    _, _, err = run(capsys, adds, "-cse", "-canonicalize", "-mlir-print-ir-after-change")
+    _, _, err = opt(adds, "-cse", "-canonicalize", "-mlir-print-ir-after-change")
     assert err.count("IR Dump After") == 1
-    _, _, err = run(capsys, adds, "-cse", "-symbol-dce", "-mlir-print-ir-before=symbol-dce")
+    _, _, err = opt(adds, "-cse", "-symbol-dce", "-mlir-print-ir-before=symbol-dce")
     assert err.count("IR Dump Before") == 1 and "(symbol-dce)" in err
-    _, _, err = run(capsys, adds, "-cse", "-symbol-dce", "-mlir-print-ir-after=cse", "-mlir-timing")
+    _, _, err = opt(adds, "-cse", "-symbol-dce", "-mlir-print-ir-after=cse", "-mlir-timing")
     assert err.count("IR Dump After") == 1 and re.search(r"100\.0%\s+total", err)
-    _, _, err = run(capsys, adds, "-cse", "-mpmd-unroll-for-loops", "-dump-pass-pipeline")
+    _, _, err = opt(adds, "-cse", "-mpmd-unroll-for-loops", "-dump-pass-pipeline")
     assert "builtin.module(cse,mpmd-unroll-for-loops)" in err
 
 
-def test_dumps_between_passes_as_files(adds: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_dumps_between_passes_as_files(adds: str, tmp_path: Path, opt: Command) -> None:
     tree = f"-mlir-print-ir-tree-dir={tmp_path / 'tree'}"
-    status, _, err = run(capsys, adds, "-cse", "-canonicalize", "-mlir-print-ir-after-change", tree)
+    status, _, err = opt(adds, "-cse", "-canonicalize", "-mlir-print-ir-after-change", tree)
     assert status == 0 and "IR Dump" not in err
     [file] = [p for p in (tmp_path / "tree").rglob("*") if p.is_file()]
     assert file.relative_to(tmp_path).as_posix() == "tree/builtin_module_no-symbol-name/0_cse.mlir"
     head, _, text = file.read_text().partition("\n")
     assert head.startswith("// -----// IR Dump After") and "(cse)" in head and text.startswith("module")
-    run(capsys, adds, "-cse", "-canonicalize", "-mlir-print-ir-after-all", tree)
+    opt(adds, "-cse", "-canonicalize", "-mlir-print-ir-after-all", tree)
     assert sorted(p.name for p in file.parent.iterdir()) == ["0_cse.mlir", "1_canonicalize.mlir"]
 
 
-def test_unregistered_dialects(tmp_path: pathlib.Path, capsys: pytest.CaptureFixture[str]) -> None:
-    source = tmp_path / "foo.mlir"
-    source.write_text('"foo.op"() : () -> ()\n')
-    status, out, err = run(capsys, str(source))
+def test_unregistered_dialects(opt: Command, written: Writer) -> None:
+    source = written('"foo.op"() : () -> ()\n', "foo.mlir")
+    status, out, err = opt(source)
     assert (status, out) == (1, "") and f"{source}:1:9: error:" in err
     for flags in ([], ["-canonicalize"], ["-mpmd-call-inline", "-cse"]):
-        status, out, _ = run(capsys, str(source), "-allow-unregistered-dialect", *flags)
+        status, out, _ = opt(source, "-allow-unregistered-dialect", *flags)
         assert status == 0 and '"foo.op"()' in out
 
 
@@ -157,6 +144,7 @@ def test_unregistered_dialects(tmp_path: pathlib.Path, capsys: pytest.CaptureFix
         (["-verify-diagnostic"], "did you mean verify-diagnostics"),
         (["--foo"], "unknown flag, pass or pipeline '--foo'; see mpmd-trace opt --help"),
         (["-canonicalize=foo=1"], "no such option foo"),
+        (["-mpmd-call-inline=nothing=1"], "nothing"),
         (["-mpmd-infer-mesh-pipeline=infer-transfer=true"], "did you mean infer-transfers"),
         (["-mpmd-infer-mesh-pipeline=infer-transfers=maybe"], "write true or false, not 'maybe'"),
         (["-mpmd-infer-mesh-rewrite-using-analysis=max-clones=x"], "is a whole number, not 'x'"),
@@ -171,10 +159,8 @@ def test_unregistered_dialects(tmp_path: pathlib.Path, capsys: pytest.CaptureFix
         (["-o"], "needs a value"),
     ],
 )
-def test_calls_that_are_wrong(
-    arguments: list[str], message: str, adds: str, capsys: pytest.CaptureFixture[str]
-) -> None:
-    status, out, err = run(capsys, adds, *arguments)
+def test_calls_that_are_wrong(arguments: list[str], message: str, adds: str, opt: Command) -> None:
+    status, out, err = opt(adds, *arguments)
     assert (status, out) == (2, "") and message in err and err.startswith("error: ")
 
 
@@ -185,8 +171,8 @@ def test_llvm_does_not_talk_by_itself(adds: str, capfd: pytest.CaptureFixture[st
     assert "'perhaps' is invalid value for boolean argument" in err
 
 
-def test_missing_input(capsys: pytest.CaptureFixture[str]) -> None:
-    status, out, err = run(capsys, "/no/such/file.mlir")
+def test_missing_input(opt: Command) -> None:
+    status, out, err = opt("/no/such/file.mlir")
     assert (status, out) == (2, "") and "cannot read /no/such/file.mlir: no such file" in err
 
 
@@ -200,27 +186,26 @@ def test_missing_input(capsys: pytest.CaptureFixture[str]) -> None:
         (INVALID, ":3:3: error:"),
     ],
 )
-def test_bad_text(text: str, place: str, tmp_path: pathlib.Path, capsys: pytest.CaptureFixture[str]) -> None:
-    source = tmp_path / "bad.mlir"
-    source.write_text(text)
-    status, out, err = run(capsys, str(source), "-cse")
+def test_bad_text(text: str, place: str, opt: Command, written: Writer) -> None:
+    source = written(text)
+    status, out, err = opt(source, "-cse")
     assert (status, out) == (1, "") and err.startswith(f"{source}{place}")
 
 
-def test_a_pass_that_fails(tmp_path: pathlib.Path, capsys: pytest.CaptureFixture[str]) -> None:
-    source, target = tmp_path / "in.mlir", tmp_path / "out.mlir"
-    source.write_text(
+def test_a_pass_that_fails(opt: Command, written: Writer, tmp_path: Path) -> None:
+    target = tmp_path / "out.mlir"
+    source = written(
         "func.func @main(%a: tensor<4xf32>) -> tensor<4xf32>"
         ' attributes {topology = #mpmd.topology<<"m" : <["x"=2]>>>} {\n'
         '  %0 = mpmd.named_computation<"f"> (%a)\n      (%x: tensor<4xf32>) {\n'
         "    mpmd.return %x : tensor<4xf32>\n"
         "  } : (tensor<4xf32>) -> tensor<4xf32>\n  return %0 : tensor<4xf32>\n}\n"
     )
-    arguments = [str(source), "-cse", "-mpmd-map-named-ops-to-mpmd-ops=assignment=g@m", "-symbol-dce"]
-    status, out, err = run(capsys, *arguments, "-o", str(target), "-mlir-print-ir-after-failure")
+    arguments = [source, "-cse", "-mpmd-map-named-ops-to-mpmd-ops=assignment=g@m", "-symbol-dce"]
+    status, out, err = opt(*arguments, "-o", str(target), "-mlir-print-ir-after-failure")
     assert (status, out, target.exists()) == (1, "", False)
     assert f"{source}:2:8: error: " in err and "IR Dump After" in err and "Failed" in err
-    short = run(capsys, *arguments, "-mlir-print-op-on-diagnostic=false")[2]
+    short = opt(*arguments, "-mlir-print-op-on-diagnostic=false")[2]
     assert "see current operation" not in short and "error: " in short
 
 
@@ -251,49 +236,42 @@ ORDER = (
     ],
 )
 def test_a_pass_that_leaves_an_invalid_module(
-    axis: str, first: str, then: str, message: str, tmp_path: pathlib.Path, capsys: pytest.CaptureFixture[str]
+    axis: str, first: str, then: str, message: str, opt: Command, written: Writer
 ) -> None:
     """It fails there, although the next pass removes what is invalid."""
-    source = tmp_path / "in.mlir"
-    source.write_text(FRAGMENTS.replace("SHARDED", axis))
+    source = written(FRAGMENTS.replace("SHARDED", axis))
     pipeline = f"--pass-pipeline=builtin.module({first},{then})"
-    status, out, err = run(capsys, str(source), pipeline)
+    status, out, err = opt(source, pipeline)
     assert (status, out) == (1, "") and f"{source}:4:8: error: " in err and message in err
-    assert run(capsys, str(source), pipeline, "-verify-each=false")[0] == 0
+    assert opt(source, pipeline, "-verify-each=false")[0] == 0
 
 
-def test_a_pass_that_breaks_down(
-    adds: str, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_pass_that_breaks_down(adds: str, opt: Command, monkeypatch: pytest.MonkeyPatch) -> None:
     from mpmd_trace.passes.mlir_pass import MlirPass
 
     def broken(*_: object) -> bool:
         raise KeyError("oops")
 
     monkeypatch.setattr(MlirPass, "run", broken)
-    status, out, err = run(capsys, adds, "-cse")
+    status, out, err = opt(adds, "-cse")
     assert (status, out) == (1, "")
     assert "error: cse broke down: KeyError: 'oops'" in err and "Traceback" not in err
-    assert "Traceback" in run(capsys, adds, "-cse", "-mlir-print-stacktrace-on-diagnostic")[2]
+    assert "Traceback" in opt(adds, "-cse", "-mlir-print-stacktrace-on-diagnostic")[2]
 
 
-def test_help_and_list(capsys: pytest.CaptureFixture[str]) -> None:
+def test_help_and_list(opt: Command) -> None:
     for flag in ("--help", "-help", "-h"):
-        status, out, _ = run(capsys, flag)
+        status, out, _ = opt(flag)
         assert status == 0 and "-mpmd-call-inline" in out and "-split-input-file" in out
-    assert "mpmd-import-pipeline" in run(capsys, "-list-passes")[1].split()
+    assert "mpmd-import-pipeline" in opt("-list-passes")[1].split()
 
 
 @pytest.mark.parametrize("flag", ["-sdy-propagation-pipeline", "-sdy-export-pipeline", "-mpmd-shardy-propagation"])
-def test_shardy_wants_to_know_where_to_start(
-    flag: str, tmp_path: pathlib.Path, capsys: pytest.CaptureFixture[str]
-) -> None:
-    source = tmp_path / "functions.mlir"
+def test_shardy_wants_to_know_where_to_start(flag: str, opt: Command, written: Writer) -> None:
     alone = ADDS.partition("func.func private")[0].replace("@main", "@f")
-    source.write_text(alone + alone.replace("@f", "@g"))
-    status, out, err = run(capsys, str(source), flag)
+    source = written(alone + alone.replace("@f", "@g"))
+    status, out, err = opt(source, flag)
     assert (status, out) == (1, "")
     assert "starts from the function @main" in err and "it has @f, @g" in err
-    assert run(capsys, str(source), "-sdy-lift-inlined-meshes")[0] == 0, "it needs no start"
-    source.write_text(alone)
-    assert run(capsys, str(source), flag)[0] == 0, "there is only one"
+    assert opt(source, "-sdy-lift-inlined-meshes")[0] == 0, "it needs no start"
+    assert opt(written(alone), flag)[0] == 0, "there is only one"

@@ -5,11 +5,11 @@ from __future__ import annotations
 import pathlib
 
 import pytest
+from commands import Command, Result, Writer
 
 from mpmd_trace.diagnostics.location import UNKNOWN, Location
 from mpmd_trace.diagnostics.messages import Diagnostic, Note
 from mpmd_trace_cli.expected import Expectations
-from mpmd_trace_cli.opt import main
 
 NAME = "f.mlir"
 
@@ -101,31 +101,26 @@ func.func @fine() { return }
 """
 
 
-def test_in_files(tmp_path: pathlib.Path, capsys: pytest.CaptureFixture[str]) -> None:
-    source = tmp_path / "in.mlir"
-    source.write_text(FILE)
-    arguments = [str(source), "-split-input-file", "-verify-diagnostics"]
-    assert main(arguments) == 0
-    out, err = capsys.readouterr()
-    assert err == "" and "@fine" in out
-    source.write_text(FILE.replace("expected-note", "a note"))
-    assert main(arguments) == 1
-    assert "unexpected note" in capsys.readouterr().err
-    assert main([*arguments[:2], "-verify-diagnostics=only-expected"]) == 0
-    source.write_text(FILE + "// expected-remark@above {{never}}\n")
+def test_in_files(opt: Command, written: Writer, tmp_path: pathlib.Path) -> None:
+    def verified(text: str, *more: str, flag: str = "-verify-diagnostics") -> Result:
+        return opt(written(text), "-split-input-file", flag, *more)
+
+    status, out, err = verified(FILE)
+    assert (status, err) == (0, "") and "@fine" in out
+    unlike = FILE.replace("expected-note", "a note")
+    assert verified(unlike).status == 1 and "unexpected note" in verified(unlike).err
+    assert verified(unlike, flag="-verify-diagnostics=only-expected").status == 0
     target = tmp_path / "out.mlir"
-    assert main([*arguments, "-o", str(target)]) == 1
-    assert 'expected remark "never" was not produced' in capsys.readouterr().err and not target.exists()
+    status, _, err = verified(FILE + "// expected-remark@above {{never}}\n", "-o", str(target))
+    assert status == 1 and 'expected remark "never" was not produced' in err and not target.exists()
 
 
-def test_a_malformed_expectation(tmp_path: pathlib.Path, capsys: pytest.CaptureFixture[str]) -> None:
-    source = tmp_path / "in.mlir"
-    source.write_text("module {} // expected-error-re {{{{(}}}}\n")
-    assert main([str(source), "-verify-diagnostics"]) == 1
-    assert "is not a regular expression" in capsys.readouterr().err
+def test_a_malformed_expectation(opt: Command, written: Writer) -> None:
+    status, _, err = opt(written("module {} // expected-error-re {{{{(}}}}\n"), "-verify-diagnostics")
+    assert status == 1 and "is not a regular expression" in err
 
 
-def test_verbosity(tmp_path: pathlib.Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_verbosity(capsys: pytest.CaptureFixture[str]) -> None:
     from mpmd_trace_cli.opt import report
     from mpmd_trace_cli.opt_flags import Options
 

@@ -257,6 +257,9 @@ def test_programs_that_cannot_be_imported(command: Command, tmp_path: Path, monk
     (tmp_path / "pack").mkdir()
     (tmp_path / "broken").mkdir()
     texts = {
+        "syntax.py": ("def f(:\n", "syntax.py:1:7: error: cannot read the program: invalid syntax"),
+        "raises.py": ("x = 1\nx / 0\n", "raises.py:2:1: error: the program raised ZeroDivisionError"),
+        "empty.py": ("x = 1\n", "should define `program = mpmd_trace.Program(fn, args, config)`"),
         "quits.py": ("import sys\nsys.exit(0)\n", "quits.py:2:1: error: the program ended itself with sys.exit(0)"),
         "needs.py": ("\ndef program(width, *, depth): ...\n", "needs.py:2: error: 'program' makes the program and is"),
         "zero.py": ("x\0 = 1\n", "zero.py:1:1: error: cannot read the program: source code"),
@@ -268,7 +271,7 @@ def test_programs_that_cannot_be_imported(command: Command, tmp_path: Path, monk
         (tmp_path / name).write_text(text)
         if message:
             result = command("show", name)
-            status = {"needs.py": 1, "notes.txt": 2}.get(name, 3)
+            status = {"needs.py": 1, "notes.txt": 2, "empty.py": 2}.get(name, 3)
             assert result.status == status and message in result.err and "Traceback" not in result.err, result.err
             assert result.out == ""
     result = command("show", "broken.steps:program")

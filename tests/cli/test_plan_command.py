@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from commands import Command, runner
+from commands import Command, Writer, runner
 
 from mpmd_trace import schedules
 
@@ -189,11 +189,10 @@ limited = dataclasses.replace(program, config=config.with_options(device_memory=
 """
 
 
-def test_sharded_weights(command, capsys, tmp_path: Path) -> None:  # type: ignore[no-untyped-def]
+def test_sharded_weights(command, capsys, written) -> None:  # type: ignore[no-untyped-def]
     """What is held, gathered, summed and why, per mesh; `explain` says the same."""
-    source = tmp_path / "sharded.py"
-    source.write_text(SHARDED)
-    found = planned(command, str(source))
+    source = written(SHARDED, "sharded.py")
+    found = planned(command, source)
     weight, half = 4 * 16 * 16, 4 * 16 * 8
     for held in found["placement"]["meshes"]:
         assert (held["parameters"], held["state"], held["gradients"]) == (half, half, weight)
@@ -210,7 +209,7 @@ def test_sharded_weights(command, capsys, tmp_path: Path) -> None:  # type: igno
     assert sum("with a gather) is computed once per step" in text for text in found["once_per_step"]) == 2
     assert sum("sums over devices are finished once per step" in text for text in found["once_per_step"]) == 2
     explain = runner(capsys, "explain")
-    told = json.loads(explain(str(source), "--json").out)
+    told = json.loads(explain(source, "--json").out)
     assert told["collectives"] == found["collectives"]
     first, last = told["meshes"]
     assert first == found["placement"]["meshes"][0]
@@ -316,36 +315,11 @@ def test_numbers_of_microbatches_divide_the_batch(command: Command) -> None:
     assert result.status == 2 and "--microbatches is '3,5', but the batch has 8 rows" in result.err
 
 
-SPLIT_ROWS = """
-import jax, jax.numpy as jnp, numpy as np, mpmd_trace
-from jax.sharding import Mesh, NamedSharding, PartitionSpec
-
-devices = np.array(jax.devices()[:4]).reshape(2, 2)
-meshes = {f"m{i}": Mesh(row, ("data",)) for i, row in enumerate(devices)}
-
-
-def loss(ws, x):
-    for i, w in enumerate(ws):
-        x = mpmd_trace.named_computation(lambda w, x: jnp.tanh(x @ w), name=f"layer{i}")(w, x)
-    return jnp.mean(x**2)
-
-
-def step(ws, x):
-    return mpmd_trace.value_and_grad(loss, microbatches=2)(ws, x)
-
-
-config = mpmd_trace.make_config(meshes, {"layer0": "m0", "layer1": "m1"}, pipeline_schedule="1F1B")
-rows = NamedSharding(meshes["m0"], PartitionSpec("data"))
-program = mpmd_trace.Program(step, ([jnp.eye(4)] * 2, jnp.ones((8, 4))), config, in_shardings=(None, rows))
-"""
-
-
-def test_rows_of_microbatches_divide_among_the_devices(command: Command, tmp_path: Path) -> None:
-    file = tmp_path / "sharded.py"
-    file.write_text(SPLIT_ROWS)
-    result = command(str(file), "--microbatches", "2,4,8", "--json")
-    assert "not tried: 8 microbatches, since the batch has 8 rows, split over 2 devices" in result.err
-    assert "choose a number that divides the rows of each device" in command(str(file), "--microbatches", "8").err
+def test_rows_of_microbatches_divide_among_the_devices(command: Command, written: Writer) -> None:
+    file = written(SHARDED, "sharded.py")
+    result = command(file, "--microbatches", "2,4,64", "--json")
+    assert "not tried: 64 microbatches, since the batch has 64 rows, split over 2 devices" in result.err
     found = json.loads(result.out)
     assert {option["microbatches"] for option in [found["best"], *found["alternatives"]]} == {2, 4}
-    assert command(str(file), "--microbatches", "8").status == 2
+    refused = command(file, "--microbatches", "64")
+    assert refused.status == 2 and "choose a number that divides the rows of each device" in refused.err

@@ -7,6 +7,7 @@ import pathlib
 from typing import ClassVar
 
 import pytest
+from commands import Command, Writer
 
 from mpmd_trace import MpmdError
 from mpmd_trace.compiler import parse, run_passes
@@ -18,7 +19,6 @@ from mpmd_trace.passes.manager import PassManager
 from mpmd_trace.passes.options import make_pass
 from mpmd_trace.passes.registry import build, register
 from mpmd_trace_cli.inspect import list_passes
-from mpmd_trace_cli.opt import main
 
 PLUGIN = """
 import dataclasses
@@ -92,11 +92,8 @@ def tables(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 @pytest.fixture
-def files(tmp_path: pathlib.Path) -> tuple[str, str]:
-    plugin, module = tmp_path / "plugin.py", tmp_path / "negates.mlir"
-    plugin.write_text(PLUGIN)
-    module.write_text(NEGATES)
-    return str(module), f"-load-pass-plugin={plugin}"
+def files(written: Writer) -> tuple[str, str]:
+    return written(NEGATES), f"-load-pass-plugin={written(PLUGIN, 'plugin.py')}"
 
 
 @dataclasses.dataclass(frozen=True)
@@ -114,30 +111,29 @@ class Named(FunctionPass):
         return False
 
 
-def test_a_plugin_is_run_by_name(files: tuple[str, str], capsys: pytest.CaptureFixture[str]) -> None:
-    assert main([*files, "-fold-negate=rounds=2", "-dump-pass-pipeline"]) == 0
-    out, err = capsys.readouterr()
-    assert "negate" not in out and err == "builtin.module(fold-negate{rounds=2})\n"
+def test_a_plugin_is_run_by_name(files: tuple[str, str], opt: Command) -> None:
+    status, out, err = opt(*files, "-fold-negate=rounds=2", "-dump-pass-pipeline")
+    assert status == 0 and "negate" not in out and err == "builtin.module(fold-negate{rounds=2})\n"
     # The order of flags does not matter, and the file may be the next word.
     plugin = files[1].partition("=")[2]
-    assert main(["-fold-negate", files[0], "--load-pass-plugin", plugin]) == 0
-    assert "negate" not in capsys.readouterr().out
-    assert main([*files, "-fold-negat"]) == 2
-    assert "did you mean fold-negate?" in capsys.readouterr().err
+    status, out, _ = opt("-fold-negate", files[0], "--load-pass-plugin", plugin)
+    assert status == 0 and "negate" not in out
+    status, _, err = opt(*files, "-fold-negat")
+    assert status == 2 and "did you mean fold-negate?" in err
 
 
-def test_a_pass_that_changes_what_others_share(files: tuple[str, str], capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_pass_that_changes_what_others_share(files: tuple[str, str], opt: Command) -> None:
     pathlib.Path(files[0]).write_text(FRAGMENT)
-    assert main([*files, "-cheats"]) == 1
-    out, err = capsys.readouterr()
-    assert out == "" and "error: cheats changed 1 of the 1 bodies that fragments and named computations share" in err
-    assert main([*files, "-cheats", "-verify-each=false"]) == 0
+    status, out, err = opt(*files, "-cheats")
+    told = "error: cheats changed 1 of the 1 bodies that fragments and named computations share"
+    assert (status, out) == (1, "") and told in err
+    assert opt(*files, "-cheats", "-verify-each=false").status == 0
 
 
-def test_a_pass_that_says_nothing(files: tuple[str, str], capsys: pytest.CaptureFixture[str]) -> None:
-    assert main([*files, "-forgets"]) == 1
-    out, err = capsys.readouterr()
-    assert out == "" and "Forgets.run_on_function returned None; it says whether it changed anything" in err
+def test_a_pass_that_says_nothing(files: tuple[str, str], opt: Command) -> None:
+    status, out, err = opt(*files, "-forgets")
+    told = "Forgets.run_on_function returned None; it says whether it changed anything"
+    assert (status, out) == (1, "") and told in err
 
 
 @pytest.mark.parametrize(
@@ -155,12 +151,10 @@ def test_a_pass_that_says_nothing(files: tuple[str, str], capsys: pytest.Capture
         (PLUGIN.replace('    name: ClassVar[str] = "fold-negate"\n', ""), "FoldNegate needs a name"),
     ],
 )
-def test_plugins_that_are_wrong(
-    code: str, message: str, files: tuple[str, str], capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_plugins_that_are_wrong(code: str, message: str, files: tuple[str, str], opt: Command) -> None:
     pathlib.Path(files[1].partition("=")[2]).write_text(code)
-    assert main([*files, "-fold-negate"]) == (3 if "cannot read the program" in message else 1)
-    out, err = capsys.readouterr()
+    status, out, err = opt(*files, "-fold-negate")
+    assert status == (3 if "cannot read the program" in message else 1)
     assert out == "" and message in err and "Traceback" not in err
 
 

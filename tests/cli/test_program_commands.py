@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from commands import Command
+from commands import Command, Writer
 
 import mpmd_trace
 
@@ -194,49 +194,12 @@ def test_passes(command: Command) -> None:
     assert unknown.status == 2 and "'zzz'; mpmd-trace passes lists them" in unknown.err
 
 
-WRONG = {
-    f"{TINY}:unknown_mesh": ": error: the name 'second' is assigned to the mesh 'm9', which",
-    f"{TINY}:unknown_name": "Did you mean 'second' by 'secnd', which occurs nowhere?",
-    f"{TINY}:odd_batch": "tiny.py:29:1: error: the program raised TypeError: cannot reshape array of",
-    f"{TINY}:no_transfers": "mpmd_infer_transfers",
-    f"{TINY}:number": "is of type int, not an mpmd_trace.Program",
-    f"{TINY}:nothing": "defines no 'nothing'",
-    "nowhere.py": "there is no file nowhere.py",
-    "no_such_package.module:program": "there is no module 'no_such_package.module'",
-}
-
-
-@pytest.mark.parametrize("where", WRONG, ids=lambda w: w.rpartition("/")[2])
-def test_a_wrong_program_is_one_message(command: Command, where: str, tmp_path: Path) -> None:
-    out = tmp_path / "out"
-    result = command("run", where, "--out", str(out))
-    said = WRONG[where]
-    status = 3 if "raised" in said else 1 if any(word in said for word in ("the mesh", "occurs", "transfers")) else 2
-    assert result.status == status and result.out == ""
-    assert WRONG[where] in result.err
-    assert "Traceback" not in result.err
-    assert not out.exists(), "out is written whole or not at all"
-
-
 @pytest.mark.filterwarnings("default::mpmd_trace.MpmdWarning")
 def test_warnings_look_like_errors(command: Command, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(Path(TINY).parent)
     result = command("show", f"{TINY}:spare_name")
     assert result.status == 0
     assert re.search(r"^tiny.py:\d+: warning: the name 'thrd' is assigned to mesh 'm1' but occurs", result.err, re.M)
-
-
-def test_files_that_cannot_be_imported(command: Command, tmp_path: Path) -> None:
-    texts = {
-        "syntax.py": ("def f(:\n", "syntax.py:1:7: error: cannot read the program: invalid syntax"),
-        "raises.py": ("x = 1\nx / 0\n", "raises.py:2:1: error: the program raised ZeroDivisionError"),
-        "empty.py": ("x = 1\n", "should define `program = mpmd_trace.Program(fn, args, config)`"),
-    }
-    for name, (text, message) in texts.items():
-        (tmp_path / name).write_text(text)
-        result = command("show", str(tmp_path / name))
-        status = 2 if name == "empty.py" else 3
-        assert result.status == status and message in result.err and "Traceback" not in result.err
 
 
 def test_folders_of_others_are_left_alone(command: Command, tmp_path: Path) -> None:
@@ -276,10 +239,9 @@ moves, stays = made(), made((mpmd_trace.MeshOfInput(0), None))
 """
 
 
-def test_state_that_moves_back(command: Command, tmp_path: Path) -> None:
+def test_state_that_moves_back(command: Command, written: Writer, tmp_path: Path) -> None:
     """`run` says what leaves on another mesh than the one where the next step takes it, and what keeps it there."""
-    file = tmp_path / "moves.py"
-    file.write_text(MOVES)
+    file = written(MOVES, "moves.py")
     found = command("run", f"{file}:moves", "--out", str(tmp_path / "a"), "--json")
     assert found.status == 0, found.err
     size = json.loads(found.out)["returning_bytes"]

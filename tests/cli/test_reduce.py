@@ -5,12 +5,12 @@ from __future__ import annotations
 import pathlib
 
 import pytest
+from commands import Command, Writer
 
 from dialect_module import BASE
 from mpmd_trace.diagnostics.messages import MpmdError
 from mpmd_trace.ir.text import parse
 from mpmd_trace.ir.verifier import verify
-from mpmd_trace_cli.entry import main
 from mpmd_trace_devtools.reduce import count_ops, reduce
 
 
@@ -49,31 +49,14 @@ def test_nothing_interesting() -> None:
         reduce(parse(BASE), lambda text: False)
 
 
-def _run(*arguments: str) -> int:
-    with pytest.raises(SystemExit) as stop:
-        main(["reduce", *arguments])
-    return int(stop.value.code or 0)
-
-
-def test_command(tmp_path: pathlib.Path, capsys: pytest.CaptureFixture[str]) -> None:
-    source, target = tmp_path / "a b.mlir", tmp_path / "small.mlir"
-    source.write_text(BASE)
-    assert _run(str(source), "--check", "grep -q stablehlo.add", "-o", str(target)) == 0
-    out, err = capsys.readouterr()
-    assert out == "" and "runs of the check" in err and "round 1" in err
+def test_command(command: Command, written: Writer, tmp_path: pathlib.Path) -> None:
+    source, target, other = written(BASE, "a b.mlir"), tmp_path / "small.mlir", tmp_path / "never.mlir"
+    status, out, err = command("reduce", source, "--check", "grep -q stablehlo.add", "-o", str(target))
+    assert (status, out) == (0, "") and "runs of the check" in err and "round 1" in err
     assert "stablehlo.add" in target.read_text() and "mpmd.call" not in target.read_text()
-    assert _run(str(target), "--check", "test $(grep -c stablehlo.add {}) -ge 1 && true") == 0
-    assert "stablehlo.add" in capsys.readouterr().out
-    other = tmp_path / "never.mlir"
-    assert _run(str(source), "--check", "false", "-o", str(other)) == 2
-    assert "not interesting to begin with" in capsys.readouterr().err and not other.exists()
-    source.write_text("func.func @f(")
-    assert _run(str(source), "--check", "true") == 1
-    assert "a b.mlir:1:13: error:" in capsys.readouterr().err
-
-
-def test_checks_that_hang_fail(tmp_path: pathlib.Path, capsys: pytest.CaptureFixture[str]) -> None:
-    source = tmp_path / "in.mlir"
-    source.write_text("module {}")
-    assert _run(str(source), "--check", "sleep 20", "--timeout", "0.2") == 2
-    assert "not interesting" in capsys.readouterr().err
+    again = command("reduce", str(target), "--check", "test $(grep -c stablehlo.add {}) -ge 1 && true")
+    assert again.status == 0 and "stablehlo.add" in again.out
+    boring = command("reduce", source, "--check", "false", "-o", str(other))
+    assert boring.status == 2 and "not interesting to begin with" in boring.err and not other.exists()
+    wrong = command("reduce", written("func.func @f(", "a b.mlir"), "--check", "true")
+    assert wrong.status == 1 and "a b.mlir:1:13: error:" in wrong.err

@@ -34,7 +34,7 @@ def step(ws: list[jax.Array], x: jax.Array) -> Any:
     return [w - 0.1 * g for w, g in zip(ws, grads, strict=True)], value, grads
 
 
-def program(rows: int = 8, names: Any = None, placement: str = "cut", **options: Any) -> mpmd_trace.Program:
+def program(names: Any = None, placement: str = "cut", **options: Any) -> mpmd_trace.Program:
     devices = np.array(jax.devices()[:4]).reshape(2, 2)
     config = mpmd_trace.make_config(
         {"m0": Mesh(devices[0], ("x",)), "m1": Mesh(devices[1], ("x",))},
@@ -46,7 +46,7 @@ def program(rows: int = 8, names: Any = None, placement: str = "cut", **options:
     ws = [np.asarray(jax.random.normal(k, (4, 4))) * 0.5 for k in jax.random.split(jax.random.key(0), 2)]
     return mpmd_trace.Program(
         step,
-        (ws, np.asarray(jax.random.normal(jax.random.key(1), (rows, 4)))),
+        (ws, np.asarray(jax.random.normal(jax.random.key(1), (8, 4)))),
         config,
         steps=3,
         advance=lambda i, args, result: (result[0], args[1]),
@@ -77,14 +77,6 @@ def abstract() -> mpmd_trace.Program:
     return dataclasses.replace(given, config=config)
 
 
-def odd_batch() -> mpmd_trace.Program:
-    return program(rows=7)
-
-
-def unknown_mesh() -> mpmd_trace.Program:
-    return program(names={"first": "m0", "second": "m9"})
-
-
 def unknown_name() -> mpmd_trace.Program:
     return program(names={"first": "m0", "secnd": "m1"})
 
@@ -95,19 +87,6 @@ def spare_name() -> mpmd_trace.Program:
 
 def merged() -> mpmd_trace.Program:
     return program(mpmd_merge_forward_with_backward=True, mpmd_merge_backward_with_forward=True)
-
-
-def no_transfers() -> mpmd_trace.Program:
-    def sums(ws: list[jax.Array], x: jax.Array) -> Any:
-        a = named_computation(layer, name="first")(ws[0], x)
-        b = named_computation(layer, name="second")(ws[1], x)
-        return (a + b) * 2  # on which mesh?
-
-    made = program(placement="reference", mpmd_infer_transfers=False)
-    return dataclasses.replace(made, fn=sums, loss=None, gradients=None)
-
-
-number = 3
 
 
 def as_in_the_reference() -> mpmd_trace.Program:
