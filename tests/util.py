@@ -99,6 +99,22 @@ def only_new_objects() -> Iterator[None]:
         gc.unfreeze()
 
 
+@contextmanager
+def names_of_events(*ends: str) -> Iterator[list[str]]:
+    """The names of the functions that JAX traces or compiles meanwhile, by what the names of the events end with."""
+    found: list[str] = []
+
+    def listen(event: str, _seconds: float, **more: Any) -> None:
+        if event.endswith(ends):
+            found.append(str(more.get("fun_name")))
+
+    jax.monitoring.register_event_duration_secs_listener(listen)
+    try:
+        yield found
+    finally:
+        jax.monitoring.unregister_event_duration_listener(listen)
+
+
 def distinct_bodies(module: Module) -> int:
     """The number of different frozen bodies that the module's fragments and named computations share."""
     ops = module.walk()

@@ -10,7 +10,6 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
-from pipelines import assert_same, topology
 from test_schedules_run import Model, data, training
 
 import mpmd_trace
@@ -25,6 +24,7 @@ from mpmd_trace.scheduling.auto import AutoSchedule, best_schedule, program_cost
 from mpmd_trace.scheduling.costs import collective_bytes
 from mpmd_trace.scheduling.stage_costs import StageCosts
 from mpmd_trace.scheduling.transfers import Link, Links, crossings
+from pipelines import assert_same, topology
 
 #: How newer versions of JAX write over which axes of a mesh a group of devices goes.
 AXES, END = '#stablehlo.replica_group_mesh_axes<mesh = @mesh, axes = [#stablehlo.axis_ref<name = "', '">'

@@ -5,17 +5,16 @@ from __future__ import annotations
 import functools
 from typing import Any
 
-import equinox as eqx
 import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
 from jax.experimental import io_callback
 from jax.sharding import NamedSharding, PartitionSpec
-from pipelines import Weights, assert_same, batch, check, config, layer, topology, weights
 
 import mpmd_trace
 from mpmd_trace import MpmdError, named_computation
+from pipelines import Weights, assert_same, batch, check, config, layer, loss_of, summed_gradients, topology, weights
 from util import nightly
 
 
@@ -33,21 +32,7 @@ def _wave_jvp(primals: Any, tangents: Any) -> Any:
     return wave(primals[0]), on_host(3.0, primals[0]) * tangents[0]
 
 
-def loss(ws: Weights, x: jax.Array) -> jax.Array:
-    for i, w in enumerate(ws):
-        x = named_computation(lambda w, x: wave(x @ w), name=f"f{i}")(w, x)
-    return jnp.mean(x**2)
-
-
-def step(ws: Weights, xs: jax.Array) -> Weights:
-    zeros = jax.tree.map(jnp.zeros_like, ws)
-
-    def body(i: Any, grads: Weights, x: jax.Array) -> Weights:
-        added: Weights = jax.tree.map(jnp.add, grads, jax.grad(loss)(ws, x))
-        return added
-
-    grads: Weights = mpmd_trace.enumerated_for(body, zeros, xs)
-    return grads
+step = functools.partial(summed_gradients, loss_of(lambda w, x: wave(x @ w)))
 
 
 @pytest.mark.parametrize(("schedule", "sharded"), [("1F1B", True), ("zb-h1", False)])
@@ -56,19 +41,6 @@ def test_callbacks_in_a_pipeline(schedule: str, sharded: bool) -> None:
     split = NamedSharding(topology()["m0"], PartitionSpec(None, "x")) if sharded else None
     jitted = check(step, weights(), batch(4), config=config(pipeline_schedule=schedule), in_shardings=(None, split))
     jitted(weights(), batch(4))
-
-
-def test_checks_of_equinox() -> None:
-    def checked(ws: Weights, x: jax.Array) -> jax.Array:
-        def first(w: jax.Array, x: jax.Array) -> jax.Array:
-            return eqx.error_if(layer(w, x), jnp.any(x > 50), "too large")
-
-        x = named_computation(first, name="f0")(ws[0], x)
-        return jnp.sum(named_computation(layer, name="f1")(ws[1], x))
-
-    jitted = check(checked, weights(), batch())
-    with pytest.raises(eqx.EquinoxRuntimeError, match="too large"):
-        jitted(weights(), 100 + batch())
 
 
 def test_the_text_does_not_have_the_functions() -> None:

@@ -9,10 +9,10 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 import pytest
-from pipelines import Weights, batch, check, config, layer, weights
 
 import mpmd_trace
 from mpmd_trace import MpmdError, call, enumerated_for, fori_loop, named_computation, named_tensor
+from pipelines import Weights, batch, check, config, layer, weights
 from util import nightly
 
 STAGES = {f"f{i}": (f"m{i // 2}", i // 2) for i in range(4)}

@@ -9,10 +9,10 @@ import jax.numpy as jnp
 import optax
 import pytest
 from jax import lax
-from pipelines import Weights, assert_same, batch, check, config, layer, loss, weights
 
 import mpmd_trace
 from mpmd_trace import MpmdWarning, enumerated_for, named_computation
+from pipelines import Weights, assert_same, batch, check, config, layer, loss, summed_values, weights
 
 
 def last(ws: Weights, x: jax.Array) -> jax.Array:
@@ -92,10 +92,7 @@ def test_stages_are_found_through_unnamed_conditionals_on_the_number_of_the_micr
         return jnp.mean(x**2)
 
     def step(ws: Weights, numbers: jax.Array, xs: jax.Array) -> Any:
-        def body(_: Any, total: Any, given: Any) -> Any:
-            return jax.tree.map(jnp.add, total, jax.value_and_grad(microbatch)(ws, *given))
-
-        return enumerated_for(body, (jnp.zeros(()), jax.tree.map(jnp.zeros_like, ws)), (numbers, xs))
+        return summed_values(lambda ws, given: microbatch(ws, *given), ws, (numbers, xs))
 
     settings = config({f"f{k}": f"m{k}" for k in range(4)}, meshes=4, pipeline_schedule="1F1B")
     jitted = mpmd_trace.jit(step, settings)

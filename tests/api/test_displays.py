@@ -10,13 +10,13 @@ from typing import Any
 
 import jax
 import pytest
-from pipelines import Weights, accumulate, batch, config, loss, topology, weights
 
 import mpmd_trace
 from mpmd_trace import MpmdError, schedules
 from mpmd_trace.backend.collectives import Collective, Collectives, CollectivesReport
 from mpmd_trace.diagnostics.messages import Diagnostic
 from mpmd_trace.diagnostics.tables import Table, in_units
+from pipelines import Weights, accumulate, batch, config, loss, topology, weights
 
 
 @pytest.fixture(scope="module")

@@ -9,10 +9,10 @@ import equinox as eqx
 import jax
 import jax.numpy as jnp
 import pytest
-from pipelines import assert_same, config
 
 import mpmd_trace
 from mpmd_trace.equinox import NamedLayer, filter_jit, name_layers
+from pipelines import assert_same, config
 from util import nightly
 
 KEY = jax.random.key(0)

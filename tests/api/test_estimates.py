@@ -6,11 +6,11 @@ from typing import Any
 
 import jax
 import jax.numpy as jnp
-import numpy as np
 import pytest
-from jax.sharding import AbstractMesh, Mesh, NamedSharding, PartitionSpec
+from jax.sharding import AbstractMesh, NamedSharding, PartitionSpec
 
 import mpmd_trace as mt
+from pipelines import loss_of, summed_gradients, topology
 
 WIDTH = 32
 
@@ -23,26 +23,14 @@ def _layer(weights: Any, x: jax.Array) -> jax.Array:
 
 
 def _step(weights: Any, batch: jax.Array) -> Any:
-    def loss(weights: Any, x: jax.Array) -> jax.Array:
-        for i, layer in enumerate(weights):
-            x = mt.named_computation(_layer, name=f"layer{i}")(layer, x)
-        return jnp.mean(x**2)
-
-    def microbatch(_: Any, grads: Any, x: jax.Array) -> Any:
-        return jax.tree.map(jnp.add, grads, jax.grad(loss)(weights, x))
-
-    grads = mt.enumerated_for(microbatch, jax.tree.map(jnp.zeros_like, weights), batch)
-    return jax.tree.map(lambda w, g: w - 0.1 * g, weights, grads)
+    return jax.tree.map(lambda w, g: w - 0.1 * g, weights, summed_gradients(loss_of(_layer), weights, batch))
 
 
 def _lowered(kind: str, devices: int, sharded: bool = False) -> mt.stages.Lowered:
-    names = ("m0", "m1")
-    if kind == "abstract":
-        meshes: dict[str, Any] = {n: AbstractMesh((devices,), ("x",)) for n in names}
-    else:
-        found = np.array(jax.devices()[: 2 * devices]).reshape(2, devices)
-        meshes = {n: Mesh(found[i], ("x",)) for i, n in enumerate(names)}
-    config = mt.make_config(meshes, {f"layer{i}": f"m{i // 2}" for i in range(4)}, pipeline_schedule="1F1B")
+    meshes: dict[str, Any] = dict.fromkeys(("m0", "m1"), AbstractMesh((devices,), ("x",)))
+    if kind == "real":
+        meshes = topology(2, devices)
+    config = mt.make_config(meshes, {f"f{i}": f"m{i // 2}" for i in range(4)}, pipeline_schedule="1F1B")
     shapes = dict.fromkeys("qkv", (WIDTH, WIDTH)) | {"up": (WIDTH, 4 * WIDTH), "down": (4 * WIDTH, WIDTH)}
     weights = [{n: jax.ShapeDtypeStruct(s, jnp.float32) for n, s in shapes.items()} for _ in range(4)]
     shardings = None

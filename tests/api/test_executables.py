@@ -11,10 +11,10 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 import pytest
-from pipelines import assert_same, batch, config, loss, weights
 
 import mpmd_trace
 from mpmd_trace.jax_compat import runtime
+from pipelines import assert_same, batch, config, loss, weights
 
 MICROBATCHES = 3
 NAMES = {"f0": "m0", "f1": "m1", "f2": "m2", "f3": "m3"}

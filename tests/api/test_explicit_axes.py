@@ -12,11 +12,11 @@ import numpy as np
 import pytest
 from jax.sharding import AxisType, NamedSharding
 from jax.sharding import PartitionSpec as P
-from pipelines import assert_same
 
 import mpmd_trace
 from mpmd_trace import MpmdError, MpmdWarning
 from mpmd_trace.frontend.explicit_axes import without_explicit_axes
+from pipelines import assert_same
 
 Params = list[dict[str, jax.Array]]
 SHAPE, AXES = (2, 2), ("data", "model")

@@ -7,11 +7,11 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 import pytest
-from pipelines import Weights, assert_same, batch, config, layer, loss, weights
 
 import mpmd_trace
 from mpmd_trace import MpmdError, named_computation
 from mpmd_trace.api.compiled import Compiled
+from pipelines import Weights, assert_same, batch, config, layer, loss, weights
 
 
 def step(ws: Weights, x: jax.Array) -> tuple[Weights, jax.Array]:

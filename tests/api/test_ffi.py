@@ -8,11 +8,11 @@ import ffi_target
 import jax
 import jax.numpy as jnp
 import pytest
-from pipelines import Weights, assert_same, batch, config, layer, topology, weights
 
 import mpmd_trace
 from mpmd_trace import named_computation
 from mpmd_trace.diagnostics.messages import MpmdError
+from pipelines import Weights, assert_same, batch, config, layer, summed_values, topology, weights
 
 TOLD: list[float] = []
 ffi_target.register("mpmd_trace_test_tell", TOLD.append)
@@ -39,6 +39,14 @@ def told_by(fn: Any, *args: Any) -> tuple[Any, list[float]]:
     return found, sorted(round(x, 3) for x in TOLD)
 
 
+def check_told(jitted: Any, fn: Any, args: tuple[Any, ...], times: int) -> None:
+    """The jitted function returns and tells what `jax.jit` does, as many times."""
+    expected, told = told_by(jax.jit(fn), *args)
+    found, ours = told_by(jitted, *args)
+    assert_same(found, expected)
+    assert ours == told and len(told) == times
+
+
 def first_and_second(ws: Weights, x: jax.Array) -> jax.Array:
     def loud(w: jax.Array, x: jax.Array) -> jax.Array:
         _tell(2 * jax.lax.stop_gradient(x))  # nothing reads it
@@ -50,11 +58,7 @@ def first_and_second(ws: Weights, x: jax.Array) -> jax.Array:
 
 
 def step(ws: Weights, xs: jax.Array) -> tuple[jax.Array, Weights]:
-    def one(_: Any, sums: Any, x: jax.Array) -> Any:
-        return jax.tree.map(jnp.add, sums, jax.value_and_grad(first_and_second)(ws, x))
-
-    start = (jnp.zeros(()), jax.tree.map(jnp.zeros_like, ws))
-    found: tuple[jax.Array, Weights] = mpmd_trace.enumerated_for(one, start, xs)
+    found: tuple[jax.Array, Weights] = summed_values(first_and_second, ws, xs)
     _tell(found[0])
     return found
 
@@ -64,11 +68,8 @@ def step(ws: Weights, xs: jax.Array) -> tuple[jax.Array, Weights]:
 def test_side_effects_happen_as_often_as_under_jit(options: dict[str, Any]) -> None:
     options = {"pipeline_schedule": "1F1B", **options}
     jitted = mpmd_trace.jit(step, config(topology=topology(size=1), **options))
-    args = weights(), batch(3)
-    expected, told = told_by(jax.jit(step), *args)
-    assert len(told) == 3 * 6 + 1
-    assert_same(told_by(jitted, *args)[0], expected)
-    assert told_by(jitted, *args)[1] == told
+    for _ in range(2):
+        check_told(jitted, step, (weights(), batch(3)), 3 * 6 + 1)
 
 
 def test_not_among_several_devices() -> None:
@@ -86,10 +87,7 @@ def test_on_each_device_in_shard_map() -> None:
         h = named_computation(lambda w, x: layer(w, each(x)), name="f0")(ws[0], x)
         return jnp.sum(named_computation(layer, name="f1")(ws[1], h))
 
-    expected, told = told_by(jax.jit(model), weights(), batch())
-    found, ours = told_by(mpmd_trace.jit(model, config()), weights(), batch())
-    assert_same(found, expected)
-    assert ours == told and len(told) == 2
+    check_told(mpmd_trace.jit(model, config()), model, (weights(), batch()), 2)
 
 
 def test_in_loops_and_conditionals() -> None:
@@ -101,11 +99,7 @@ def test_in_loops_and_conditionals() -> None:
         h = jax.lax.cond(jnp.sum(h) > -1e3, lambda h: _tell(-h), lambda h: _tell(h + 1), h)
         return jnp.sum(named_computation(layer, name="f1")(ws[1], h))
 
-    args = weights(), batch()
-    expected, told = told_by(jax.jit(model), *args)
-    found, ours = told_by(mpmd_trace.jit(model, config(topology=topology(size=1))), *args)
-    assert_same(found, expected)
-    assert ours == told and len(told) == 4
+    check_told(mpmd_trace.jit(model, config(topology=topology(size=1))), model, (weights(), batch()), 4)
 
 
 def test_without_side_effects_it_is_an_op_like_others() -> None:
@@ -115,11 +109,7 @@ def test_without_side_effects_it_is_an_op_like_others() -> None:
         h = named_computation(layer, name="f0")(ws[0], call(jnp.cos(x)))
         return jnp.sum(named_computation(layer, name="f1")(ws[1], h))
 
-    args = weights(), batch()
-    expected, told = told_by(jax.jit(model), *args)
-    found, ours = told_by(mpmd_trace.jit(model, config(topology=topology(size=1))), *args)
-    assert_same(found, expected)
-    assert ours == told and len(told) == 1
+    check_told(mpmd_trace.jit(model, config(topology=topology(size=1))), model, (weights(), batch()), 1)
 
 
 def test_barrier_waits_for_programs_without_results() -> None:

@@ -13,11 +13,11 @@ import jax.numpy as jnp
 import numpy as np
 import optax
 import pytest
-from pipelines import assert_same, config, meshes_of
 
 import mpmd_trace
 from mpmd_trace import MpmdError, enumerated_for
 from mpmd_trace.equinox import abstract, create, filter_jit, name_layers, place, restore, save
+from pipelines import assert_same, config, meshes_of
 
 VOCABULARY, WIDTH = 8, 4
 NAMES = {"embedding": "m0", "blocks_0": "m0", "blocks_1": "m1", "head": "m1"}
@@ -143,7 +143,6 @@ def _is_type(leaf: Any) -> bool:
 
 
 def test_saving_and_restoring(compiled: mpmd_trace.stages.Compiled, tmp_path: Path) -> None:
-    pytest.importorskip("orbax.checkpoint")
     both = create(init, compiled, jax.random.key(1), argnums=(0, 1))
     save(tmp_path / "a", both)
     with pytest.raises(MpmdError, match="exists; save to another folder, or with overwrite=True"):
@@ -174,7 +173,6 @@ def test_another_number_than_that_compiled_for() -> None:
 
 
 def test_saving_keys_small_types_and_overwriting(tmp_path: Path) -> None:
-    pytest.importorskip("orbax.checkpoint")
     tree = {"key": jax.random.key(7), "half": jnp.ones(3, jnp.bfloat16), "count": jnp.int32(3), "name": "kept"}
     save(tmp_path / "a", {"half": tree["half"]})
     save(tmp_path / "a", tree, overwrite=True)

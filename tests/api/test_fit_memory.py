@@ -8,14 +8,14 @@ from typing import Any
 
 import jax
 import jax.numpy as jnp
-import numpy as np
 import pytest
-from jax.sharding import AbstractMesh, AxisType, Mesh, NamedSharding
+from jax.sharding import AbstractMesh, AxisType, NamedSharding
 from jax.sharding import PartitionSpec as P
 
 import mpmd_trace
 from mpmd_trace import MpmdError, MpmdWarning
 from mpmd_trace.backend.plan import Run, Transfer
+from pipelines import assert_same, loss_of, topology
 
 WIDTH, STAGES, MICROBATCHES = 16, 3, 4
 
@@ -25,13 +25,8 @@ def layer(p: Any, x: jax.Array) -> jax.Array:
 
 
 def step_of(layer: Any = layer) -> Any:
-    def loss(ps: Any, x: jax.Array) -> jax.Array:
-        for i, p in enumerate(ps):
-            x = mpmd_trace.named_computation(layer, name=f"f{i}")(p, x)
-        return jnp.mean(x**2)
-
     def step(ps: Any, batch: jax.Array) -> Any:
-        value, grads = mpmd_trace.value_and_grad(loss, microbatches=MICROBATCHES)(ps, batch)
+        value, grads = mpmd_trace.value_and_grad(loss_of(layer), microbatches=MICROBATCHES)(ps, batch)
         return value, jax.tree.map(lambda p, g: p - 0.1 * g, ps, grads)
 
     return step
@@ -50,12 +45,15 @@ def arguments() -> Any:
 
 
 def lowered(layer: Any = layer, devices: int = 1, **options: Any) -> mpmd_trace.stages.Lowered:
-    rows = np.array(jax.devices()[: devices * STAGES]).reshape(STAGES, devices)
-    meshes = {f"m{i}": Mesh(row, ("data",)) for i, row in enumerate(rows)}
+    return jitted(layer, devices, **options).lower(*arguments())
+
+
+def jitted(layer: Any, devices: int = 1, **options: Any) -> mpmd_trace.stages.Jitted:
+    meshes = topology(STAGES, devices, "data")
     names = {f"f{i}": mesh for i, mesh in enumerate(meshes)}
     config = mpmd_trace.make_config(meshes, names, pipeline_schedule="1F1B", **options)
     places = (None, NamedSharding(meshes["m0"], P("data"))) if devices > 1 else None
-    return mpmd_trace.jit(step_of(layer), config, in_shardings=places).lower(*arguments())
+    return mpmd_trace.jit(step_of(layer), config, in_shardings=places)
 
 
 def peaks(found: Any) -> dict[str, int]:
@@ -64,11 +62,6 @@ def peaks(found: Any) -> dict[str, int]:
 
 def remarks(found: mpmd_trace.stages.Lowered) -> str:
     return "\n".join(d.message for d in found.partitioned.diagnostics if d.severity == "remark")
-
-
-def assert_same(found: Any, wanted: Any) -> None:
-    for a, b in zip(jax.tree.leaves(found), jax.tree.leaves(wanted), strict=True):
-        np.testing.assert_allclose(np.asarray(a), np.asarray(b), rtol=1e-5, atol=1e-6)
 
 
 def test_the_step_fits_and_recomputes_no_more_than_it_has_to() -> None:
@@ -170,11 +163,7 @@ def test_enough_memory_changes_nothing() -> None:
 
 def traced_for(platform: str, layer: Any = layer, **options: Any) -> list[str]:
     """What is said of memory in a program that is lowered for a platform."""
-    meshes = {f"m{i}": Mesh(np.array(jax.devices()[i : i + 1]), ("data",)) for i in range(STAGES)}
-    names = {f"f{i}": mesh for i, mesh in enumerate(meshes)}
-    config = mpmd_trace.make_config(meshes, names, pipeline_schedule="1F1B", **options)
-    traced = mpmd_trace.jit(step_of(layer), config).trace(*arguments())
-    lowered = traced.lower(lowering_platforms=(platform,))
+    lowered = jitted(layer, **options).trace(*arguments()).lower(lowering_platforms=(platform,))
     return [d.message for d in lowered.partitioned.diagnostics if d.severity == "remark"]
 
 

@@ -18,9 +18,9 @@ import orbax.checkpoint as ocp
 import pytest
 from flax import nnx
 from jax.sharding import Mesh, NamedSharding, PartitionSpec
-from pipelines import topology
 
 import mpmd_trace as mt
+from pipelines import loss_of, topology
 
 WIDTH, LAYERS = 4, 4
 OPTIMIZER = optax.chain(optax.clip_by_global_norm(1.0), optax.adamw(1e-3))
@@ -48,13 +48,7 @@ def layer(p: dict[str, jax.Array], x: jax.Array) -> jax.Array:
 
 
 def step(ps: Any, state: Any, x: jax.Array) -> Any:
-    def loss(ps: Any) -> jax.Array:
-        h = x
-        for i, p in enumerate(ps):
-            h = mt.named_computation(layer, name=f"f{i}")(p, h)
-        return jnp.mean(h**2)
-
-    updates, state = OPTIMIZER.update(jax.grad(loss)(ps), state, ps)
+    updates, state = OPTIMIZER.update(jax.grad(loss_of(layer))(ps, x), state, ps)
     return optax.apply_updates(ps, updates), state
 
 

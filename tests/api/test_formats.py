@@ -11,11 +11,11 @@ import numpy as np
 import pytest
 from jax.experimental.layout import Format, Layout
 from jax.sharding import Mesh, NamedSharding, PartitionSpec
-from pipelines import WIDTH, assert_same, batch, config, layer, topology, weights
 
 import mpmd_trace
 from mpmd_trace import MpmdError, named_computation
 from mpmd_trace.equinox import place
+from pipelines import WIDTH, assert_same, batch, config, layer, topology, weights
 
 MESHES = topology()
 ROWS, COLUMNS = Layout((0, 1)), Layout((1, 0))

@@ -8,7 +8,6 @@ from typing import Any
 
 import jax
 import pytest
-from pipelines import accumulate, assert_same, batch, config, weights
 
 import mpmd_trace
 from mpmd_trace import MpmdError
@@ -16,9 +15,15 @@ from mpmd_trace.api.step_stats import plan_bubble
 from mpmd_trace.passes.cpp_engine import partition_with_cpp
 from mpmd_trace.passes.request import PartitionRequest
 from mpmd_trace.report.timeline import FragmentActions, actions_by_place, bubble, measured_timeline, planned_timeline
+from pipelines import accumulate, assert_same, batch, config, weights
 
 MICROBATCHES = 4
 NAMES = {"f0": "m0", "f1": "m1"}
+#: What each mesh runs where the last one runs a forward and its backward as one program.
+MERGED = {
+    "m0": ["0F0", "0F1", "0B0", "0F2", "0B1", "0F3", "0B2", "0B3"],
+    "m1": [f"(1F{i};1B{i})OVERLAP_F_B" for i in range(MICROBATCHES)],
+}
 FORWARD_FIRST, BACKWARD_FIRST = "mpmd_merge_forward_with_backward", "mpmd_merge_backward_with_forward"
 
 
@@ -43,25 +48,21 @@ def named(steps: Iterable[Any]) -> list[str]:
 def test_the_last_mesh_runs_both_as_one() -> None:
     apart, _, _ = compiled()
     merged, actions, measured = compiled(FORWARD_FIRST)
-    rows = {mesh: named(steps) for mesh, steps in actions.of_mesh.items()}
-    assert rows["m1"] == [f"(1F{i};1B{i})OVERLAP_F_B" for i in range(MICROBATCHES)]
-    assert rows["m0"] == ["0F0", "0F1", "0B0", "0F2", "0B1", "0F3", "0B2", "0B3"]
+    assert {mesh: named(steps) for mesh, steps in actions.of_mesh.items()} == MERGED
     before, after = apart.program.plan, merged.program.plan
     assert len(after.runs) == len(before.runs) - MICROBATCHES
     assert len(after.transfers) == len(before.transfers)
     # What a forward of the last mesh leaves for its backward is no value of the plan any more.
     assert len(after.slots) <= len(before.slots) - MICROBATCHES
     for timeline in (planned_timeline(after, actions), measured_timeline(after, actions, measured)):
-        assert named(e.step for e in timeline.rows[1]) == rows["m1"]
+        assert named(e.step for e in timeline.rows[1]) == MERGED["m1"]
 
 
 def test_by_default_it_runs_both_as_one_where_no_other_stage_runs_either() -> None:
     merged, actions, measured = with_options("1F1B")
     assert str(merged.program.plan) == str(compiled(FORWARD_FIRST)[0].program.plan)
-    rows = {mesh: named(steps) for mesh, steps in actions.of_mesh.items()}
-    assert rows["m1"] == [f"(1F{i};1B{i})OVERLAP_F_B" for i in range(MICROBATCHES)]
-    assert rows["m0"] == ["0F0", "0F1", "0B0", "0F2", "0B1", "0F3", "0B2", "0B3"]
-    assert named(e.step for e in measured_timeline(merged.program.plan, actions, measured).rows[1]) == rows["m1"]
+    assert {mesh: named(steps) for mesh, steps in actions.of_mesh.items()} == MERGED
+    assert named(e.step for e in measured_timeline(merged.program.plan, actions, measured).rows[1]) == MERGED["m1"]
 
 
 def test_the_steady_state_runs_a_backward_and_the_next_forward_as_one() -> None:
@@ -69,7 +70,7 @@ def test_the_steady_state_runs_a_backward_and_the_next_forward_as_one() -> None:
     merged, actions, measured = compiled(FORWARD_FIRST, BACKWARD_FIRST)
     rows = {mesh: named(steps) for mesh, steps in actions.of_mesh.items()}
     assert rows["m0"] == ["0F0", "0F1", "(0B0;0F2)OVERLAP_B_F", "(0B1;0F3)OVERLAP_B_F", "0B2", "0B3"]
-    assert rows["m1"] == [f"(1F{i};1B{i})OVERLAP_F_B" for i in range(MICROBATCHES)]
+    assert rows["m1"] == MERGED["m1"]
     before, after = apart.program.plan, merged.program.plan
     assert len(after.runs) == len(before.runs) - MICROBATCHES - 2
     assert len(after.transfers) == len(before.transfers)

@@ -5,31 +5,19 @@ from __future__ import annotations
 import equinox as eqx
 import jax
 import jax.numpy as jnp
-import numpy as np
 import pytest
-from jax.sharding import Mesh
 
 import mpmd_trace as mt
 from mpmd_trace.equinox import filter_value_and_grad, name_layers
+from pipelines import assert_same, topology
 
 WIDTH, ROWS, MICROBATCHES = 8, 16, 4
 
 
 def config(schedule, names):
-    devices = np.array(jax.devices())
-    topology = {f"m{i}": Mesh(devices[i : i + 1], ("data",)) for i in range(2)}
     half = len(names) // 2
-    return mt.make_config(
-        topology,
-        {name: f"m{i // half}" for i, name in enumerate(names)},
-        pipeline_schedule=schedule,
-        partitioning_options={"mpmd_infer_transfers": True},
-        placement="cut",
-    )
-
-
-def close(got, want):
-    jax.tree.map(lambda a, b: np.testing.assert_allclose(np.asarray(a), np.asarray(b), rtol=2e-5, atol=1e-6), got, want)
+    where = {name: f"m{i // half}" for i, name in enumerate(names)}
+    return mt.make_config(topology(size=1), where, pipeline_schedule=schedule)
 
 
 @pytest.mark.parametrize("schedule", ["1F1B", "ZeroBubbleH1"])
@@ -51,7 +39,7 @@ def test_token_weights_keys_and_state_in_the_order_of_the_schedule(schedule):
     x, y = jax.random.normal(jax.random.key(1), (2, ROWS, WIDTH))
     args = (weights, jnp.int32(0), x, y, jnp.arange(ROWS) % 3, jax.random.key(2))
     jitted = mt.jit(step, config(schedule, [f"layer{i}" for i in range(4)]))
-    close(jitted(*args), jax.jit(step)(*args))
+    assert_same(jitted(*args), jax.jit(step)(*args))
     at_home = jitted.lower(*args).compile().function_mesh_assignment
     assert str(at_home).count("m1") >= 2
 
@@ -80,9 +68,9 @@ def test_a_module_with_floats_flags_and_a_flag_that_is_no_batch():
     x = jax.random.normal(jax.random.key(1), (ROWS, WIDTH))
     value, after = mt.filter_jit(step, config("1F1B", ["layer0", "layer1"]))(model, x)
     want, gradients = eqx.filter_value_and_grad(loss)(model, x, doubled=True)
-    close(value, want)
+    assert_same(value, want)
     wanted = eqx.apply_updates(model, jax.tree.map(lambda g: -0.1 * g, gradients))
-    close(eqx.filter(after, eqx.is_array), eqx.filter(wanted, eqx.is_array))
+    assert_same(eqx.filter(after, eqx.is_array), eqx.filter(wanted, eqx.is_array))
     with pytest.raises(mt.MpmdError, match=r"5 microbatches of equally many rows: x is \[16, 8\]"):
         filter_value_and_grad(loss, microbatches=5)(model, x, doubled=True)
 

@@ -10,7 +10,6 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 import pytest
-from pipelines import assert_same, topology
 
 import mpmd_trace
 from mpmd_trace import MpmdError, schedules
@@ -19,6 +18,7 @@ from mpmd_trace.scheduling.choose_schedule import refusal
 from mpmd_trace_cli import plan
 from mpmd_trace_cli._plan_options import PlanOptions
 from mpmd_trace_cli.status import CallError
+from pipelines import assert_same, topology
 
 GENERATOR, DISCRIMINATOR = ("m0", "m1"), ("m2", "m3")
 NAMES = {"g0": "m0", "g1": "m1", "d0": "m2", "d1": "m3"}

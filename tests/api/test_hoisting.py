@@ -15,16 +15,16 @@ from jax.sharding import Mesh, NamedSharding
 from jax.sharding import PartitionSpec as P
 
 import mpmd_trace
+import pipelines
 from mpmd_trace import MpmdError
+from pipelines import assert_same, loss_of, summed_gradients, summed_values
 from util import nightly
 
 MICROBATCHES, ROWS, WIDTH = 4, 8, 16
 SHARDED_ROWS = P(None, "data")
 
 
-def topology(stages: int = 2) -> dict[str, Mesh]:
-    devices = np.array(jax.devices()[: 2 * stages]).reshape(stages, 2)
-    return {f"m{i}": Mesh(row, ("data",)) for i, row in enumerate(devices)}
+topology = functools.partial(pipelines.topology, axis="data")
 
 
 def layer(p: Any, x: jax.Array, dtype: Any, place: NamedSharding) -> jax.Array:
@@ -42,10 +42,7 @@ def training_step(meshes: list[Mesh], dtype: Any = jnp.float32) -> Any:
         return jnp.mean(x**2)
 
     def step(ps: list[Any], batch: jax.Array) -> Any:
-        def microbatch(i: Any, total: Any, x: jax.Array) -> Any:
-            return jax.tree.map(jnp.add, total, jax.value_and_grad(loss)(ps, x))
-
-        value, grads = mpmd_trace.enumerated_for(microbatch, (jnp.zeros(()), jax.tree.map(jnp.zeros_like, ps)), batch)
+        value, grads = summed_values(loss, ps, batch)
         return value, jax.tree.map(lambda p, g: p - 0.1 * g, ps, grads)
 
     return step
@@ -101,11 +98,6 @@ def _compiled(
 def expected(dtype: Any = jnp.float32, layers: int = 2) -> Any:
     mesh = Mesh(np.array(jax.devices()[:1]), ("data",))
     return jax.jit(training_step([mesh] * layers, dtype))(*arguments(layers))
-
-
-def assert_same(found: Any, wanted: Any, rtol: float = 1e-5) -> None:
-    for a, b in zip(jax.tree.leaves(found), jax.tree.leaves(wanted), strict=True):
-        np.testing.assert_allclose(np.asarray(a), np.asarray(b), rtol=rtol, atol=rtol)
 
 
 FSDP = {"up": P("data"), "down": P(None, "data")}
@@ -199,7 +191,7 @@ def test_weights_are_cast_before_they_are_gathered() -> None:
     cast = f"(tensor<{WIDTH}x{WIDTH}xf32>) -> tensor<{WIDTH}x{WIDTH}xbf16>"
     assert found.as_text().count(cast) == 2 * len(topology())
     assert sum("is computed once per step" in text for text in remarks(found)) == 2  # the casts alone have no reader
-    assert_same(found(*arguments()), expected(jnp.bfloat16), rtol=2e-2)
+    assert_same(found(*arguments()), expected(jnp.bfloat16), rtol=2e-2, atol=2e-2)
 
 
 def remarks(found: mpmd_trace.stages.Compiled) -> list[str]:
@@ -294,11 +286,7 @@ def test_embeddings_are_gathered_and_their_gradients_summed_once_per_step(table:
         return mpmd_trace.named_computation(lambda w, x: jnp.mean(jnp.tanh(x @ w) ** 2), name="f1")(ps["w"], x)
 
     def step(ps: Any, batch: jax.Array) -> Any:
-        def microbatch(i: Any, total: Any, tokens: jax.Array) -> Any:
-            return jax.tree.map(jnp.add, total, jax.grad(loss)(ps, tokens))
-
-        grads = mpmd_trace.enumerated_for(microbatch, jax.tree.map(jnp.zeros_like, ps), batch)
-        return jax.tree.map(lambda p, g: p - 0.1 * g, ps, grads)
+        return jax.tree.map(lambda p, g: p - 0.1 * g, ps, summed_gradients(loss, ps, batch))
 
     keys = jax.random.split(jax.random.key(0), 3)
     ps = {"table": jax.random.normal(keys[0], (2 * WIDTH, WIDTH)), "w": jax.random.normal(keys[1], (WIDTH, WIDTH))}
@@ -341,24 +329,17 @@ def convolved(p: Any, x: jax.Array) -> jax.Array:
     return jnp.tanh(jax.lax.conv_general_dilated(x, p["w"], (1, 1), "SAME", **more) + p["b"])
 
 
+def dense(p: Any, x: jax.Array) -> jax.Array:
+    return jnp.tanh(x @ p["w"] + p["b"])
+
+
 @pytest.mark.parametrize("clips", [False, True])
 def test_kernels_are_gathered_once_and_clipped_gradients_summed_once(clips: bool) -> None:
     """The second kernel has a group for each feature.  The norm of all gradients and the update read the same sums."""
     meshes = topology()
 
-    def loss(ps: Any, x: jax.Array) -> jax.Array:
-        for i, p in enumerate(ps):
-            x = mpmd_trace.named_computation(convolved if not clips else dense, name=f"f{i}")(p, x)
-        return jnp.mean(x**2)
-
-    def dense(p: Any, x: jax.Array) -> jax.Array:
-        return jnp.tanh(x @ p["w"] + p["b"])
-
     def step(ps: Any, batch: jax.Array) -> Any:
-        def microbatch(i: Any, total: Any, x: jax.Array) -> Any:
-            return jax.tree.map(jnp.add, total, jax.grad(loss)(ps, x))
-
-        grads = mpmd_trace.enumerated_for(microbatch, jax.tree.map(jnp.zeros_like, ps), batch)
+        grads = summed_gradients(loss_of(dense if clips else convolved), ps, batch)
         if clips:
             norm = jnp.sqrt(sum(jnp.sum(g * g) for g in jax.tree.leaves(grads)))
             grads = jax.tree.map(lambda g: g * jnp.minimum(1.0, 0.1 / norm), grads)
@@ -391,17 +372,8 @@ def test_rows_stay_sharded_where_experts_are_sharded_by_columns() -> None:
         y = jnp.einsum("bsef,efd->bsed", jnp.tanh(y), p["down"])
         return x + jnp.einsum("bse,bsed->bsd", jax.nn.softmax(x @ p["router"]), y)
 
-    def loss(ps: Any, x: jax.Array) -> jax.Array:
-        for i, p in enumerate(ps):
-            x = mpmd_trace.named_computation(experts, name=f"f{i}")(p, x)
-        return jnp.mean(x**2)
-
     def step(ps: Any, batch: jax.Array) -> Any:
-        def microbatch(i: Any, total: Any, x: jax.Array) -> Any:
-            return jax.tree.map(jnp.add, total, jax.grad(loss)(ps, x))
-
-        grads = mpmd_trace.enumerated_for(microbatch, jax.tree.map(jnp.zeros_like, ps), batch)
-        return jax.tree.map(lambda p, g: p - 0.1 * g, ps, grads)
+        return jax.tree.map(lambda p, g: p - 0.1 * g, ps, summed_gradients(loss_of(experts), ps, batch))
 
     keys = jax.random.split(jax.random.key(0), 3)
     shapes = {"up": (4, 8, 8), "down": (4, 8, 8), "router": (8, 4)}
@@ -457,10 +429,7 @@ def test_merged_forwards_stay_with_their_microbatches() -> None:
     )
     width, rows, microbatches = 256, 64, 6
 
-    def loss(ps: Any, x: jax.Array) -> jax.Array:
-        for i, p in enumerate(ps):
-            x = mpmd_trace.named_computation(lambda p, x: jnp.tanh(jnp.tanh(x @ p[0]) @ p[1]), name=f"f{i}")(p, x)
-        return jnp.mean(x**2)
+    loss = loss_of(lambda p, x: jnp.tanh(jnp.tanh(x @ p[0]) @ p[1]))
 
     def step(ps: Any, batch: jax.Array) -> Any:
         total = jax.tree.map(jnp.zeros_like, ps)

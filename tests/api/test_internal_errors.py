@@ -11,20 +11,15 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
-from jax.sharding import Mesh
 
 import mpmd_trace as mt
 from mpmd_trace.backend.runtime import Runtime
 from mpmd_trace.diagnostics.internal import FrozenBodyError, in_words, internal_error
 from mpmd_trace.ir.core import Block, Region, make_op
 from mpmd_trace.ir.freezing import freeze
+from pipelines import config
 
 X = np.ones((4, 4), np.float32)
-
-
-def config() -> mt.config.Config:
-    meshes = {f"m{i}": Mesh(np.array(jax.devices()[i : i + 1]), ("x",)) for i in range(2)}
-    return mt.make_config(meshes, {"f0": "m0", "f1": "m1"}, placement="cut")
 
 
 def step(x: Any) -> Any:

@@ -15,14 +15,12 @@ import mpmd_trace
 OF_JAX = ("in_shardings", "out_shardings", "donate_argnums", "donate_argnames", "static_argnums", "static_argnames")
 
 
-def functions() -> list[Callable[..., Any]]:
-    pytest.importorskip("flax")
-    pytest.importorskip("equinox")
-    return [mpmd_trace.jit, mpmd_trace.filter_jit, mpmd_trace.nnx.jit]
+FUNCTIONS: list[Callable[..., Any]] = [mpmd_trace.jit, mpmd_trace.filter_jit, mpmd_trace.nnx.jit]
+CONFIG = mpmd_trace.make_config({"m": AbstractMesh((1,), ("x",))}, {})
 
 
 def test_the_options_are_those_of_jax_and_are_listed() -> None:
-    ours, filtered, nnx = (inspect.signature(one).parameters for one in functions())
+    ours, filtered, nnx = (inspect.signature(one).parameters for one in FUNCTIONS)
     assert set(OF_JAX) <= set(inspect.signature(jax.jit).parameters) & set(ours)
     assert list(ours) == list(nnx) and {*ours, "donate"} == set(filtered)
     assert all(one.kind is one.KEYWORD_ONLY for name, one in ours.items() if name not in ("fn", "config"))
@@ -30,26 +28,23 @@ def test_the_options_are_those_of_jax_and_are_listed() -> None:
 
 @pytest.mark.parametrize("as_decorator", [False, True])
 def test_other_options_are_refused_by_the_name_of_the_function(as_decorator: bool) -> None:
-    config = mpmd_trace.make_config({"m": AbstractMesh((1,), ("x",))}, {})
-    for one in functions():
+    for one in FUNCTIONS:
         with pytest.raises(TypeError, match=rf"{one.__name__}\(\) got an unexpected keyword argument 'inline'"):
-            one(config=config, inline=True) if as_decorator else one(lambda x: x, config, inline=True)
+            one(config=CONFIG, inline=True) if as_decorator else one(lambda x: x, CONFIG, inline=True)
 
 
 def test_options_reach_the_program() -> None:
-    config = mpmd_trace.make_config({"m": AbstractMesh((1,), ("x",))}, {})
-    for one in functions():
-        jitted = one(lambda x, n: x * n, config, donate_argnums=0, keep_unused=True, engine="cpp")
+    for one in FUNCTIONS:
+        jitted = one(lambda x, n: x * n, CONFIG, donate_argnums=0, keep_unused=True, engine="cpp")
         settings = jitted.settings
         assert settings.donation.positions(2) == (0,) and settings.keep_unused and settings.engine == "cpp"
-        assert one(config=config)(lambda x: x).settings.engine == "python"
+        assert one(config=CONFIG)(lambda x: x).settings.engine == "python"
 
 
 def test_options_are_where_they_were_with_a_warning() -> None:
-    config = mpmd_trace.make_config({"m": AbstractMesh((1,), ("x",))}, {})
     given = {"static_argnums": (1,), "static_argnames": ("n",), "keep_unused": True, "engine": "cpp"}
     given |= {"in_shardings": (None,), "out_shardings": None, "compiler_options": {}}
-    jitted = mpmd_trace.jit(lambda x, n: x * n, config, **given)  # type: ignore[call-overload]
+    jitted = mpmd_trace.jit(lambda x, n: x * n, CONFIG, **given)  # type: ignore[call-overload]
     lowered = jitted.lower_lazily(1.0, 2)
     on_both = ("keep_unused", "engine", "compiler_options")
     for stage, names in ((jitted, given), (lowered, on_both)):

@@ -10,9 +10,10 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
-from jax.sharding import Mesh, NamedSharding, PartitionSpec
+from jax.sharding import NamedSharding, PartitionSpec
 
 import mpmd_trace as mt
+from pipelines import assert_same, topology
 
 WIDTH = 4
 
@@ -40,11 +41,6 @@ CUTS = {
     "unequal": (3, {"blocks[0:1]": "m0", "blocks[1:3]": "m1"}),
     "in turns": (4, ["m0", "m1", "m0", "m1"]),
 }
-
-
-@functools.cache
-def topology() -> dict[str, Mesh]:
-    return {f"m{i}": Mesh(np.array(jax.devices()[2 * i : 2 * i + 2]), ("x",)) for i in range(2)}
 
 
 def state_of(layers: int) -> Any:
@@ -95,27 +91,15 @@ def state(program: mt.stages.Compiled) -> Any:
     return result
 
 
-def as_numpy(x: Any) -> Any:
-    is_key = jax.dtypes.issubdtype(x.dtype, jax.dtypes.prng_key)
-    return np.asarray(jax.random.key_data(jnp.asarray(x)) if is_key else x)
-
-
 def expected(program: mt.stages.Compiled) -> Any:
     given = state_of(program.function_types.inputs[0][0]["layers"]["w"].shape[0])
     return jax.jit(step)(given, X)
 
 
-def same(found: Any, wanted: Any) -> None:
-    assert jax.tree.structure(found) == jax.tree.structure(wanted)
-    for (path, a), b in zip(jax.tree_util.tree_leaves_with_path(found), jax.tree.leaves(wanted), strict=True):
-        assert (a.shape, a.dtype) == (b.shape, b.dtype), path
-        np.testing.assert_allclose(as_numpy(a), as_numpy(b), rtol=1e-5, atol=1e-6, err_msg=str(path))
-
-
 def test_the_kinds(program: mt.stages.Compiled, state: Any) -> None:
     for name in ("w", "keys"):
         assert isinstance(state["layers"][name], mt.stages.Pieces) == (program is not compiled("equal"))
-    same(state, expected(program)[0])
+    assert_same(state, expected(program)[0])
 
 
 def test_fetch_gives_arrays_of_numpy(program: mt.stages.Compiled, state: Any) -> None:
@@ -123,29 +107,29 @@ def test_fetch_gives_arrays_of_numpy(program: mt.stages.Compiled, state: Any) ->
     for x in jax.tree.leaves(found):
         assert isinstance(x, np.ndarray) or jax.dtypes.issubdtype(x.dtype, jax.dtypes.prng_key)
         assert not isinstance(x, mt.stages.Pieces)
-    same(found, expected(program)[0])
-    same(program(found, X), program(state, X))
+    assert_same(found, expected(program)[0])
+    assert_same(program(found, X), program(state, X))
 
 
 def test_numpy_and_jax_read_them(program: mt.stages.Compiled, state: Any) -> None:
     jax.block_until_ready(state)
-    same(jax.tree.map(jnp.asarray, state), expected(program)[0])
-    same(jax.tree.map(jnp.copy, state), expected(program)[0])
-    same(jax.device_get(state), expected(program)[0])
+    assert_same(jax.tree.map(jnp.asarray, state), expected(program)[0])
+    assert_same(jax.tree.map(jnp.copy, state), expected(program)[0])
+    assert_same(jax.device_get(state), expected(program)[0])
     with pytest.raises((TypeError, ValueError)):
         np.asarray(state["layers"]["keys"])
 
 
 def test_calls_take_them(program: mt.stages.Compiled, state: Any) -> None:
     wanted = jax.jit(step)(*expected(program)[:1], X)
-    same(program(state, X), wanted)
-    same(program.measure(state, X)[0], wanted)
-    same(program(*mt.place(program, state), X), wanted)
+    assert_same(program(state, X), wanted)
+    assert_same(program.measure(state, X)[0], wanted)
+    assert_same(program(*mt.place(program, state), X), wanted)
     (args, _) = program.place(state, X)
-    same(program(*args), wanted)
+    assert_same(program(*args), wanted)
     for other in ("equal", "in turns"):  # cut elsewhere
         if state["layers"]["w"].shape == (4, WIDTH, WIDTH):
-            same(compiled(other)(state, X), wanted)
+            assert_same(compiled(other)(state, X), wanted)
 
 
 @pytest.mark.parametrize("like", ["program", "results", "types", "other program"])
@@ -167,9 +151,10 @@ def test_saved_and_restored(tmp_path: Path, program: mt.stages.Compiled, state: 
             mt.restore(tmp_path / "saved", targets[like])
         return
     found = mt.restore(tmp_path / "saved", targets[like])
-    same(found, expected(program)[0])
+    assert_same(found, expected(program)[0])
     if like != "types":
-        same((targets[like] if like == "other program" else program)(found, X), jax.jit(step)(expected(program)[0], X))
+        run = targets[like] if like == "other program" else program
+        assert_same(run(found, X), jax.jit(step)(expected(program)[0], X))
 
 
 def test_types_are_told(program: mt.stages.Compiled, state: Any) -> None:
@@ -187,7 +172,7 @@ def test_what_is_gone_is_named(tmp_path: Path) -> None:
         given = mt.place(donating, state_of(CUTS[cut][0]))[0]
         first, _ = donating(given, X)
         second, _ = donating(first, X)
-        same(mt.fetch(second), jax.jit(step)(expected(compiled(cut))[0], X)[0])
+        assert_same(mt.fetch(second), jax.jit(step)(expected(compiled(cut))[0], X)[0])
         assert first["layers"]["w"].is_deleted()
         for use in (mt.fetch, lambda x, to=donating: mt.place(to, x), lambda x: mt.save(tmp_path / "saved", x)):
             with pytest.raises(mt.MpmdError, match=r"7 arrays were donated .*: \S*\['count'\], "):

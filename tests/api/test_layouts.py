@@ -11,13 +11,13 @@ import pytest
 from jax.sharding import Mesh
 
 import mpmd_trace as mt
+from pipelines import assert_same
 
 WIDTH = 4
 
 
 def topology(count: int) -> dict[str, Mesh]:
-    devices = np.array(jax.devices()[:1])
-    return {f"m{i}": Mesh(devices, ("x",)) for i in range(count)}
+    return {f"m{i}": Mesh(jax.devices()[:1], "x") for i in range(count)}
 
 
 def block(x: jax.Array, w: jax.Array) -> tuple[jax.Array, None]:
@@ -52,9 +52,7 @@ def check(loss: Any, layers: int, meshes: int, counts: list[int], schedule: str)
     ws, batch = weights(layers), jax.random.normal(jax.random.key(1), (8, WIDTH))
     config = mt.make_config(topology(meshes), counts, pipeline_schedule=schedule)
     lowered = mt.jit(step, config).lower(ws, batch)
-    wanted = jax.jit(step)(ws, batch)
-    found = lowered.compile()(ws, batch)
-    jax.tree.map(lambda a, b: np.testing.assert_allclose(a, b, rtol=2e-5, atol=1e-6), mt.fetch(found), wanted)
+    assert_same(mt.fetch(lowered.compile()(ws, batch)), jax.jit(step)(ws, batch))
     return lowered.config
 
 

@@ -13,10 +13,10 @@ import numpy as np
 import optax
 import pytest
 from flax.training.train_state import TrainState
-from jax.sharding import Mesh
 
 import mpmd_trace as mt
 from mpmd_trace.linen import name_layers
+from pipelines import assert_same, topology
 
 
 class Block(nn.Module):
@@ -54,8 +54,7 @@ def step(state: State, tokens: jax.Array, key: jax.Array) -> tuple[State, jax.Ar
 
 
 def config() -> mt.config.Config:
-    meshes = {name: Mesh(np.array([jax.devices()[i]]), ("x",)) for i, name in enumerate(("m0", "m1"))}
-    return mt.make_config(meshes, {"blocks_0": "m0", "blocks_1": "m1"}, placement="cut")
+    return mt.make_config(topology(size=1), {"blocks_0": "m0", "blocks_1": "m1"})
 
 
 TOKENS = jnp.arange(6).reshape(2, 3) % 5
@@ -78,8 +77,7 @@ def test_a_train_state_trains_as_under_jax_jit_and_every_block_stays_on_its_mesh
         key = jax.random.key(i)
         (ours, found), (theirs, wanted) = run(ours, TOKENS, key), reference(theirs, TOKENS, key)
         np.testing.assert_allclose(found, wanted, rtol=1e-5)
-    for a, b in zip(jax.tree.leaves(ours), jax.tree.leaves(theirs), strict=True):
-        np.testing.assert_allclose(a, b, rtol=1e-4, atol=1e-6)
+    assert_same(jax.tree.leaves(ours), jax.tree.leaves(theirs), rtol=1e-4)
     for i in (0, 1):
         parts = (ours.params, ours.batch_stats, ours.opt_state[0].mu, ours.opt_state[0].nu)
         held = {d.id for part in parts for x in jax.tree.leaves(part[f"blocks_{i}"]) for d in x.devices()}

@@ -8,11 +8,11 @@ import jax
 import jax.numpy as jnp
 import pytest
 from jax.sharding import NamedSharding, PartitionSpec
-from pipelines import accumulate, assert_same, batch, check, config, layer, topology, weights
 
 import mpmd_trace
 from mpmd_trace import MpmdWarning, named_computation, named_tensor
 from mpmd_trace.backend.plan import Run
+from pipelines import accumulate, assert_same, batch, check, config, layer, topology, weights
 
 ONE = topology(2, size=1)
 
@@ -101,170 +101,175 @@ def test_donation_saves_memory() -> None:
     assert {m: a.peak for m, a in given.items()} == {"m0": weight, "m1": weight}
 
 
-HOST = any(m.kind == "pinned_host" for m in jax.devices()[0].addressable_memories())
+# Values in the memory of the host.
 
 
-@pytest.mark.skipif(not HOST, reason="this platform has no pinned_host memory")
-class TestOffload:
-    """Values in the memory of the host."""
+def two(ws: Any, x: jax.Array) -> jax.Array:
+    h = named_computation(layer, name="f0")(ws[0], x)
+    h = named_tensor(h, name="waiting")
+    return named_computation(lambda w, h: jnp.sum(layer(w, h)), name="f1")(ws[1], h)
 
-    @staticmethod
-    def two(ws: Any, x: jax.Array) -> jax.Array:
-        h = named_computation(layer, name="f0")(ws[0], x)
-        h = named_tensor(h, name="waiting")
-        return named_computation(lambda w, h: jnp.sum(layer(w, h)), name="f1")(ws[1], h)
 
-    def test_a_named_tensor(self) -> None:
-        where = config({"f0": "m0", "f1": "m1", "waiting": "m0#pinned_host"}, topology=ONE)
-        jitted = check(self.two, weights(), batch(), config=where)
-        plan = jitted.lower(weights(), batch()).compile().program.plan
-        kinds = {plan.slots[s].memory_kind for i in plan.transfers for s in (*i.inputs, *i.outputs)}
-        assert "pinned_host" in kinds
+def test_a_named_tensor() -> None:
+    where = config({"f0": "m0", "f1": "m1", "waiting": "m0#pinned_host"}, topology=ONE)
+    jitted = check(two, weights(), batch(), config=where)
+    plan = jitted.lower(weights(), batch()).compile().program.plan
+    kinds = {plan.slots[s].memory_kind for i in plan.transfers for s in (*i.inputs, *i.outputs)}
+    assert "pinned_host" in kinds
 
-    def test_a_named_tensor_that_comes_straight_back(self) -> None:
-        where = config({"f0": "m0", "f1": "m0", "waiting": "m0#pinned_host"}, topology=ONE)
-        with pytest.warns(MpmdWarning, match="'waiting' is assigned to m0#pinned_host and stays") as found:
-            assert "pinned_host" not in mpmd_trace.jit(self.two, where).lower(weights(), batch()).as_text("plan")
-        assert f"{found[0].filename}:{found[0].lineno}" == where.where
 
-    def test_an_argument_and_a_result(self) -> None:
-        def step(ws: Any, x: jax.Array) -> Any:
-            return self.two(ws, x), [2 * w for w in ws]
+def test_a_named_tensor_that_comes_straight_back() -> None:
+    where = config({"f0": "m0", "f1": "m0", "waiting": "m0#pinned_host"}, topology=ONE)
+    with pytest.warns(MpmdWarning, match="'waiting' is assigned to m0#pinned_host and stays") as found:
+        assert "pinned_host" not in mpmd_trace.jit(two, where).lower(weights(), batch()).as_text("plan")
+    assert f"{found[0].filename}:{found[0].lineno}" == where.where
 
-        where = config(
-            topology=ONE,
-            input_mesh_assignment=(["m0#pinned_host", "m1"], None),
-            output_mesh_assignment=(None, ["m0#pinned_host", "m1"]),
-        )
-        args = weights(), batch()
-        done = mpmd_trace.jit(step, where).lower(*args).compile()
-        found = done(*args)
-        assert_same(found, jax.jit(step)(*args))
-        assert found[1][0].sharding.memory_kind == "pinned_host"
-        assert done.function_named_shardings.inputs[0][0][0].memory_kind == "pinned_host"
-        # Once more with what it gave, as a training loop does.
-        assert_same(done(found[1], args[1]), jax.jit(step)(jax.device_get(found[1]), args[1]))
 
-    def test_a_state_that_leaves_in_another_memory(self) -> None:
-        """It is moved to where the assignment wants it, by one program for all later steps."""
-        where = config(topology=ONE, input_mesh_assignment=(["m0#pinned_host", "m1"], None))
-        jitted = mpmd_trace.jit(update, where)
-        found, expected = weights(), weights()
-        for _ in range(3):
-            found, expected = jitted(found, batch(2))[0], jax.jit(update)(expected, batch(2))[0]
-            assert_same(found, expected)
-            assert found[0].sharding.memory_kind == "device"
-        outside = jax.device_put(found[0], NamedSharding(ONE["m0"], PartitionSpec(), memory_kind="pinned_host"))
-        assert_same(jitted([outside, found[1]], batch(2)), jax.jit(update)(jax.device_get(found), batch(2)))
+def test_an_argument_and_a_result() -> None:
+    def step(ws: Any, x: jax.Array) -> Any:
+        return two(ws, x), [2 * w for w in ws]
 
-    def test_arguments_of_a_loop(self) -> None:
-        """The calls get them from the device, moved there once."""
-        kinds = ["m0#pinned_host", "m1#pinned_host"]
-        where = config(
-            topology=ONE,
-            input_mesh_assignment=(kinds, None),
-            output_mesh_assignment=(kinds, None),
-            pipeline_schedule="1F1B",
-        )
-        done = mpmd_trace.jit(update, where).lower(weights(), batch(4)).compile()
-        found = done(weights(), batch(4))
-        assert_same(found, jax.jit(update)(weights(), batch(4)))
-        assert [w.sharding.memory_kind for w in found[0]] == ["pinned_host"] * 2
-        assert_same(done(found[0], batch(4)), jax.jit(update)(jax.device_get(found[0]), batch(4)))
-        plan = done.program.plan
-        up = [s for t in plan.transfers for s in t.inputs if plan.slots[s].memory_kind == "pinned_host"]
-        assert sorted(up) == [0, 1]
+    where = config(
+        topology=ONE,
+        input_mesh_assignment=(["m0#pinned_host", "m1"], None),
+        output_mesh_assignment=(None, ["m0#pinned_host", "m1"]),
+    )
+    args = weights(), batch()
+    done = mpmd_trace.jit(step, where).lower(*args).compile()
+    found = done(*args)
+    assert_same(found, jax.jit(step)(*args))
+    assert found[1][0].sharding.memory_kind == "pinned_host"
+    assert done.function_named_shardings.inputs[0][0][0].memory_kind == "pinned_host"
+    # Once more with what it gave, as a training loop does.
+    assert_same(done(found[1], args[1]), jax.jit(step)(jax.device_get(found[1]), args[1]))
 
-    @pytest.mark.parametrize("moved", [False, True], ids=["", "moved"])
-    def test_shardings_with_a_memory(self, moved: bool) -> None:
-        """With and without the `device_put`s that a program for accelerators needs."""
-        host, device = (
-            [NamedSharding(ONE[m], PartitionSpec(), memory_kind=kind) for m in ONE]
-            for kind in ("pinned_host", "device")
-        )
 
-        def step(ws: Any, x: jax.Array) -> Any:
-            ws = jax.device_put(ws, device) if moved else ws
-            new, value = update(ws, x)
-            return (jax.device_put(new, host) if moved else new), value
-
-        jitted = mpmd_trace.jit(step, config(topology=ONE), in_shardings=(host, None), out_shardings=(host, None))
-        found = jitted(weights(), batch(2))
-        assert_same(found, jax.jit(update)(weights(), batch(2)))
-        assert [w.sharding.memory_kind for w in found[0]] == ["pinned_host"] * 2
-        assert_same(jitted(found[0], batch(2)), jax.jit(update)(jax.device_get(found[0]), batch(2)))
-
-    def test_a_result_that_the_program_puts_there(self) -> None:
-        def step(ws: Any, x: jax.Array) -> Any:
-            return jax.device_put(x * 2, jax.memory.Space.Host), self.two(ws, x)
-
-        found = mpmd_trace.jit(step, config(topology=ONE))(weights(), batch())
-        assert_same(found, (2 * batch(), self.two(weights(), batch())))
-        assert found[0].sharding.memory_kind == "pinned_host"
-
-    @pytest.mark.parametrize("said", ["array", "in_shardings", "in_mesh", "in_and_out_mesh", "same_mesh", "donated"])
-    @pytest.mark.parametrize("used", [True, False], ids=["used", "unused"])
-    def test_an_argument_that_is_returned(self, said: str, used: bool) -> None:
-        """It stays where it is, whoever put it there; programs that use it get it as ever."""
-        host = [NamedSharding(mesh, PartitionSpec(), memory_kind="pinned_host") for mesh in ONE.values()]
-        kinds = ["m0#pinned_host", "m1#pinned_host"]
-
-        def step(ws: Any, x: jax.Array, others: Any) -> Any:
-            return self.two(ws if used else others, x), ws
-
-        ws, others = weights(), [2 * w for w in weights()]
-        expected = jax.jit(step)(ws, batch(), others)
-        options: dict[str, Any] = {}
-        where: dict[str, Any] = {}
-        if said == "array":
-            ws = jax.device_put(ws, host)
-        elif said in ("in_shardings", "donated"):
-            options = {"in_shardings": (host, None, None), "donate_argnums": (0,) if said == "donated" else ()}
-        else:
-            where["input_mesh_assignment"] = (kinds, None, None)
-        if said == "in_and_out_mesh":
-            where["output_mesh_assignment"] = (None, kinds)
-        if said == "same_mesh":
-            where["output_mesh_assignment"] = (None, mpmd_trace.MeshOfInput(0))
-        jitted = mpmd_trace.jit(step, config(topology=ONE, **where), **options)
-        found = jitted(ws, batch(), others)
+def test_a_state_that_leaves_in_another_memory() -> None:
+    """It is moved to where the assignment wants it, by one program for all later steps."""
+    where = config(topology=ONE, input_mesh_assignment=(["m0#pinned_host", "m1"], None))
+    jitted = mpmd_trace.jit(update, where)
+    found, expected = weights(), weights()
+    for _ in range(3):
+        found, expected = jitted(found, batch(2))[0], jax.jit(update)(expected, batch(2))[0]
         assert_same(found, expected)
-        assert [w.sharding.memory_kind for w in found[1]] == ["pinned_host"] * 2
-        assert_same(jitted(found[1], batch(), others), expected)
+        assert found[0].sharding.memory_kind == "device"
+    outside = jax.device_put(found[0], NamedSharding(ONE["m0"], PartitionSpec(), memory_kind="pinned_host"))
+    assert_same(jitted([outside, found[1]], batch(2)), jax.jit(update)(jax.device_get(found), batch(2)))
 
-    @pytest.mark.parametrize("kinds", ["hd", "dh", "hh", "h-"])
-    @pytest.mark.parametrize("given", [None, "m1", "m1#pinned_host", "m0#pinned_host"])
-    def test_uses_in_several_memories(self, kinds: str, given: str | None) -> None:
-        def step(ws: Any, x: jax.Array, u: jax.Array) -> Any:
-            t = named_tensor(u, name="t")
-            s = u if kinds[1] == "-" else named_tensor(u, name="s")
-            return self.two(ws, x) + t * s, t, s, u
 
-        memories = {"h": "m1#pinned_host", "d": "m1"}
-        names = {"f0": "m0", "f1": "m1", "t": memories[kinds[0]], "s": memories.get(kinds[1], "")}
-        if kinds[1] == "-":
-            del names["s"]
-        where = config(names, topology=ONE, input_mesh_assignment=(None, None, given))
-        args = weights(), batch(), batch()
-        found = mpmd_trace.jit(step, where)(*args)
-        assert_same(found, jax.jit(step)(*args))
-        wanted = ["pinned_host" if kind == "h" else "device" for kind in kinds]
-        wanted[1] = found[2].sharding.memory_kind if kinds[1] == "-" else wanted[1]
-        assert [found[1].sharding.memory_kind, found[2].sharding.memory_kind] == wanted
+def test_arguments_of_a_loop() -> None:
+    """The calls get them from the device, moved there once."""
+    kinds = ["m0#pinned_host", "m1#pinned_host"]
+    where = config(
+        topology=ONE,
+        input_mesh_assignment=(kinds, None),
+        output_mesh_assignment=(kinds, None),
+        pipeline_schedule="1F1B",
+    )
+    done = mpmd_trace.jit(update, where).lower(weights(), batch(4)).compile()
+    found = done(weights(), batch(4))
+    assert_same(found, jax.jit(update)(weights(), batch(4)))
+    assert [w.sharding.memory_kind for w in found[0]] == ["pinned_host"] * 2
+    assert_same(done(found[0], batch(4)), jax.jit(update)(jax.device_get(found[0]), batch(4)))
+    plan = done.program.plan
+    up = [s for t in plan.transfers for s in t.inputs if plan.slots[s].memory_kind == "pinned_host"]
+    assert sorted(up) == [0, 1]
 
-    def test_a_value_sent_from_host_to_host(self) -> None:
-        def step(ws: Any, x: jax.Array) -> Any:
-            t = named_tensor(named_computation(layer, name="f0")(ws[0], x), name="t")
-            return named_tensor(t, name="s"), self.two(ws, x)
 
-        names = {"f0": "m0", "f1": "m1", "waiting": "m0", "t": "m0#pinned_host", "s": "m1#pinned_host"}
-        found = check(step, weights(), batch(), config=config(names, topology=ONE))(weights(), batch())
-        assert found[0].sharding.memory_kind == "pinned_host"
+@pytest.mark.parametrize("moved", [False, True], ids=["", "moved"])
+def test_shardings_with_a_memory(moved: bool) -> None:
+    """With and without the `device_put`s that a program for accelerators needs."""
+    host, device = (
+        [NamedSharding(ONE[m], PartitionSpec(), memory_kind=kind) for m in ONE] for kind in ("pinned_host", "device")
+    )
 
-    def test_results_of_calls(self) -> None:
-        def step(ws: Any, x: jax.Array) -> Any:
-            return mpmd_trace.call(self.two, 0)(ws, x), x * 2
+    def step(ws: Any, x: jax.Array) -> Any:
+        ws = jax.device_put(ws, device) if moved else ws
+        new, value = update(ws, x)
+        return (jax.device_put(new, host) if moved else new), value
 
-        where = config(topology=ONE, output_mesh_assignment=("m1#pinned_host", "m0#pinned_host"))
-        found = check(step, weights(), batch(), config=where)(weights(), batch())
-        assert [x.sharding.memory_kind for x in found] == ["pinned_host", "pinned_host"]
+    jitted = mpmd_trace.jit(step, config(topology=ONE), in_shardings=(host, None), out_shardings=(host, None))
+    found = jitted(weights(), batch(2))
+    assert_same(found, jax.jit(update)(weights(), batch(2)))
+    assert [w.sharding.memory_kind for w in found[0]] == ["pinned_host"] * 2
+    assert_same(jitted(found[0], batch(2)), jax.jit(update)(jax.device_get(found[0]), batch(2)))
+
+
+def test_a_result_that_the_program_puts_there() -> None:
+    def step(ws: Any, x: jax.Array) -> Any:
+        return jax.device_put(x * 2, jax.memory.Space.Host), two(ws, x)
+
+    found = mpmd_trace.jit(step, config(topology=ONE))(weights(), batch())
+    assert_same(found, (2 * batch(), two(weights(), batch())))
+    assert found[0].sharding.memory_kind == "pinned_host"
+
+
+@pytest.mark.parametrize("said", ["array", "in_shardings", "in_mesh", "in_and_out_mesh", "same_mesh", "donated"])
+@pytest.mark.parametrize("used", [True, False], ids=["used", "unused"])
+def test_an_argument_that_is_returned(said: str, used: bool) -> None:
+    """It stays where it is, whoever put it there; programs that use it get it as ever."""
+    host = [NamedSharding(mesh, PartitionSpec(), memory_kind="pinned_host") for mesh in ONE.values()]
+    kinds = ["m0#pinned_host", "m1#pinned_host"]
+
+    def step(ws: Any, x: jax.Array, others: Any) -> Any:
+        return two(ws if used else others, x), ws
+
+    ws, others = weights(), [2 * w for w in weights()]
+    expected = jax.jit(step)(ws, batch(), others)
+    options: dict[str, Any] = {}
+    where: dict[str, Any] = {}
+    if said == "array":
+        ws = jax.device_put(ws, host)
+    elif said in ("in_shardings", "donated"):
+        options = {"in_shardings": (host, None, None), "donate_argnums": (0,) if said == "donated" else ()}
+    else:
+        where["input_mesh_assignment"] = (kinds, None, None)
+    if said == "in_and_out_mesh":
+        where["output_mesh_assignment"] = (None, kinds)
+    if said == "same_mesh":
+        where["output_mesh_assignment"] = (None, mpmd_trace.MeshOfInput(0))
+    jitted = mpmd_trace.jit(step, config(topology=ONE, **where), **options)
+    found = jitted(ws, batch(), others)
+    assert_same(found, expected)
+    assert [w.sharding.memory_kind for w in found[1]] == ["pinned_host"] * 2
+    assert_same(jitted(found[1], batch(), others), expected)
+
+
+@pytest.mark.parametrize("kinds", ["hd", "dh", "hh", "h-"])
+@pytest.mark.parametrize("given", [None, "m1", "m1#pinned_host", "m0#pinned_host"])
+def test_uses_in_several_memories(kinds: str, given: str | None) -> None:
+    def step(ws: Any, x: jax.Array, u: jax.Array) -> Any:
+        t = named_tensor(u, name="t")
+        s = u if kinds[1] == "-" else named_tensor(u, name="s")
+        return two(ws, x) + t * s, t, s, u
+
+    memories = {"h": "m1#pinned_host", "d": "m1"}
+    names = {"f0": "m0", "f1": "m1", "t": memories[kinds[0]], "s": memories.get(kinds[1], "")}
+    if kinds[1] == "-":
+        del names["s"]
+    where = config(names, topology=ONE, input_mesh_assignment=(None, None, given))
+    args = weights(), batch(), batch()
+    found = mpmd_trace.jit(step, where)(*args)
+    assert_same(found, jax.jit(step)(*args))
+    wanted = ["pinned_host" if kind == "h" else "device" for kind in kinds]
+    wanted[1] = found[2].sharding.memory_kind if kinds[1] == "-" else wanted[1]
+    assert [found[1].sharding.memory_kind, found[2].sharding.memory_kind] == wanted
+
+
+def test_a_value_sent_from_host_to_host() -> None:
+    def step(ws: Any, x: jax.Array) -> Any:
+        t = named_tensor(named_computation(layer, name="f0")(ws[0], x), name="t")
+        return named_tensor(t, name="s"), two(ws, x)
+
+    names = {"f0": "m0", "f1": "m1", "waiting": "m0", "t": "m0#pinned_host", "s": "m1#pinned_host"}
+    found = check(step, weights(), batch(), config=config(names, topology=ONE))(weights(), batch())
+    assert found[0].sharding.memory_kind == "pinned_host"
+
+
+def test_results_of_calls() -> None:
+    def step(ws: Any, x: jax.Array) -> Any:
+        return mpmd_trace.call(two, 0)(ws, x), x * 2
+
+    where = config(topology=ONE, output_mesh_assignment=("m1#pinned_host", "m0#pinned_host"))
+    found = check(step, weights(), batch(), config=where)(weights(), batch())
+    assert [x.sharding.memory_kind for x in found] == ["pinned_host", "pinned_host"]

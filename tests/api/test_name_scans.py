@@ -9,12 +9,11 @@ from typing import Any
 
 import jax
 import jax.numpy as jnp
-import numpy as np
 import pytest
 from jax import lax
-from jax.sharding import Mesh
 
 import mpmd_trace as mt
+from pipelines import assert_same, topology
 from util import normal
 
 LAYERS, MICROBATCHES, ROWS, WIDTH = 4, 6, 4, 8
@@ -28,9 +27,7 @@ BATCH = normal(3, MICROBATCHES, ROWS, WIDTH)
 
 
 def config() -> mt.config.Config:
-    devices = np.array(jax.devices()[:2])
-    topology = {f"m{i}": Mesh(devices[i : i + 1], ("data",)) for i in range(2)}
-    return mt.make_config(topology, {"blocks": ["m0", "m1"]}, pipeline_schedule="1F1B")
+    return mt.make_config(topology(size=1), {"blocks": ["m0", "m1"]}, pipeline_schedule="1F1B")
 
 
 def blocks(weights: jax.Array, x: jax.Array) -> jax.Array:
@@ -92,8 +89,7 @@ def test_the_scan_over_layers_is_named(fn: Callable[..., Any]) -> None:
     assert set(lowered.traced.rewritten.computations) == {"blocks[0/2]", "blocks[1/2]"}
     compiled = lowered.compile()
     assert not compiled.placement_report().returning
-    got, want = compiled(PARAMETERS, BATCH), jax.jit(fn)(PARAMETERS, BATCH)
-    jax.tree.map(lambda a, b: np.testing.assert_allclose(np.asarray(a), b, rtol=3e-5, atol=2e-6), got, want)
+    assert_same(compiled(PARAMETERS, BATCH), jax.jit(fn)(PARAMETERS, BATCH), rtol=3e-5, atol=2e-6)
 
 
 def test_of_two_stacks_of_layers_the_longest_is_named_with_a_warning() -> None:
@@ -121,9 +117,7 @@ def test_scans_of_one_body_are_told_apart_by_their_lengths() -> None:
         jitted = mt.jit(mt.name_scans(fn, "blocks"), config())
         lowered = jitted.lower(PARAMETERS, BATCH)
     assert set(lowered.traced.rewritten.computations) == {"blocks[0/2]", "blocks[1/2]"}
-    np.testing.assert_allclose(
-        lowered.compile()(PARAMETERS, BATCH), jax.jit(fn)(PARAMETERS, BATCH), rtol=3e-5, atol=2e-6
-    )
+    assert_same(lowered.compile()(PARAMETERS, BATCH), jax.jit(fn)(PARAMETERS, BATCH), rtol=3e-5, atol=2e-6)
 
 
 def test_what_is_not_over_layers_is_listed_where_nothing_is() -> None:
@@ -151,7 +145,7 @@ def test_scans_with_derivatives_of_their_own_are_not_named() -> None:
 
     args = PARAMETERS | {"others": 2 * PARAMETERS["blocks"]}, BATCH[0]
     got = mt.jit(jax.grad(mt.name_scans(fn, "blocks")), replace(config(), pipeline_schedule=None))(*args)
-    jax.tree.map(lambda a, b: np.testing.assert_allclose(a, b, 1e-4, 1e-6), got, jax.jit(jax.grad(fn))(*args))
+    assert_same(got, jax.jit(jax.grad(fn))(*args), rtol=1e-4)
 
 
 def test_a_named_scan_that_is_to_be_divided() -> None:

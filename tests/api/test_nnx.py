@@ -14,10 +14,11 @@ import numpy as np
 import optax
 import pytest
 from flax import nnx
-from jax.sharding import Mesh, NamedSharding, PartitionSpec
+from jax.sharding import NamedSharding, PartitionSpec
 
 import mpmd_trace as mt
 import mpmd_trace.nnx as mnnx
+from pipelines import assert_same, topology
 
 
 class Block(nnx.Module):
@@ -85,9 +86,8 @@ def sgd(model: Any, x: jax.Array) -> jax.Array:
 
 
 def config(*names: str, **options: Any) -> mt.config.Config:
-    meshes = {name: Mesh(np.array([jax.devices()[i]]), ("x",)) for i, name in enumerate(("m0", "m1"))}
     half = (len(names) + 1) // 2
-    return mt.make_config(meshes, {n: "m0" if i < half else "m1" for i, n in enumerate(names)}, **options)
+    return mt.make_config(topology(size=1), {n: "m0" if i < half else "m1" for i, n in enumerate(names)}, **options)
 
 
 def pair_config() -> mt.config.Config:
@@ -329,8 +329,7 @@ def test_a_method_of_metrics_is_named_and_they_stay_on_one_mesh() -> None:
     def step(metrics: nnx.MultiMetric, x: jax.Array) -> None:
         mnnx.named_computation(metrics.update, name="metrics")(loss=x, largest=jnp.max(x))
 
-    meshes = {name: Mesh(np.array([jax.devices()[i]]), ("x",)) for i, name in enumerate(("m0", "m1"))}
-    run = mnnx.jit(step, mt.make_config(meshes, {"metrics": "m1"}))
+    run = mnnx.jit(step, mt.make_config(topology(size=1), {"metrics": "m1"}))
     for x in ([1.0, 2.0], [3.0, 4.0]):
         run(metrics, jnp.array(x))
     assert {name: float(value) for name, value in metrics.compute().items()} == {"loss": 2.5, "largest": 3.0}
@@ -430,9 +429,7 @@ def test_a_program_of_objects_runs_as_the_step_does(has_advance: bool) -> None:
     np.testing.assert_allclose(losses, expected, rtol=1e-5)
     wanted = [*jax.tree.leaves(nnx.state((model, optimizer, metrics))), average]
     got = [*jax.tree.leaves([args[0], args[2], args[3]]), args[1]]
-    assert len(got) == len(wanted)
-    for a, b in zip(got, wanted, strict=True):
-        np.testing.assert_allclose(a, b, rtol=1e-5)
+    assert_same(got, wanted)
 
 
 def test_a_program_without_objects_is_an_error() -> None:
@@ -464,12 +461,12 @@ def test_stacked_layers_are_cut_and_stay_one_variable() -> None:
         return mnnx.name_scans(model.run, "layers")(x)
 
     model = Stacked()
-    run = mnnx.jit(step, mt.make_config(config().topology, {"layers": ["m0", "m1"]}))
+    meshes = topology(size=1)
+    run = mnnx.jit(step, mt.make_config(meshes, {"layers": ["m0", "m1"]}))
     np.testing.assert_array_equal(run(model, X), X)
     assert [s.device.id for s in model.layers.count.get_raw_value().addressable_shards] == [0, 1]
     np.testing.assert_array_equal(model.layers.count[...], [1, 1, 1, 1])
 
-    meshes = config().topology
     on_last = NamedSharding(meshes["m1"], PartitionSpec())
     for place, x in ((on_last, X), ({"x": on_last}, {"x": X})):
         run = mnnx.jit(

@@ -10,9 +10,9 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 from jax import lax
-from pipelines import Weights, batch, check, config, layer, weights
 
 from mpmd_trace import call, enumerated_for, named_computation
+from pipelines import Weights, batch, check, config, layer, weights
 
 
 def two(ws: Weights, x: jax.Array) -> jax.Array:

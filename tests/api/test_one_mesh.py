@@ -13,6 +13,7 @@ from jax.sharding import AbstractMesh, AxisType, Mesh
 import mpmd_trace as mt
 from mpmd_trace.ir.text import parse
 from mpmd_trace.scheduling.balance import balanced
+from pipelines import assert_same
 from util import max_examples
 
 WIDTH = 8
@@ -56,8 +57,7 @@ def test_names_are_balanced_and_the_numbers_are_those_of_jit():
     repeats = (4, 1, 1, 1)
     step, args = step_of(repeats), arguments(repeats)
     jitted = mt.jit(step, config)
-    got, want = jitted(*args), jax.jit(step)(*args)
-    jax.tree.map(lambda a, b: np.testing.assert_allclose(np.asarray(a), np.asarray(b), rtol=2e-5, atol=1e-6), got, want)
+    assert_same(jitted(*args), jax.jit(step)(*args))
     lowered = jitted.lower(*args)
     assert lowered.config.name_to_mesh_assignment == {
         "layer0": "pp0",

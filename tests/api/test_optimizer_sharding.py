@@ -14,6 +14,7 @@ from jax.sharding import PartitionSpec as P
 
 import mpmd_trace
 from mpmd_trace import MpmdError
+from pipelines import assert_same, loss_of, summed_gradients
 
 WIDTH, MICROBATCHES = 16, 4
 WHOLE, ROWS = P(), P(None, "data")
@@ -29,15 +30,7 @@ def optimizer() -> Any:
 
 
 def step(params: Any, state: Any, batch: jax.Array) -> Any:
-    def loss(params: Any, x: jax.Array) -> jax.Array:
-        for i, p in enumerate(params):
-            x = mpmd_trace.named_computation(lambda p, x: jnp.tanh(x @ p["w"] + p["b"]), name=f"f{i}")(p, x)
-        return jnp.mean(x**2)
-
-    def microbatch(i: Any, total: Any, x: jax.Array) -> Any:
-        return jax.tree.map(jnp.add, total, jax.grad(loss)(params, x))
-
-    grads = mpmd_trace.enumerated_for(microbatch, jax.tree.map(jnp.zeros_like, params), batch)
+    grads = summed_gradients(loss_of(lambda p, x: jnp.tanh(x @ p["w"] + p["b"])), params, batch)
     updates, state = optimizer().update(grads, state, params)
     return optax.apply_updates(params, updates), state
 
@@ -61,11 +54,6 @@ def run(program: Any, steps: int = 2) -> Any:
     for _ in range(steps):
         params, state = program(params, state, batch)
     return params, state
-
-
-def assert_same(found: Any, wanted: Any) -> None:
-    for a, b in zip(jax.tree.leaves(found), jax.tree.leaves(wanted), strict=True):
-        np.testing.assert_allclose(np.asarray(a), np.asarray(b), rtol=2e-5, atol=2e-6)
 
 
 def specs(tree: Any) -> list[Any]:

@@ -11,11 +11,11 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
-from pipelines import WIDTH, assert_same, batch, check, config, loss, weights
 
 import mpmd_trace
 from mpmd_trace import MpmdError, MpmdWarning
 from mpmd_trace.equinox import filter_jit
+from pipelines import WIDTH, assert_same, batch, check, config, loss, weights
 
 
 def step(ws: Any, x: Any, *, rate: Any = 0.1) -> Any:

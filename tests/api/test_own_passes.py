@@ -6,7 +6,6 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
-from pipelines import topology
 
 import mpmd_trace as mt
 from mpmd_trace import compiler
@@ -15,6 +14,7 @@ from mpmd_trace.ir.core import Region
 from mpmd_trace.ir.diagnostics import Diagnostics
 from mpmd_trace.ir.ops import FragmentOp, FuncOp, Module
 from mpmd_trace.passes.base import FunctionPass
+from pipelines import topology
 
 
 def tanh_for_sine(body: Region) -> bool:

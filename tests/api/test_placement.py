@@ -12,11 +12,11 @@ import numpy as np
 import placement_recipes as recipes
 import pytest
 from jax.flatten_util import ravel_pytree
-from pipelines import assert_same, config, topology
 from placement_recipes import ACTIVATION, MICROBATCHES, WIDTH, WORDS, Recipe
 
 import mpmd_trace
 from mpmd_trace import MpmdError
+from pipelines import assert_same, config, layer, loss_of, summed_values, topology
 from util import nightly
 
 #: Activations from layer f1 to f2 and their gradients back.
@@ -167,18 +167,10 @@ def test_the_order_of_a_sort_has_its_constants() -> None:
     """XLA lets it read nothing else, and a zero that sums begin with is made by another program."""
 
     def step(weights: Any, xs: jax.Array) -> Any:
-        def loss(weights: Any, x: jax.Array) -> jax.Array:
-            for name, w in weights.items():
-                x = mpmd_trace.named_computation(lambda w, x: jnp.tanh(x @ w), name=name)(w, x)
-            return jnp.mean(x**2)
-
-        zeros = (jnp.zeros(()), jax.tree.map(jnp.zeros_like, weights))
-        total, grads = mpmd_trace.enumerated_for(
-            lambda i, sums, x: jax.tree.map(jnp.add, sums, jax.value_and_grad(loss)(weights, x)), zeros, xs
-        )
+        total, grads = summed_values(loss_of(layer), weights, xs)
         large = jax.tree.map(lambda g: jnp.abs(g) >= jnp.sort(jnp.abs(g).ravel())[-5], grads)
         return jax.tree.map(lambda w, g, m: w - g * m, weights, grads, large), total
 
-    placed = mpmd_trace.make_config(topology(2, size=1), {"f": "m0", "g": "m1"}, pipeline_schedule="1F1B")
-    args = {"f": jax.random.normal(jax.random.key(0), (4, 4)), "g": 0.3 * jnp.eye(4)}, jnp.ones((3, 2, 4))
+    placed = config(topology=topology(size=1), pipeline_schedule="1F1B")
+    args = [jax.random.normal(jax.random.key(0), (4, 4)), 0.3 * jnp.eye(4)], jnp.ones((3, 2, 4))
     assert_same(mpmd_trace.jit(step, placed)(*args), jax.jit(step)(*args))

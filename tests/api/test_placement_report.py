@@ -8,7 +8,7 @@ from typing import Any
 
 import jax
 import jax.numpy as jnp
-import numpy as np
+import optax
 import pytest
 from jax.sharding import AbstractMesh, Mesh
 
@@ -23,10 +23,12 @@ from mpmd_trace.backend.placement_tables import (
 )
 from mpmd_trace.passes.compile_options import OUR_OPTIONS
 from mpmd_trace.report.placement_reasons import reasons
+from pipelines import layer, loss_of, summed_gradients, topology
 
 NAMES = {"layer0": "first", "layer1": "first", "layer2": "second", "layer3": "second"}
 #: Bytes of a weight (16 x 16 float32), and of the activations of a microbatch (4 x 16).
 WEIGHT, ROWS = 1024, 256
+ADAM = optax.adam(1e-3)
 
 
 def array(*shape: int, dtype: Any = jnp.float32) -> jax.ShapeDtypeStruct:
@@ -38,17 +40,25 @@ def config(names: dict[str, str] = NAMES, devices: int = 2, **more: Any) -> mt.c
     return mt.make_config({"first": mesh, "second": mesh}, names, **{"pipeline_schedule": "1F1B", **more})
 
 
-def loss(weights: Any, x: Any) -> Any:
-    for i, w in enumerate(weights):
-        x = mt.named_computation(lambda w, x: jnp.tanh(x @ w), name=f"layer{i}")(w, x)
-    return jnp.mean(x**2)
+loss = loss_of(layer, "layer")
 
 
-def gradients(loss: Any, weights: Any, batch: Any) -> Any:
-    def microbatch(i: Any, grads: Any, x: Any) -> Any:
-        return jax.tree.map(jnp.add, grads, jax.grad(loss)(weights, x))
+def train(weights: Any, batch: Any) -> Any:
+    return jax.tree.map(lambda w, g: w - 0.1 * g, weights, summed_gradients(loss, weights, batch))
 
-    return mt.enumerated_for(microbatch, jax.tree.map(jnp.zeros_like, weights), batch)
+
+def train_with_momentum(weights: Any, momentum: Any, batch: Any, loss: Any = loss) -> Any:
+    momentum = jax.tree.map(lambda m, g: 0.9 * m + g, momentum, summed_gradients(loss, weights, batch))
+    return jax.tree.map(lambda w, m: w - 0.1 * m, weights, momentum), momentum
+
+
+def train_with_adam(weights: Any, opt_state: Any, batch: Any, loss: Any = loss) -> Any:
+    updates, opt_state = ADAM.update(summed_gradients(loss, weights, batch), opt_state)
+    return optax.apply_updates(weights, updates), opt_state
+
+
+def on_devices() -> dict[str, Mesh]:
+    return dict(zip(("first", "second"), topology(size=1).values(), strict=True))
 
 
 def report_of(step: Any, *args: Any, config: mt.config.Config = config(), **options: Any) -> PlacementReport:  # noqa: B008
@@ -56,10 +66,7 @@ def report_of(step: Any, *args: Any, config: mt.config.Config = config(), **opti
 
 
 def test_a_pipeline_of_two_meshes() -> None:
-    def step(weights: Any, batch: Any) -> Any:
-        return jax.tree.map(lambda w, g: w - 0.1 * g, weights, gradients(loss, weights, batch))
-
-    found = report_of(step, [array(16, 16)] * 4, array(8, 4, 16))
+    found = report_of(train, [array(16, 16)] * 4, array(8, 4, 16))
     # 8 microbatches, each there and back, to two devices.
     assert found.causes == {"activations": (8, 8 * 2 * ROWS), "cotangents": (8, 8 * 2 * ROWS)}
     assert found.bytes == 2 * 8 * 2 * ROWS
@@ -81,16 +88,9 @@ def test_a_pipeline_of_two_meshes() -> None:
 
 
 def test_what_a_running_program_takes_and_makes_counts() -> None:
-    def step(weights: Any, batch: Any) -> Any:
-        return jax.tree.map(lambda w, g: w - 0.1 * g, weights, gradients(loss, weights, batch))
-
     args = [array(16, 16)] * 4, array(8, 4, 16)
-    meshes = {
-        "first": Mesh(np.array(jax.devices()[:1]), ("data",)),
-        "second": Mesh(np.array(jax.devices()[1:2]), ("data",)),
-    }
-    config = mt.make_config(meshes, NAMES, pipeline_schedule="1F1B")
-    compiled = mt.jit(step, config, donate_argnums=0).lower(*args).compile()
+    config = mt.make_config(on_devices(), NAMES, pipeline_schedule="1F1B")
+    compiled = mt.jit(train, config, donate_argnums=0).lower(*args).compile()
     values, found = compiled.lowered.placement_report(), compiled.placement_report()
     for mesh, one in zip(values.meshes, found.meshes, strict=True):
         columns = [getattr(one, column) for column in found.columns if column != "peak"]
@@ -110,8 +110,7 @@ def test_tied_weights_and_the_state_of_an_optimizer() -> None:
     """`e` is sent to the mesh that uses it, too, once; its gradient comes back for each microbatch, or once."""
 
     def step(p: Any, momentum: Any, batch: Any) -> Any:
-        momentum = jax.tree.map(lambda m, g: 0.9 * m + g, momentum, gradients(tied_loss, p, batch))
-        return jax.tree.map(lambda w, m: w - 0.1 * m, p, momentum), momentum
+        return train_with_momentum(p, momentum, batch, tied_loss)
 
     p = {"e": array(32, 16), "w": array(16, 16)}
     names = {n: m for n, m in NAMES.items() if n != "layer1"}
@@ -139,15 +138,8 @@ def test_tied_weights_and_the_state_of_an_optimizer() -> None:
 
 
 def test_state_of_optax_is_told_by_its_paths() -> None:
-    optax = pytest.importorskip("optax")
-    adam = optax.adam(1e-3)
-
-    def step(weights: Any, opt_state: Any, batch: Any) -> Any:
-        updates, opt_state = adam.update(gradients(loss, weights, batch), opt_state)
-        return optax.apply_updates(weights, updates), opt_state
-
     weights = [array(16, 16)] * 4
-    found = report_of(step, weights, jax.eval_shape(adam.init, weights), array(2, 4, 16))
+    found = report_of(train_with_adam, weights, jax.eval_shape(ADAM.init, weights), array(2, 4, 16))
     assert [name for name, role in found.roles.items() if role == "parameters"] == [f"weights[{i}]" for i in range(4)]
     assert [h.state // (2 * WEIGHT) for h in found.meshes] == [2, 2]  # two moments per weight; the counter is small
 
@@ -159,11 +151,8 @@ def test_without_training_nothing_is_known_of_arguments() -> None:
 
 
 def test_a_parameter_away_from_its_use() -> None:
-    def step(weights: Any, batch: Any) -> Any:
-        return jax.tree.map(lambda w, g: w - 0.1 * g, weights, gradients(loss, weights, batch))
-
     where = config(input_mesh_assignment=([None, None, None, "first"], None))
-    found = report_of(step, [array(16, 16)] * 4, array(8, 4, 16), config=where)
+    found = report_of(train, [array(16, 16)] * 4, array(8, 4, 16), config=where)
     (one,) = found.misplaced
     assert (one.name, one.number, one.bytes) == ("weights[3]", 3, 2 * WEIGHT)
     assert (one.mesh, one.used_on) == ("first", ("second",))
@@ -173,7 +162,7 @@ def test_a_parameter_away_from_its_use() -> None:
         ReplacedOnOtherMesh("weights[3]", 2 * WEIGHT, "first", "second", 3),
     )
     same = dataclasses.replace(where, output_mesh_assignment=mt.MeshOfInput(0))
-    found = report_of(step, [array(16, 16)] * 4, array(8, 4, 16), config=same)
+    found = report_of(train, [array(16, 16)] * 4, array(8, 4, 16), config=same)
     assert found.misplaced == (one,) and found.returning == ()
     assert found.bytes == 2 * 8 * 2 * ROWS + 2 * 2 * WEIGHT, "there, and its update back"
 
@@ -188,7 +177,7 @@ def test_a_tied_embedding_is_not_misplaced_on_the_mesh_of_its_last_use() -> None
         return jnp.mean(jax.nn.logsumexp(x @ params["table"].T, axis=-1))
 
     def step(params: Any, tokens: Any) -> Any:
-        return jax.tree.map(lambda w, g: w - 0.1 * g, params, gradients(tied, params, tokens))
+        return jax.tree.map(lambda w, g: w - 0.1 * g, params, summed_gradients(tied, params, tokens))
 
     params = {"table": array(8, 16), "layers": [array(16, 16)] * 4}
     for mesh in ("first", "second"):
@@ -205,16 +194,12 @@ def test_reasons_name_uses_without_the_steps_between() -> None:
     text = reasons(dataclasses.replace(lowered.placement_report(), misplaced=(one,)), lowered)[0]
     rule, use = text.split("; needed (")
     assert rule.startswith('it is used on mesh "first"') and use.endswith(") on first")
-    assert "test_placement_report.py:" in use and " -> " not in text
+    assert "pipelines.py:" in use and " -> " not in text
 
 
 def test_a_parameter_that_leaves_on_another_mesh() -> None:
-    def step(weights: Any, batch: Any) -> Any:
-        return jax.tree.map(lambda w, g: w - 0.1 * g, weights, gradients(loss, weights, batch))
-
-    found = report_of(
-        step, [array(16, 16)] * 4, array(2, 4, 16), config=config(output_mesh_assignment=["second", None, None, None])
-    )
+    where = config(output_mesh_assignment=["second", None, None, None])
+    found = report_of(train, [array(16, 16)] * 4, array(2, 4, 16), config=where)
     assert found.returning == (ReplacedOnOtherMesh("weights[0]", 2 * WEIGHT, "first", "second", 0),)
     (text,) = placement_warnings(found, costly=1)
     assert "weights[0] (2,048 bytes) from second to first" in text and "MeshOfInput keeps both" in text
@@ -222,10 +207,6 @@ def test_a_parameter_that_leaves_on_another_mesh() -> None:
 
 
 # Warnings.
-
-
-def train(weights: Any, batch: Any) -> Any:
-    return jax.tree.map(lambda w, g: w - 0.1 * g, weights, gradients(loss, weights, batch))
 
 
 def test_nothing_is_said_of_a_good_placement() -> None:
@@ -246,12 +227,9 @@ def test_parameters_away_from_home_are_said() -> None:
 def test_states_away_from_their_parameters_are_said() -> None:
     """The update of the last layer is computed on the first mesh, by order; its momentum is there."""
 
-    def step(weights: Any, momentum: Any, batch: Any) -> Any:
-        momentum = jax.tree.map(lambda m, g: 0.9 * m + g, momentum, gradients(loss, weights, batch))
-        return jax.tree.map(lambda w, m: w - 0.1 * m, weights, momentum), momentum
-
     where = config(input_mesh_assignment=(None, [None, None, None, "first"], None))
-    found = report_of(step, [array(16, 16)] * 4, [array(16, 16)] * 4, array(4, 4, 16), config=where)
+    weights = [array(16, 16)] * 4
+    found = report_of(train_with_momentum, weights, weights, array(4, 4, 16), config=where)
     (one,) = found.misplaced
     assert (one.name, one.of, one.mesh, one.used_on) == ("momentum[3]", "weights[3]", "first", ("second",))
     assert any(
@@ -294,10 +272,7 @@ def test_values_that_are_sent_again_are_said() -> None:
 @pytest.mark.parametrize("width", [16, 512])
 def test_compiling_warns_at_the_line_of_the_config(width: int) -> None:
     """The threshold is a megabyte: 512 x 512 numbers of four bytes."""
-    devices = np.array(jax.devices()[:2]).reshape(2, 1)
-    topology = {"first": Mesh(devices[0], ("x",)), "second": Mesh(devices[1], ("x",))}
-    assigned = mt.make_config(topology, NAMES)
-
+    assigned = mt.make_config(on_devices(), NAMES)
     step = functools.partial(step_with_median, over_all=True)
     lowered = mt.jit(step, assigned).lower([array(width, width)] * 4, array(2, width))
     if width == 16:
@@ -316,8 +291,6 @@ def test_the_name_of_before_warns() -> None:
 
 def test_parameters_that_unnamed_code_reads() -> None:
     """However its backwards are split: `head` may be read by a program of its own, or by a backward alone."""
-    optax = pytest.importorskip("optax")
-    adam = optax.adam(1e-3)
 
     def with_head(weights: Any, x: Any) -> Any:
         *layers, head = weights
@@ -326,11 +299,10 @@ def test_parameters_that_unnamed_code_reads() -> None:
         return jnp.mean(jax.nn.log_softmax(x @ head)[:, 0])
 
     def step(weights: Any, opt_state: Any, batch: Any) -> Any:
-        updates, opt_state = adam.update(gradients(with_head, weights, batch), opt_state)
-        return optax.apply_updates(weights, updates), opt_state
+        return train_with_adam(weights, opt_state, batch, with_head)
 
     weights = [*[array(16, 16)] * 4, array(16, 32)]
-    args = weights, jax.eval_shape(adam.init, weights), array(2, 4, 16)
+    args = weights, jax.eval_shape(ADAM.init, weights), array(2, 4, 16)
     for one in (config(), config().with_options(**dict.fromkeys(OUR_OPTIONS, False))):
         found = report_of(step, *args, config=one)
         assert [n for n, role in found.roles.items() if role == "parameters"] == [f"weights[{i}]" for i in range(5)]

@@ -10,7 +10,6 @@ import jax.numpy as jnp
 import pytest
 from jax.experimental import pallas as pl
 from jax.sharding import Mesh, NamedSharding, PartitionSpec
-from pipelines import assert_same, config, topology
 from platform_ops import entries, named_ops, programs, without_kernels
 
 import mpmd_trace
@@ -18,6 +17,7 @@ from mpmd_trace.ir.text import parse
 from mpmd_trace.jax_compat.mlir import run_pipeline
 from mpmd_trace.passes import outlining
 from mpmd_trace.passes.manager import PassRun
+from pipelines import assert_same, config, summed_gradients, topology
 from util import nightly
 
 SIZE = 32
@@ -117,11 +117,7 @@ def step_of(layer: Layer) -> Callable[..., Any]:
         return jnp.sum(mpmd_trace.named_computation(lambda w, x: jnp.tanh(x @ w), name="f1")(ws[1], x) ** 2)
 
     def step(ws: list[jax.Array], xs: jax.Array) -> Any:
-        def one(_: Any, grads: Any, x: jax.Array) -> Any:
-            return jax.tree.map(jnp.add, grads, jax.grad(loss)(ws, x))
-
-        grads = mpmd_trace.enumerated_for(one, jax.tree.map(jnp.zeros_like, ws), xs)
-        return jax.tree.map(lambda w, g: w - 0.1 * g, ws, grads)
+        return jax.tree.map(lambda w, g: w - 0.1 * g, ws, summed_gradients(loss, ws, xs))
 
     return step
 

@@ -7,10 +7,10 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 from jax.sharding import AbstractMesh
-from pipelines import accumulate, batch, config, topology, weights
 
 import mpmd_trace
 from mpmd_trace.diagnostics.messages import MpmdError
+from pipelines import accumulate, batch, config, loss_of, topology, weights
 
 
 def eigenvalues(w: jax.Array, x: jax.Array) -> jax.Array:
@@ -18,10 +18,7 @@ def eigenvalues(w: jax.Array, x: jax.Array) -> jax.Array:
     return jnp.tanh(x @ w) + jnp.linalg.eigvalsh(w @ w.T)
 
 
-def loss(ws: list[jax.Array], x: jax.Array) -> jax.Array:
-    for i, w in enumerate(ws):
-        x = mpmd_trace.named_computation(eigenvalues, name=f"f{i}")(w, x)
-    return jnp.mean(x**2)
+loss = loss_of(eigenvalues)
 
 
 def step(ws: list[jax.Array], xs: jax.Array) -> tuple[jax.Array, list[jax.Array]]:

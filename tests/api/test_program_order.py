@@ -8,11 +8,11 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 import pytest
-from pipelines import assert_same, config, loss, topology
 
 import mpmd_trace as mt
 from mpmd_trace.api.partitioned import tell_once
 from mpmd_trace.scheduling.choose_schedule import choose_schedule
+from pipelines import assert_same, config, loss, summed_values, topology
 from util import normal
 
 MICROBATCHES, ROWS, WIDTH, LAYERS = 8, 256, 32, 8
@@ -20,10 +20,7 @@ ARGS = [0.2 * normal(i, WIDTH, WIDTH) for i in range(LAYERS)], normal(LAYERS, MI
 
 
 def step(ws: Any, batch: jax.Array) -> Any:
-    def one(i: Any, total: Any, x: jax.Array) -> Any:
-        return jax.tree.map(jnp.add, total, jax.value_and_grad(loss)(ws, x))
-
-    value, grads = mt.enumerated_for(one, (jnp.zeros(()), jax.tree.map(jnp.zeros_like, ws)), batch)
+    value, grads = summed_values(loss, ws, batch)
     return [w - 0.1 * g for w, g in zip(ws, grads, strict=True)], value
 
 

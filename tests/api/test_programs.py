@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import collections
+import functools
 from typing import Any
 
 import jax
@@ -10,32 +11,18 @@ import jax.numpy as jnp
 import numpy as np
 import optax
 import pytest
-from pipelines import batch, config, loss, weights
 
 import mpmd_trace
 from mpmd_trace.backend.plan import Plan
+from pipelines import accumulate, assert_same, batch, config, loss, summed_values, weights
 
 MICROBATCHES = 5
 NAMES = {"f0": "m0", "f1": "m1", "f2": "m2"}
 OPTIMIZER = optax.chain(optax.clip_by_global_norm(0.5), optax.adam(1e-2))
 
 
-def carried(ws: Any, xs: Any) -> Any:
-    """Loss and gradients, summed by a loop that carries them."""
-
-    def microbatch(i: Any, total: Any, x: Any) -> Any:
-        return jax.tree.map(jnp.add, total, jax.value_and_grad(loss)(ws, x))
-
-    return mpmd_trace.enumerated_for(microbatch, (jnp.zeros(()), jax.tree.map(jnp.zeros_like, ws)), xs)
-
-
-def in_python(ws: Any, xs: Any) -> Any:
-    """The same by a loop in Python."""
-    total: Any = None
-    for i in range(len(xs)):
-        found = mpmd_trace.call(jax.value_and_grad(loss), call_counter=i)(ws, xs[i])
-        total = found if total is None else jax.tree.map(jnp.add, total, found)
-    return total
+#: Loss and gradients, summed by a loop that carries them; `accumulate` sums them by a loop in Python.
+carried = functools.partial(summed_values, loss)
 
 
 def step(summed: Any) -> Any:
@@ -66,16 +53,13 @@ def of_stages(plan: Plan) -> dict[str, set[tuple[str, int]]]:
     }
 
 
-@pytest.mark.parametrize("summed", [carried, in_python])
+@pytest.mark.parametrize("summed", [carried, accumulate])
 def test_a_stage_has_one_forward_and_one_backward_program(summed: Any) -> None:
     found = compiled(summed)
     for mesh, programs in of_stages(found.program.plan).items():
         # No other stage has the last one, whose forward and backward are one.
         assert [runs for _, runs in programs] == [MICROBATCHES] * (1 if mesh == "m2" else 2), (mesh, programs)
-    for a, b in zip(
-        jax.tree.leaves(found(*arguments())), jax.tree.leaves(jax.jit(step(summed))(*arguments())), strict=True
-    ):
-        np.testing.assert_allclose(a, b, rtol=1e-5, atol=1e-7)
+    assert_same(found(*arguments()), jax.jit(step(summed))(*arguments()))
 
 
 def test_every_sum_is_where_the_last_one_was() -> None:
@@ -98,8 +82,8 @@ def test_the_option_to_merge_what_is_around_microbatches() -> None:
     assert len(of_stages(merged)["m1"]) > len(of_stages(apart)["m1"])
 
 
-def test_a_loop_in_python_does_not_keep_the_gradients_of_all_microbatches() -> None:
-    one, other = (compiled(summed).memory_analysis() for summed in (carried, in_python))
+def test_a_loop_accumulate_does_not_keep_the_gradients_of_all_microbatches() -> None:
+    one, other = (compiled(summed).memory_analysis() for summed in (carried, accumulate))
     for mesh in ("m0", "m1", "m2"):
         assert abs(one[mesh].peak - other[mesh].peak) <= 64, mesh
 

@@ -13,12 +13,11 @@ from typing import Any
 
 import jax
 import jax.numpy as jnp
-import numpy as np
 import pytest
-from jax.sharding import Mesh
 
 import mpmd_trace as mt
 from mpmd_trace.diagnostics import progress
+from pipelines import config, topology
 
 
 def _step(x: jax.Array) -> jax.Array:
@@ -28,9 +27,7 @@ def _step(x: jax.Array) -> jax.Array:
 
 
 def _jitted() -> Any:
-    meshes = {name: Mesh(np.array(jax.devices()[i : i + 1]), ("x",)) for i, name in enumerate(("one", "two"))}
-    options = {"mpmd_infer_transfers": True}
-    return mt.jit(_step, mt.make_config(meshes, {"a": "one", "b": "two"}, partitioning_options=options))
+    return mt.jit(_step, config({"a": "m0", "b": "m1"}, topology=topology(size=1)))
 
 
 def test_the_logger_tells_trace_passes_and_xla_with_times(caplog: pytest.LogCaptureFixture) -> None:

@@ -11,14 +11,13 @@ import numpy as np
 from hypothesis import given
 from jax.experimental.layout import Format, Layout
 from jax.sharding import Mesh, NamedSharding, PartitionSpec
-from pipelines import assert_same
 
 import mpmd_trace
 from mpmd_trace import named_computation, named_tensor
+from pipelines import assert_same
 from util import max_examples
 
 MESHES = {f"m{i}": Mesh(np.array(jax.devices()[4 * i : 4 * i + 4]).reshape(2, 2), ("x", "y")) for i in range(2)}
-HOST = any(m.kind == "pinned_host" for m in jax.devices()[0].addressable_memories())
 SHAPE = (4, 8)
 
 PLACES = st.builds(
@@ -26,7 +25,7 @@ PLACES = st.builds(
     st.sampled_from(sorted(MESHES)),
     st.sampled_from([(), ("x",), (None, "x"), ("x", "y"), ("y", "x"), (None, ("x", "y"))]),
     st.sampled_from([None, (0, 1), (1, 0)]),
-    st.sampled_from([None, None, None, "pinned_host"] if HOST else [None]),
+    st.sampled_from([None, None, None, "pinned_host"]),
 )
 
 
@@ -53,7 +52,7 @@ def programs(draw: st.DrawFn) -> Any:
         "in": draw(st.none() | st.lists(maybe, min_size=count, max_size=count)),
         "out": draw(st.none() | st.lists(maybe, min_size=len(results), max_size=len(results))),
         "donate": draw(st.lists(st.integers(0, count - 1), unique=True)),
-        "host": draw(st.lists(st.booleans(), min_size=4, max_size=4)) if HOST else [False] * 4,
+        "host": draw(st.lists(st.booleans(), min_size=4, max_size=4)),
     }
 
 

@@ -8,9 +8,9 @@ import jax
 import jax.numpy as jnp
 import pytest
 from jax.experimental import hijax
-from pipelines import Weights, batch, check, layer, weights
 
-from mpmd_trace import enumerated_for, named_computation
+from mpmd_trace import named_computation
+from pipelines import Weights, batch, check, layer, summed_gradients, weights
 
 
 def model(first: Any, ws: Weights, x: jax.Array) -> jax.Array:
@@ -19,10 +19,7 @@ def model(first: Any, ws: Weights, x: jax.Array) -> jax.Array:
 
 
 def gradients(first: Any, ws: Weights, xs: jax.Array) -> Any:
-    def body(i: Any, grads: Weights, x: jax.Array) -> Any:
-        return jax.tree.map(jnp.add, grads, jax.grad(lambda ws: model(first, ws, x).sum())(ws))
-
-    return enumerated_for(body, jax.tree.map(jnp.zeros_like, ws), xs)
+    return summed_gradients(lambda ws, x: model(first, ws, x).sum(), ws, xs)
 
 
 def written(w: jax.Array, x: jax.Array) -> jax.Array:

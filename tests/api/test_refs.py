@@ -9,20 +9,14 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 from jax.sharding import NamedSharding, PartitionSpec
-from pipelines import assert_same, batch, config, layer, topology, weights
 
 import mpmd_trace as mt
 from mpmd_trace.jax_compat.refs import array_in
+from pipelines import assert_same, batch, config, layer, loss, topology, weights
 
 
 def refs(count: int = 2) -> list[Any]:
     return [jax.new_ref(w) for w in weights(count)]
-
-
-def loss(ws: Any, x: jax.Array) -> jax.Array:
-    for i, w in enumerate(ws):
-        x = mt.named_computation(layer, name=f"f{i}")(w, x)
-    return jnp.mean(x**2)
 
 
 def train(ws: list[Any], count: Any, x: jax.Array) -> jax.Array:

@@ -8,13 +8,13 @@ import jax
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from pipelines import accumulate, assert_same, batch, config, loss, weights
 
 import mpmd_trace
 from mpmd_trace import MpmdError, MpmdWarning, rules
 from mpmd_trace.passes import cpp_engine
 from mpmd_trace.report.timeline import FragmentActions
 from mpmd_trace.rules import Fragment, FragmentInfo, Fragments, MergeRule, ScheduleRule
+from pipelines import accumulate, assert_same, batch, config, loss, weights
 from util import max_examples
 
 COUNT = 3

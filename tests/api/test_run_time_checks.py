@@ -11,9 +11,9 @@ import jax.numpy as jnp
 import pytest
 from jax._src import dispatch
 from jax.experimental import checkify
-from pipelines import config, topology
 
 import mpmd_trace as mt
+from pipelines import config, topology
 
 
 @pytest.fixture(autouse=True)

@@ -13,10 +13,10 @@ import ml_dtypes
 import numpy as np
 import pytest
 from jax.sharding import NamedSharding, PartitionSpec
-from pipelines import topology
 
 import mpmd_trace as mt
 from mpmd_trace.checkpoint import StoredAs
+from pipelines import topology
 from util import nightly
 
 LAYERS, WIDTH, HEADS, INNER, WORDS = 4, 8, 2, 16, 32

@@ -8,11 +8,11 @@ import jax
 import jax.numpy as jnp
 import optax
 import pytest
-from pipelines import WIDTH, assert_same, batch, config, layer, loss, topology, weights
 
 import mpmd_trace
 from mpmd_trace import MeshOfInput, MpmdError, named_computation
 from mpmd_trace.passes.cpp_engine import available
+from pipelines import WIDTH, assert_same, batch, config, layer, loss, summed_values, topology, weights
 
 NAMES = {"f0": "m0", "f1": "m1", "f2": "m2"}
 OPTIMIZER = optax.chain(optax.clip_by_global_norm(0.01), optax.adamw(1e-2))
@@ -30,10 +30,7 @@ def tied(ws: dict[str, jax.Array], x: jax.Array) -> jax.Array:
 
 
 def step(ws: Any, state: Any, x: jax.Array) -> Any:
-    def microbatch(i: Any, carry: Any, x: jax.Array) -> Any:
-        return jax.tree.map(jnp.add, carry, jax.value_and_grad(tied)(ws, x))
-
-    value, grads = mpmd_trace.enumerated_for(microbatch, (jnp.zeros(()), jax.tree.map(jnp.zeros_like, ws)), x)
+    value, grads = summed_values(tied, ws, x)
     updates, state = OPTIMIZER.update(grads, state, ws)
     return (optax.apply_updates(ws, updates), state), value
 

@@ -25,6 +25,7 @@ from saved_step import arguments, check, config, step, topology
 import mpmd_trace as mt
 from mpmd_trace.backend.stored import read, sealed
 from mpmd_trace.frontend.program_key import Unknown, key_of
+from util import names_of_events
 
 
 @functools.cache
@@ -38,19 +39,9 @@ def file(tmp_path: Path) -> Path:
     return tmp_path / "step.mpmd"
 
 
-def test_a_program_is_loaded_without_tracing_and_compiling(file: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    pytest.importorskip("equinox")  # whose errors are looked for in programs that have a jaxpr
-    found: list[str] = []
-
-    def listen(event: str, _seconds: float, **more: Any) -> None:
-        if event.endswith(("jaxpr_trace_duration", "backend_compile_duration")):
-            found.append(str(more.get("fun_name")))
-
-    jax.monitoring.register_event_duration_secs_listener(listen)
-    try:
+def test_a_program_is_loaded_without_tracing_and_compiling(file: Path) -> None:
+    with names_of_events("jaxpr_trace_duration", "backend_compile_duration") as found:
         loaded = mt.load(file)
-    finally:
-        jax.monitoring.unregister_event_duration_listener(listen)
     assert not [name for name in found if "step" in name or name.startswith("p")]
     assert repr(loaded) == repr(compiled())
     assert loaded.as_text("plan") == compiled().as_text("plan")

@@ -10,12 +10,11 @@ import jax
 import jax.numpy as jnp
 import pytest
 import test_schedules_run as plain
-from pipelines import assert_same, topology
 
 import mpmd_trace
 from mpmd_trace import schedules
 from mpmd_trace.equinox import name_layers
-from mpmd_trace.report.timeline import FragmentActions
+from pipelines import assert_same, topology
 from util import nightly
 
 MICROBATCHES = plain.MICROBATCHES
@@ -111,15 +110,9 @@ def check(
         jax.random.uniform(keys[2], shape[:2]),
         jnp.float32(8.0),
     )
-    config = mpmd_trace.make_config(
-        topology(2, size=1), names or plain.assign(schedule), partitioning_options=plain.APART, pipeline_schedule=name
-    )
-    actions = FragmentActions()
-    lowered = mpmd_trace.jit(step, config).lower(*args, hooks=[actions])
-    text = lowered.as_text()
-    rows = [[a for a in row if a.kind != "O"] for row in actions.of_mesh.values()]
-    assert rows == plain.expected(schedule, rows)
-    assert name in plain.REVERSED or "stablehlo.slice" not in text, "microbatches are cut at an index"
+    lowered, rows = plain.lower(name, topology(2, size=1), step, names or plain.assign(schedule), *args)
+    assert rows == plain.expected(schedule.unfused(), rows)
+    assert name in plain.REVERSED or "stablehlo.slice" not in lowered.as_text(), "microbatches are cut at an index"
     if runs:
         assert_same(lowered.compile()(*args), jax.jit(step)(*args))
 
@@ -156,7 +149,7 @@ def test_two_chains_in_opposite_directions() -> None:
 def test_each_of_two_loops_has_the_order_of_the_schedule(name: str, epochs: bool) -> None:
     """Epochs; or a second gradient where the first one has led, with the norm of all in between."""
     schedule = schedules.get_schedule(name, 2, MICROBATCHES, guard=False)
-    model, actions = plain.Model(schedule.stages), FragmentActions()
+    model = plain.Model(schedule.stages)
     parameters, static = eqx.partition(model, eqx.is_array)
 
     def loss(parameters: Any, x: jax.Array) -> jax.Array:
@@ -174,18 +167,14 @@ def test_each_of_two_loops_has_the_order_of_the_schedule(name: str, epochs: bool
             return jax.lax.scan(epoch, parameters, None, length=2)[0]
         return gradients(epoch(parameters, None)[0], xs)
 
-    config = mpmd_trace.make_config(
-        topology(2, size=1), plain.assign(schedule), pipeline_schedule=name, partitioning_options=plain.APART
-    )
     xs = jnp.ones((2 * MICROBATCHES, plain.WIDTH))
-    mpmd_trace.jit(step, config).lower(parameters, xs, hooks=[actions]).as_text()
-    rows = [[a for a in row if a.kind != "O"] for row in actions.of_mesh.values()]
+    _, rows = plain.lower(name, topology(2, size=1), step, plain.assign(schedule), parameters, xs)
     assert rows == [row + row for row in plain.expected(schedule, rows)]
 
 
 def test_two_gradients_in_a_loop_keep_no_more_microbatches_than_one() -> None:
     """The gradient of each microbatch is that of a step uphill: forward and backward twice, the norm of all between."""
-    model, actions = plain.Model(2), FragmentActions()
+    model = plain.Model(2)
     parameters, static = eqx.partition(model, eqx.is_array)
 
     def loss(parameters: Any, x: jax.Array) -> jax.Array:
@@ -203,14 +192,9 @@ def test_two_gradients_in_a_loop_keep_no_more_microbatches_than_one() -> None:
         return mpmd_trace.enumerated_for(microbatch, jax.tree.map(jnp.zeros_like, parameters), xs)
 
     names = {"blocks_0": "m0", "blocks_1": "m1"}
-    config = mpmd_trace.make_config(
-        topology(2, size=1), names, pipeline_schedule="1F1B", partitioning_options=plain.APART
-    )
     args = parameters, jnp.ones((4, 2, plain.WIDTH))
-    lowered = mpmd_trace.jit(step, config).lower(*args, hooks=[actions])
-    lowered.as_text()
-    rows = [" ".join(f"{a.kind}{a.microbatch}" for a in row if a.kind != "O") for row in actions.of_mesh.values()]
-    assert rows == [
+    lowered, rows = plain.lower("1F1B", topology(2, size=1), step, names, *args)
+    assert [" ".join(f"{a.kind}{a.microbatch}" for a in row) for row in rows] == [
         "F0 F1 B0 F0 B1 F1 B0 F2 B1 F3 B2 F2 B3 F3 B2 B3",
         "F0 B0 F1 B1 F0 B0 F1 B1 F2 B2 F3 B3 F2 B2 F3 B3",
     ]

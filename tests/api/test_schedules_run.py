@@ -4,14 +4,14 @@ from __future__ import annotations
 
 import dataclasses
 import functools
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from typing import Any
 
 import equinox as eqx
 import jax
 import jax.numpy as jnp
 import pytest
-from pipelines import assert_same, topology
+from jax.sharding import Mesh
 
 import mpmd_trace
 from mpmd_trace import MpmdError, named_computation, schedules
@@ -19,6 +19,7 @@ from mpmd_trace.equinox import name_layers
 from mpmd_trace.report.timeline import FragmentActions
 from mpmd_trace.schedules import Action, Schedule
 from mpmd_trace.scheduling import AutoSchedule
+from pipelines import assert_same, topology
 from util import nightly
 
 WIDTH = 4
@@ -102,16 +103,22 @@ def assign(schedule: Schedule, name: str = "blocks_{}") -> dict[str, tuple[str, 
     return {name.format(s): (f"m{mesh}", s) for s, mesh in enumerate(schedule.placement.mesh_of)}
 
 
+def lower(
+    schedule: Any, meshes: dict[str, Mesh], step: Step, names: Mapping[str, Any], *args: Any, **options: Any
+) -> tuple[mpmd_trace.stages.Lowered, list[list[schedules.Step]]]:
+    """The lowered step, and what each mesh does of microbatches."""
+    actions = FragmentActions()
+    config = mpmd_trace.make_config(meshes, names, partitioning_options=APART, pipeline_schedule=schedule, **options)
+    lowered = mpmd_trace.jit(step, config).lower(*args, hooks=[actions])
+    return lowered, [[step for step in row if step.parts[0].kind != "O"] for row in actions.of_mesh.values()]
+
+
 def run(
-    schedule: Any, placed: Schedule, step: Step, names: dict[str, tuple[str, int]], *args: Any, **options: Any
+    schedule: Any, placed: Schedule, step: Step, names: Mapping[str, Any], *args: Any, **options: Any
 ) -> tuple[mpmd_trace.stages.Compiled, list[list[schedules.Step]], Any]:
     """The compiled step, what each mesh does, and the result."""
-    actions = FragmentActions()
-    config = mpmd_trace.make_config(
-        topology(placed.meshes, size=1), names, partitioning_options=APART, pipeline_schedule=schedule, **options
-    )
-    compiled = mpmd_trace.jit(step, config).lower(*args, hooks=[actions]).compile()
-    rows = [[step for step in row if step.parts[0].kind != "O"] for row in actions.of_mesh.values()]
+    lowered, rows = lower(schedule, topology(placed.meshes, size=1), step, names, *args, **options)
+    compiled = lowered.compile()
     return compiled, rows, compiled(*args)
 
 
@@ -298,10 +305,7 @@ def test_a_schedule_of_ones_own() -> None:
 
 def lowered(schedule: Any, names: dict[str, Any], stages: int, meshes: int = 2) -> mpmd_trace.stages.Lowered:
     model = Model(stages)
-    config = mpmd_trace.make_config(
-        topology(meshes, size=1), names, partitioning_options=APART, pipeline_schedule=schedule
-    )
-    return mpmd_trace.jit(training(model, 4), config).lower(*data(model, 4))
+    return lower(schedule, topology(meshes, size=1), training(model, 4), names, *data(model, 4))[0]
 
 
 def test_stages_on_other_meshes_than_the_schedule_wants() -> None:
@@ -347,18 +351,12 @@ def test_a_mesh_without_stages_is_no_part_of_the_pipeline(schedule: Any) -> None
 def test_stages_follow_the_data(name: str, order: tuple[str, ...]) -> None:
     """Neither the order of the topology nor numbers of stages have to be given."""
     schedule = schedules.get_schedule(name, 2, MICROBATCHES, guard=False)
-    model, actions = Model(schedule.stages), FragmentActions()
+    model, meshes = Model(schedule.stages), topology(2, size=1)
     step, args = training(model, MICROBATCHES), data(model, MICROBATCHES)
-    meshes = topology(2, size=1)
-    config = mpmd_trace.make_config(
-        {mesh: meshes[mesh] for mesh in order},
-        {name: mesh for name, (mesh, _) in assign(schedule).items()},
-        partitioning_options=APART,
-        pipeline_schedule=name,
-    )
-    compiled = mpmd_trace.jit(step, config).lower(*args, hooks=[actions]).compile()
+    names = {name: mesh for name, (mesh, _) in assign(schedule).items()}
+    lowered, found = lower(name, {mesh: meshes[mesh] for mesh in order}, step, names, *args)
+    compiled = lowered.compile()
     assert list(compiled.program.plan.meshes) == ["m0", "m1"]
-    found = [[a for a in row if a.kind != "O"] for row in actions.of_mesh.values()]
     assert found == expected(schedule, found)
     assert_same(compiled(*args), jax.jit(step)(*args))
 

@@ -11,11 +11,11 @@ import numpy as np
 import pytest
 from jax.sharding import Mesh, NamedSharding
 from jax.sharding import PartitionSpec as P
-from pipelines import accumulate, assert_same
 
 import mpmd_trace
 from mpmd_trace import MpmdError, named_computation
 from mpmd_trace.api.lowered import placement_warnings
+from pipelines import accumulate, assert_same
 
 WIDTH, ROWS = 8, 16
 
@@ -168,7 +168,6 @@ def test_training(schedule: str, tmp_path: Path) -> None:
     assert [w.sharding for w in placed] == compiled.function_named_shardings.inputs[0][0]
     made = mpmd_trace.create(weights, compiled)
     assert [w.sharding for w in made] == [w.sharding for w in placed]
-    pytest.importorskip("orbax.checkpoint")
     mpmd_trace.save(tmp_path / "state", found)
     restored = mpmd_trace.restore(tmp_path / "state", compiled)
     assert_same(restored, found)

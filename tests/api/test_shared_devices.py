@@ -12,11 +12,11 @@ import numpy as np
 import pytest
 from jax.sharding import Mesh, NamedSharding
 from jax.sharding import PartitionSpec as P
-from pipelines import assert_same, batch, config, layer, loss, topology, weights
 
 import mpmd_trace as mt
 from mpmd_trace import MpmdError, named_computation
 from mpmd_trace.frontend.errors import FrontendError
+from pipelines import assert_same, batch, config, layer, loss, summed_values, topology, weights
 from programs import tied, tiny, uneven
 from util import nightly
 
@@ -36,10 +36,7 @@ def shared(given: mt.config.Config, schedule: Any = "as it is") -> mt.config.Con
 
 
 def step(ws: Any, x: jax.Array) -> Any:
-    def one(i: Any, total: Any, x: jax.Array) -> Any:
-        return jax.tree.map(jnp.add, total, jax.value_and_grad(loss)(ws, x))
-
-    value, grads = mt.enumerated_for(one, (jnp.zeros(()), jax.tree.map(jnp.zeros_like, ws)), x)
+    value, grads = summed_values(loss, ws, x)
     return [w - 0.1 * g for w, g in zip(ws, grads, strict=True)], value
 
 

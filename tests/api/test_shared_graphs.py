@@ -10,11 +10,10 @@ from typing import Any
 
 import jax
 import jax.numpy as jnp
-import numpy as np
 import pytest
-from jax.sharding import Mesh
 
 import mpmd_trace
+from pipelines import assert_same, config, summed_gradients, topology
 from util import nightly
 
 DEPTH, WIDTH = 20, 4
@@ -45,10 +44,7 @@ def loss(weights: list[jax.Array], x: jax.Array) -> jax.Array:
 
 
 def step(weights: list[jax.Array], batch: jax.Array, rate: jax.Array) -> Any:
-    def microbatch(i: Any, total: Any, x: jax.Array) -> Any:
-        return jax.tree.map(jnp.add, total, jax.grad(loss)(weights, x))
-
-    gradients = mpmd_trace.enumerated_for(microbatch, jax.tree.map(jnp.zeros_like, weights), batch)
+    gradients = summed_gradients(loss, weights, batch)
     rate = deep(rate)
     new = jax.tree.map(lambda w, g: w - rate * deep(g), weights, gradients)
     mixed = functools.reduce(lambda s, i: 0.5 * s + jnp.sin(new[i % 2]), range(DEPTH), 0.5 * new[0])
@@ -58,12 +54,8 @@ def step(weights: list[jax.Array], batch: jax.Array, rate: jax.Array) -> Any:
 
 @pytest.mark.parametrize("memory", [nightly(None), 300])
 def test_graphs_of_shared_values(memory: int | None) -> None:
-    meshes = {f"m{i}": Mesh(np.array(jax.devices()[i : i + 1]), ("data",)) for i in range(2)}
-    config = mpmd_trace.make_config(meshes, {"f0": "m0", "f1": "m1"}, pipeline_schedule="1F1B", device_memory=memory)
+    where = config(topology=topology(size=1), pipeline_schedule="1F1B", device_memory=memory)
     keys = jax.random.split(jax.random.key(0), 3)
     weights = [0.3 * jax.random.normal(key, (WIDTH, WIDTH)) for key in keys[:2]]
     arguments = weights, jax.random.normal(keys[2], (3, 2, WIDTH)), jnp.asarray(0.1)
-    ours, wanted = mpmd_trace.jit(step, config)(*arguments), jax.jit(step)(*arguments)
-    assert jax.tree.structure(ours) == jax.tree.structure(wanted)
-    for a, b in zip(jax.tree.leaves(ours), jax.tree.leaves(wanted), strict=True):
-        np.testing.assert_allclose(np.asarray(a), np.asarray(b), rtol=1e-4, atol=1e-6)
+    assert_same(mpmd_trace.jit(step, where)(*arguments), jax.jit(step)(*arguments), rtol=1e-4)

@@ -10,13 +10,14 @@ import jax.numpy as jnp
 import numpy as np
 import optax
 import pytest
-from jax.sharding import AbstractMesh, AxisType, Mesh, NamedSharding
+from jax.sharding import AbstractMesh, AxisType, NamedSharding
 from jax.sharding import PartitionSpec as P
 
 import mpmd_trace
 from mpmd_trace import MpmdError
 from mpmd_trace.api.partitioned import PartitionedProgram
 from mpmd_trace.passes.partition import partition_as
+from pipelines import assert_same, loss_of, summed_gradients, topology
 
 COUNT = 20
 Array = jax.Array
@@ -195,29 +196,26 @@ def test_program_is_that_of_all_iterations(name: str) -> None:
         assert str(partition_as(program.traced.short_module, program.request).module) == str(whole)
 
 
+def check(step: Callable[..., Any], rtol: float, **options: Any) -> None:
+    """The step stands for all iterations, and gives the numbers of `jax.jit`."""
+    meshes = dict(zip("ab", topology(size=1).values(), strict=True))
+    jitted = mpmd_trace.jit(step, mpmd_trace.make_config(meshes, {"f": "a", "g": "b"}, **options))
+    assert jitted.lower(*arguments()).traced.rewritten.is_short
+    assert_same(jitted(*arguments()), jax.jit(step)(*arguments()), rtol=rtol, atol=rtol / 2)
+
+
 def test_indices_that_two_arguments_share() -> None:
     """The numbers 1, 4, 7, ... and 5, 6, 7, ... meet in the third iteration, and with the indices of microbatches."""
 
     def loss(weights: list[Array], x: Array, i: Array) -> Array:
         return network(weights, x * (3 * i + 1).astype(x.dtype)) * (i + 5).astype(x.dtype)
 
-    devices = jax.devices()
-    meshes = {name: Mesh(devices[i : i + 1], ("x",)) for i, name in enumerate(("a", "b"))}
-    config = mpmd_trace.make_config(meshes, {"f": "a", "g": "b"}, pipeline_schedule="1F1B")
-    step = mpmd_trace.jit(summed(loss), config)
-    assert step.lower(*arguments()).traced.rewritten.is_short
-    expected = jax.jit(summed(loss))(*arguments())
-    jax.tree.map(lambda a, b: np.testing.assert_allclose(a, b, 2e-4, 1e-4), step(*arguments()), expected)
+    check(summed(loss), 2e-4, pipeline_schedule="1F1B")
 
 
 def test_sums_that_stay_with_what_is_stacked() -> None:
     """The weights of all iterations are summed as one array, which is not divided into the iterations' parts."""
-    devices = jax.devices()
-    meshes = {name: Mesh(devices[i : i + 1], ("x",)) for i, name in enumerate(("a", "b"))}
-    step = mpmd_trace.jit(accumulated(reduce="weighted"), mpmd_trace.make_config(meshes, {"f": "a", "g": "b"}))
-    assert step.lower(*arguments()).traced.rewritten.is_short
-    expected = jax.jit(accumulated(reduce="weighted"))(*arguments())
-    jax.tree.map(lambda a, b: np.testing.assert_allclose(a, b, 1e-6), step(*arguments()), expected)
+    check(accumulated(reduce="weighted"), 1e-6)
 
 
 def test_iterations_that_passes_make_unlike_one_another() -> None:
@@ -238,16 +236,7 @@ def test_placement_of_what_reads_the_sums() -> None:
     optimizer = optax.chain(optax.clip_by_global_norm(1.0), optax.adam(1e-3))
 
     def step(weights: list[Array], state: Any, batch: Array) -> Any:
-        def loss(weights: list[Array], x: Array) -> Array:
-            for i, w in enumerate(weights):
-                x = mpmd_trace.named_computation(layer, name=f"f{i}")(w, x)
-            return jnp.mean(x**2)
-
-        def body(i: Array, total: Any, x: Array) -> Any:
-            return jax.tree.map(jnp.add, total, jax.grad(loss)(weights, x))
-
-        gradients = mpmd_trace.enumerated_for(body, jax.tree.map(jnp.zeros_like, weights), batch)
-        updates, state = optimizer.update(gradients, state, weights)
+        updates, state = optimizer.update(summed_gradients(loss_of(layer), weights, batch), state, weights)
         return optax.apply_updates(weights, updates), state
 
     meshes = {f"m{i}": AbstractMesh((1,), ("x",)) for i in range(3)}

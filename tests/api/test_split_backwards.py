@@ -13,10 +13,10 @@ import pytest
 from jax import lax
 from jax.sharding import AxisType, Mesh, NamedSharding
 from jax.sharding import PartitionSpec as P
-from pipelines import assert_same, topology
 
 import mpmd_trace
 from mpmd_trace.ir.work import flops
+from pipelines import assert_same, loss_of, topology
 from util import nightly
 
 WIDTH, ROWS, LAYERS, MESHES, MICROBATCHES = 16, 32, 2, 3, 5
@@ -57,9 +57,7 @@ def loss(kind: str, weights: Any, x: jax.Array) -> jax.Array:
     if kind == "mt.scan":
         x, _ = mpmd_trace.scan(lambda x, w: (layer(w, x), None), x, weights, name="blocks")
         return jnp.mean(x**2)
-    for i, own in enumerate(weights):
-        x = mpmd_trace.named_computation(functools.partial(stage, kind), name=f"stage{i}")(own, x)
-    return jnp.mean(x**2)
+    return loss_of(functools.partial(stage, kind), "stage")(weights, x)
 
 
 def weights_of(kind: str) -> Any:
@@ -130,13 +128,8 @@ def test_activations_stay_sharded_along_axes_that_are_not_manual() -> None:
     specs = {"up": P(None, "x"), "down": P("x", None)}
     layer = jax.shard_map(part, in_specs=(specs, P()), out_specs=P(), axis_names={"x"})
 
-    def loss(weights: list[Weights], x: jax.Array) -> jax.Array:
-        for i, w in enumerate(weights):
-            x = mpmd_trace.named_computation(layer, name=f"stage{i}")(w, x)
-        return jnp.mean(x**2)
-
     def step(weights: list[Weights], xs: jax.Array) -> Any:
-        return mpmd_trace.value_and_grad(loss, microbatches=MICROBATCHES)(weights, xs)
+        return mpmd_trace.value_and_grad(loss_of(layer, "stage"), microbatches=MICROBATCHES)(weights, xs)
 
     devices = np.array(jax.devices()[:8]).reshape(2, 2, 2)
     meshes = {f"m{i}": Mesh(own, ("x", "y"), axis_types=(AxisType.Auto,) * 2) for i, own in enumerate(devices)}
@@ -174,13 +167,8 @@ solved.defvjp(lambda w, x: (solved(w, x), (w, x)), _solve_back)
 
 
 def test_a_loop_without_a_known_end_is_named_and_nothing_waits_for_it() -> None:
-    def loss(weights: list[jax.Array], x: jax.Array) -> jax.Array:
-        for i, w in enumerate(weights):
-            x = mpmd_trace.named_computation(solved, name=f"stage{i}")(w, x)
-        return jnp.mean(x**2)
-
     def step(weights: list[jax.Array], xs: jax.Array) -> Any:
-        return mpmd_trace.value_and_grad(loss, microbatches=MICROBATCHES)(weights, xs)
+        return mpmd_trace.value_and_grad(loss_of(solved, "stage"), microbatches=MICROBATCHES)(weights, xs)
 
     names = {f"stage{i}": f"m{i}" for i in range(MESHES)}
     config = mpmd_trace.make_config(topology(MESHES, size=1), names, pipeline_schedule="zb-h1")

@@ -11,10 +11,10 @@ import numpy as np
 import pytest
 from jax.sharding import AbstractMesh, Mesh, NamedSharding
 from jax.sharding import PartitionSpec as P
-from pipelines import accumulate, assert_same
 
 import mpmd_trace
 from mpmd_trace import MpmdError, named_computation
+from pipelines import accumulate, assert_same
 
 WIDTH, HIDDEN, ROWS = 8, 16, 16
 Layer = Callable[[Any, jax.Array], jax.Array]

@@ -7,17 +7,15 @@ import functools
 import equinox as eqx
 import jax
 import jax.numpy as jnp
-import numpy as np
 import pytest
-from jax.sharding import Mesh, NamedSharding
+from jax.sharding import NamedSharding
 
 import mpmd_trace as mt
+from pipelines import topology
 
 
 def config():
-    devices = np.array(jax.devices())
-    topology = {f"m{i}": Mesh(devices[i : i + 1], ("x",)) for i in range(2)}
-    return mt.make_config(topology, {"f": "m0", "g": "m1"})
+    return mt.make_config(topology(size=1), {"f": "m0", "g": "m1"})
 
 
 def step(state, x, *, scale):

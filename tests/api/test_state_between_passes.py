@@ -9,12 +9,12 @@ import jax.numpy as jnp
 import optax
 import pytest
 from jax.sharding import NamedSharding, PartitionSpec
-from pipelines import accumulate, batch, config, layer, loss, topology, weights
 
 import mpmd_trace
 from mpmd_trace.ir.ops import Module
 from mpmd_trace.ir.parser import parse_generic
 from mpmd_trace.passes.manager import PassRun
+from pipelines import accumulate, batch, config, layer, loss, topology, weights
 
 MICROBATCHES = 4
 Step = tuple[Any, tuple[Any, ...], dict[str, Any]]

@@ -7,12 +7,12 @@ from types import SimpleNamespace
 from typing import Any
 
 import pytest
-from pipelines import accumulate, batch, config, weights
 
 import mpmd_trace
 from mpmd_trace import schedules
 from mpmd_trace.api.step_stats import WINDOW, StepClock, counted_memory, plan_bubble
 from mpmd_trace.scheduling.utilization import model_flops
+from pipelines import accumulate, batch, config, weights
 
 
 @pytest.fixture(scope="module")

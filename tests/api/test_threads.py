@@ -47,6 +47,6 @@ assert len(partitioned) == 2  # one for each step: no thread compiled what anoth
 
 def test_threads_that_share_devices() -> None:
     done = subprocess.run(
-        [sys.executable, "-c", PROGRAM], cwd=Path(__file__).parent, capture_output=True, text=True, timeout=300
+        [sys.executable, "-c", PROGRAM], cwd=Path(__file__).parents[1], capture_output=True, text=True, timeout=300
     )
     assert done.returncode == 0, done.stderr[-3000:]

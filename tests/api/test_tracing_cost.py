@@ -3,70 +3,40 @@
 from __future__ import annotations
 
 import itertools
-from collections import Counter
-from collections.abc import Iterator
-from contextlib import contextmanager
 from typing import Any
 
 import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
-from jax.sharding import AbstractMesh, Mesh
+from jax.sharding import AbstractMesh
 from jaxlib.mlir import ir
 
 import mpmd_trace as mt
 from frontend.traced_programs import evaluate
 from mpmd_trace.frontend.folding import _NUMPY, Known, fold
 from mpmd_trace.frontend.trace import trace
+from pipelines import loss_of, summed_gradients
+from util import names_of_events
 
-_TRACED = "/jax/core/compile/jaxpr_trace_duration"
+NAMES = {f"layer{i}": ("first" if i < 2 else "second") for i in range(4)}
 
 
 def _step(weights: list[jax.Array], batch: jax.Array) -> Any:
-    def loss(weights: list[jax.Array], x: jax.Array) -> jax.Array:
-        for i, w in enumerate(weights):
-            x = mt.named_computation(lambda w, x: jnp.tanh(x @ w), name=f"layer{i}")(w, x)
-        return jnp.mean(x**2)
-
-    def microbatch(_: Any, grads: Any, x: jax.Array) -> Any:
-        return jax.tree.map(jnp.add, grads, jax.grad(loss)(weights, x))
-
-    return mt.enumerated_for(microbatch, jax.tree.map(jnp.zeros_like, weights), batch)
+    return summed_gradients(loss_of(lambda w, x: jnp.tanh(x @ w), "layer"), weights, batch)
 
 
-def _jitted(devices: bool = False) -> tuple[Any, tuple[Any, ...]]:
-    meshes: list[Any] = [AbstractMesh((1,), ("data",))] * 2
-    if devices:
-        meshes = [Mesh(np.array([device]), ("data",)) for device in jax.devices()[:2]]
-    names = {f"layer{i}": ("first" if i < 2 else "second") for i in range(4)}
-    config = mt.make_config(dict(zip(("first", "second"), meshes, strict=True)), names)
+def _jitted() -> tuple[Any, tuple[Any, ...]]:
+    config = mt.make_config(dict.fromkeys(("first", "second"), AbstractMesh((1,), ("data",))), NAMES)
     weights = [jax.ShapeDtypeStruct((8, 8), jnp.float32)] * 4
     return mt.jit(_step, config), (weights, jax.ShapeDtypeStruct((3, 4, 8), jnp.float32))
 
 
-@contextmanager
-def _traces() -> Iterator[Counter[str]]:
-    """How often JAX traces a function of each name."""
-    found: Counter[str] = Counter()
-
-    def listen(event: str, _seconds: float, **more: Any) -> None:
-        if event == _TRACED:
-            found[str(more.get("fun_name"))] += 1
-
-    jax.monitoring.register_event_duration_secs_listener(listen)
-    try:
-        yield found
-    finally:
-        jax.monitoring.unregister_event_duration_listener(listen)
-
-
 def test_a_step_is_traced_and_rewritten_but_not_traced_again_for_lowering() -> None:
     jitted, args = _jitted()
-    with _traces() as found:
+    with names_of_events("jaxpr_trace_duration") as found:
         jitted.lower(*args)
-    assert {name: n for name, n in found.items() if "_step" in name} == {"_step": 2}
-    assert found["run"] == 0
+    assert [name for name in found if "_step" in name or name == "run"] == ["_step"] * 2
 
 
 def test_a_module_of_jaxlib_is_partitioned_as_its_text_is() -> None:
@@ -74,11 +44,10 @@ def test_a_module_of_jaxlib_is_partitioned_as_its_text_is() -> None:
     traced = jitted.trace(*args).traced
     before = traced.mlir_text()
     request = ("step", [("first", [("data", 1)]), ("second", [("data", 1)])])
-    names = {f"layer{i}": ("first" if i < 2 else "second") for i in range(4)}
     places = ([None] * 5, [None] * 4)
     options = {"mpmd_infer_transfers": True}
-    of_text = mt.compiler.partition(before, *request, names, *places, partitioning_options=options)
-    of_module = mt.compiler.partition(traced.module, *request, names, *places, partitioning_options=options)
+    of_text = mt.compiler.partition(before, *request, NAMES, *places, partitioning_options=options)
+    of_module = mt.compiler.partition(traced.module, *request, NAMES, *places, partitioning_options=options)
     assert of_module.as_text() == of_text.as_text()
     assert traced.mlir_text() == before
 
@@ -148,18 +117,9 @@ def test_known_indices_are_computed_without_compiling_anything() -> None:
 
         return mt.fori_loop(3, body, jnp.zeros(2))
 
-    compiled = []
-
-    def listen(event: str, _seconds: float, **more: Any) -> None:
-        if event == "/jax/core/compile/backend_compile_duration":
-            compiled.append(more.get("fun_name"))
-
     x = jnp.arange(8.0).reshape(4, 2)
-    jax.monitoring.register_event_duration_secs_listener(listen)
-    try:
+    with names_of_events("backend_compile_duration") as compiled:
         traced = trace(model, x)
-    finally:
-        jax.monitoring.unregister_event_duration_listener(listen)
     assert compiled == []
     assert evaluate(traced, x).tolist() == jax.jit(model)(x).tolist()
 

@@ -7,9 +7,9 @@ import functools
 import jax
 import jax.numpy as jnp
 import pytest
-from pipelines import Weights, assert_same, batch, config, layer, weights
 
 import mpmd_trace as mt
+from pipelines import Weights, assert_same, batch, config, layer, weights
 
 #: Flags of JAX that may make another program of the same function; those that it has.
 FLAGS = (

@@ -8,10 +8,10 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 import pytest
-from pipelines import Weights, accumulate, batch, check, config, layer, loss, weights
 
 import mpmd_trace
 from mpmd_trace import call, enumerated_for, fori_loop, named_computation
+from pipelines import Weights, accumulate, batch, check, config, layer, loss, summed_gradients, weights
 
 
 def test_grad_outside_call() -> None:
@@ -110,10 +110,7 @@ def test_names_mean_nothing_elsewhere() -> None:
 
 def test_a_list_of_microbatches_is_not_stacked() -> None:
     def step(ws: Weights, xs: list[jax.Array]) -> Any:
-        def body(i: Any, carry: Any, x: jax.Array) -> Any:
-            return jax.tree.map(jnp.add, carry, jax.grad(loss)(ws, x))
-
-        return enumerated_for(body, jax.tree.map(jnp.zeros_like, ws), xs)
+        return summed_gradients(loss, ws, xs)
 
     xs = [batch() + k for k in range(3)]
     jitted = check(step, weights(), xs)

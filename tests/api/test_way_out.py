@@ -11,12 +11,12 @@ import jax.numpy as jnp
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from pipelines import assert_same, topology
 
 import mpmd_trace
 from mpmd_trace import MpmdError, MpmdWarning, named_computation, schedules
 from mpmd_trace.api.partitioned import way_out
 from mpmd_trace.scheduling import AutoSchedule
+from pipelines import assert_same, topology
 from util import max_examples, nightly
 
 

@@ -17,10 +17,24 @@ def mesh(first: int, *axes: tuple[str, int]) -> Mesh:
     return Mesh(devices, tuple(a for a, _ in axes))
 
 
-def topology(**meshes: Mesh) -> dict[str, Mesh]:
-    return meshes
+#: Meshes `a` and `b` of one device each, and of two.
+ONES = {"a": mesh(0, ("x", 1)), "b": mesh(1, ("x", 1))}
+PAIRS = {"a": mesh(0, ("x", 2)), "b": mesh(2, ("x", 2))}
 
 
+#: The sum of %p over two devices, in the manual computation that gives %r of %x.
+MANUAL_SUM = """
+      %r = sdy.manual_computation(%x) in_shardings=[<@mesh, [{"x"}]>]
+          out_shardings=[<@mesh, [{}], replicated={"x"}>] manual_axes={"x"} (%p: tensor<2xf32>) {
+        %1 = "stablehlo.all_reduce"(%p) <{channel_handle = #stablehlo.channel_handle<handle = 1, type = 1>,
+            use_global_device_ids, replica_groups = dense<[[0, 1]]> : tensor<1x2xi64>}> ({
+        ^bb0(%u: tensor<f32>, %v: tensor<f32>):
+          %s = stablehlo.add %u, %v : tensor<f32>
+          stablehlo.return %s : tensor<f32>
+        }) : (tensor<2xf32>) -> tensor<2xf32>
+        sdy.return %1 : tensor<2xf32>
+      } : (tensor<4xf32>) -> tensor<2xf32>
+"""
 PIPELINE = """
 !a = !mpmd.mesh_tensor<"a", tensor<4x8xf32>, sharding=<@mesh, [{"x"}, {}]>>
 !wa = !mpmd.mesh_tensor<"a", tensor<8x8xf32>>

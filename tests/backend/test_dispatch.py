@@ -9,8 +9,7 @@ from typing import Any
 import jax
 import numpy as np
 import pytest
-from exported import PIPELINE, mesh, topology
-from jax.sharding import Mesh
+from exported import PAIRS, PIPELINE
 
 from mpmd_trace.backend.load import LoadedProgram, load
 from mpmd_trace.ir.text import parse
@@ -25,10 +24,6 @@ HEAD = """
 #topology = #mpmd.topology<<"a" : <["x"=2]>>, <"b" : <["x"=2]>>>
 sdy.mesh @mesh = <["x"=2]>
 """
-
-
-def meshes() -> dict[str, Mesh]:
-    return topology(a=mesh(0, ("x", 2)), b=mesh(2, ("x", 2)))
 
 
 @pytest.fixture
@@ -48,7 +43,7 @@ def copied(monkeypatch: pytest.MonkeyPatch) -> list[int]:
 def moved(copied: list[int], signature: str, body: str) -> tuple[LoadedProgram, list[int]]:
     """The program on numbers of its own, run and measured, and the copies of the run."""
     text = f"{HEAD} func.func @main{signature} attributes {{topology = #topology}} {{ {body} }}"
-    program = load(parse(text), meshes())
+    program = load(parse(text), PAIRS)
     values = [np.arange(4, dtype=np.float32) + 10 * i for i in range(len(program.input_specs))]
     args = [jax.device_put(v, s) for v, s in zip(values, program.input_shardings, strict=True)]
     copied.clear()
@@ -136,7 +131,7 @@ def test_an_error_in_a_batch_names_all_transfers_of_it(copied: list[int]) -> Non
 
 def test_what_only_the_program_holds_goes_with_its_last_use() -> None:
     """Host arrays are placed by the program: the copies are not kept for the whole step."""
-    program = load(parse(PIPELINE), meshes())
+    program = load(parse(PIPELINE), PAIRS)
     call, *rest = program.runtime.steps[2]  # g, after the last use of x
     alive: list[list[tuple[int, ...]]] = []
 

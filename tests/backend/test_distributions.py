@@ -18,6 +18,7 @@ from in_threads import InOrder, distributions, run_in_threads
 from mpmd_trace.backend.distribution.deadlock import check_order
 from mpmd_trace.backend.distribution.order import distribute
 from mpmd_trace.backend.distribution.parts import part_of
+from mpmd_trace.backend.load import LoadedProgram
 from mpmd_trace.backend.plan import Plan
 from mpmd_trace.backend.planner import make_plan
 from mpmd_trace.backend.steps import Places, make_steps
@@ -58,6 +59,24 @@ def planned(meshes: int, schedule: str, microbatches: int) -> Plan:
     topology = {f"m{i}": AbstractMesh((1,), ("x",)) for i in range(meshes)}
     lowered = jitted(meshes, schedule, microbatches, topology).lower(*arguments(meshes, microbatches))
     return make_plan(lowered.partitioned.module)
+
+
+def one_device_each(meshes: int) -> dict[str, Mesh]:
+    return {f"m{i}": Mesh(np.array(jax.devices()[i : i + 1]), ("x",)) for i in range(meshes)}
+
+
+def placed_program(topology: dict[str, Mesh], schedule: str, microbatches: int) -> tuple[LoadedProgram, Any, Any]:
+    """The program, the arrays for it, and what it makes of them in one process."""
+    args = arguments(len(topology), microbatches)
+    compiled = jitted(len(topology), schedule, microbatches, topology).lower(*args).compile()
+    placed = jax.tree.leaves(compiled.place(*args))
+    given = [jax.device_put(x, x.sharding, may_alias=False) for x in placed]
+    return compiled.program, placed, compiled.program.runtime.run(given)
+
+
+def assert_equal(found: Any, expected: Any, process_of: dict[str, int]) -> None:
+    for a, b in zip(found, expected, strict=True):
+        np.testing.assert_array_equal(np.asarray(a), np.asarray(b), str(process_of))
 
 
 CASES = [
@@ -109,33 +128,22 @@ def test_own_copies_between_the_copies_of_others_share_a_call() -> None:
 def test_every_distribution_computes_what_one_process_does(
     meshes: int, schedule: str, microbatches: int, processes: int
 ) -> None:
-    topology = {f"m{i}": Mesh(np.array(jax.devices()[i : i + 1]), ("x",)) for i in range(meshes)}
-    args = arguments(meshes, microbatches)
-    compiled = jitted(meshes, schedule, microbatches, topology).lower(*args).compile()
-    placed = jax.tree.leaves(compiled.place(*args))
-    given = [jax.device_put(x, x.sharding, may_alias=False) for x in placed]
-    expected = compiled.program.runtime.run(given)
-    for process_of in distributions(list(topology), processes):
-        for found in run_in_threads(compiled.program, process_of, placed, steps=2):
-            for a, b in zip(found, expected, strict=True):
-                np.testing.assert_array_equal(np.asarray(a), np.asarray(b), str(process_of))
+    program, placed, expected = placed_program(one_device_each(meshes), schedule, microbatches)
+    for process_of in distributions(list(program.topology), processes):
+        for found in run_in_threads(program, process_of, placed, steps=2):
+            assert_equal(found, expected, process_of)
 
 
 @pytest.mark.parametrize(("meshes", "schedule"), [(3, "1F1B"), (4, "zb-h1")])
 def test_from_device_to_device_values_arrive_in_the_order_in_which_they_are_sent(meshes: int, schedule: str) -> None:
     """With ends that wait for each other and know what arrives by its order alone, as JAX's own transfers do."""
-    topology = {f"m{i}": Mesh(np.array(jax.devices()[i : i + 1]), ("x",)) for i in range(meshes)}
-    args = arguments(meshes, 4)
-    compiled = jitted(meshes, schedule, 4, topology).lower(*args).compile()
-    placed = jax.tree.leaves(compiled.place(*args))
-    expected = compiled.program.runtime.run([jax.device_put(x, x.sharding, may_alias=False) for x in placed])
-    for process_of in distributions(list(topology), meshes):
+    program, placed, expected = placed_program(one_device_each(meshes), schedule, 4)
+    for process_of in distributions(list(program.topology), meshes):
         ends: dict[Any, Any] = {}
         sent: list[tuple[int, ...]] = []
         ways = functools.partial(InOrder, ends=ends, sent=sent)
-        for found in run_in_threads(compiled.program, process_of, placed, steps=2, by_devices=ways):
-            for a, b in zip(found, expected, strict=True):
-                np.testing.assert_array_equal(np.asarray(a), np.asarray(b), str(process_of))
+        for found in run_in_threads(program, process_of, placed, steps=2, by_devices=ways):
+            assert_equal(found, expected, process_of)
         assert len(sent) > 0 or len(set(process_of.values())) == 1
         assert all(end.empty() for end in ends.values())
 
@@ -145,14 +153,11 @@ def test_what_does_not_fit_goes_through_host_memory_with_the_reason(
 ) -> None:
     devices = np.array(jax.devices())
     topology = {name: Mesh(devices[i:j], ("x",)) for name, i, j in (("m0", 0, 2), ("m1", 2, 4), ("m2", 4, 5))}
-    args = arguments(3, 4)
-    compiled = jitted(3, "1F1B", 4, topology).lower(*args).compile()
-    placed = jax.tree.leaves(compiled.place(*args))
-    expected = compiled.program.runtime.run([jax.device_put(x, x.sharding, may_alias=False) for x in placed])
+    program, placed, expected = placed_program(topology, "1F1B", 4)
     sent: list[tuple[int, ...]] = []
     ways = functools.partial(InOrder, ends={}, sent=sent)
     with caplog.at_level("INFO", "mpmd_trace"):
-        [found] = run_in_threads(compiled.program, {"m0": 0, "m1": 1, "m2": 2}, placed, by_devices=ways)
+        [found] = run_in_threads(program, {"m0": 0, "m1": 1, "m2": 2}, placed, by_devices=ways)
     for a, b in zip(found, expected, strict=True):
         np.testing.assert_allclose(np.asarray(a), np.asarray(b), rtol=1e-6)
     assert {(source, target) for source, target, *_ in sent} == {(0, 1), (1, 0)}
@@ -163,7 +168,7 @@ def test_what_does_not_fit_goes_through_host_memory_with_the_reason(
     monkeypatch.setattr(in_threads._Job, "must_go_by_devices", True)
     text = r"it goes from \d to \d devices. Leave initialize\(transfers='device_put'\) out"
     with pytest.raises(mt.MpmdError, match=text):
-        run_in_threads(compiled.program, {"m0": 0, "m1": 0, "m2": 1}, placed, by_devices=ways)
+        run_in_threads(program, {"m0": 0, "m1": 0, "m2": 1}, placed, by_devices=ways)
 
 
 def test_other_tiles_are_made_on_the_source_first() -> None:

@@ -8,32 +8,23 @@ from types import SimpleNamespace
 from typing import Any
 
 import jax
-import jax.numpy as jnp
 import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from jax.sharding import Mesh
 
 import mpmd_trace as mt
 from mpmd_trace.backend.issue_threads import lanes_of
 from mpmd_trace.backend.plan import Free, Plan, Run, Transfer
 from mpmd_trace.backend.runtime import SLOW
+from pipelines import assert_same, config, layer, loss_of, summed_values, topology
 from util import max_examples
 
 STAGES = 4
 
 
-def loss(ws: list[jax.Array], x: jax.Array) -> jax.Array:
-    for i, w in enumerate(ws):
-        x = mt.named_computation(lambda w, x: jnp.tanh(x @ w), name=f"layer{i}")(w, x)
-    return (x**2).mean()
-
-
 def step(ws: list[jax.Array], batch: jax.Array) -> tuple[list[jax.Array], jax.Array]:
-    start = (jnp.zeros(()), jax.tree.map(jnp.zeros_like, ws))
-    add = lambda i, c, x: jax.tree.map(jnp.add, c, jax.value_and_grad(loss)(ws, x))  # noqa: E731
-    value, grads = mt.enumerated_for(add, start, batch)
+    value, grads = summed_values(loss_of(layer), ws, batch)
     return jax.tree.map(lambda w, g: w - 0.1 * g, ws, grads), value
 
 
@@ -44,10 +35,11 @@ ARGS = (
 
 
 def compiled(schedule: str = "1F1B", meshes: int = STAGES, devices: int = STAGES) -> mt.stages.Compiled:
-    topology = {f"m{i}": Mesh(np.array(jax.devices()[i % devices : i % devices + 1]), ("x",)) for i in range(meshes)}
-    where = {f"layer{i}": f"m{i * meshes // STAGES}" for i in range(STAGES)}
-    config = mt.make_config(topology, where, pipeline_schedule=schedule)
-    return mt.jit(step, config, donate_argnums=0).lower(*ARGS).compile()
+    found = list(topology(devices, 1).values())
+    where = {f"f{i}": f"m{i * meshes // STAGES}" for i in range(STAGES)}
+    shared = {f"m{i}": found[i % devices] for i in range(meshes)}
+    made = config(where, topology=shared, pipeline_schedule=schedule)
+    return mt.jit(step, made, donate_argnums=0).lower(*ARGS).compile()
 
 
 def played(plan: Plan, choose: Any) -> dict[str, list[int]]:
@@ -121,8 +113,7 @@ def test_several_threads_launch_at_once_and_numbers_are_those_of_jit() -> None:
         runtime.calls[number] = waiting
     expected = jax.jit(step)(*ARGS)
     for _ in range(2):
-        for ours, theirs in zip(jax.tree.leaves(c(*ARGS)), jax.tree.leaves(expected), strict=True):
-            np.testing.assert_allclose(ours, theirs, rtol=1e-5, atol=1e-6)
+        assert_same(c(*ARGS), expected)
 
 
 def test_threads_issue_where_launches_take_long(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -143,9 +134,7 @@ def test_meshes_that_share_all_devices_have_one_thread() -> None:
     two = compiled(meshes=4, devices=2)
     assert len(lanes_of(two.program.plan, lambda t: True)) == 2
     two.program.runtime._launches_slowly = True
-    expected = jax.jit(step)(*ARGS)
-    for ours, theirs in zip(jax.tree.leaves(two(*ARGS)), jax.tree.leaves(expected), strict=True):
-        np.testing.assert_allclose(ours, theirs, rtol=1e-5, atol=1e-6)
+    assert_same(two(*ARGS), jax.jit(step)(*ARGS))
 
 
 def test_what_a_thread_raises_names_its_instruction_and_stops_all() -> None:
@@ -192,9 +181,8 @@ def test_steps_that_call_back_python_are_issued_by_one_thread() -> None:
         jax.debug.callback(lambda v: seen.append(float(v)), value)
         return ws, value
 
-    topology = {f"m{i}": Mesh(np.array(jax.devices()[i : i + 1]), ("x",)) for i in range(STAGES)}
-    config = mt.make_config(topology, {f"layer{i}": f"m{i}" for i in range(STAGES)}, pipeline_schedule="1F1B")
-    c = mt.jit(told, config).lower(*ARGS).compile()
+    where = config({f"f{i}": f"m{i}" for i in range(STAGES)}, topology=topology(STAGES, 1), pipeline_schedule="1F1B")
+    c = mt.jit(told, where).lower(*ARGS).compile()
     c.program.runtime._launches_slowly = True
     value = c(*ARGS)[1]
     jax.effects_barrier()

@@ -6,6 +6,7 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
+from exported import MANUAL_SUM
 
 from mpmd_trace.diagnostics.messages import MpmdError
 from mpmd_trace.ir.attributes import IntegerAttr
@@ -140,20 +141,9 @@ def test_manual_computations_run_on_devices() -> None:
         module {
           sdy.mesh @mesh = <["x"=2]>
           func.func public @main(%x: tensor<4xf32>) -> tensor<2xf32> {
-            %0 = sdy.manual_computation(%x) in_shardings=[<@mesh, [{"x"}]>]
-                out_shardings=[<@mesh, [{}], replicated={"x"}>] manual_axes={"x"} (%p: tensor<2xf32>) {
-              %1 = "stablehlo.all_reduce"(%p) <{channel_handle = #stablehlo.channel_handle<handle = 1, type = 1>,
-                  use_global_device_ids, replica_groups = dense<[[0, 1]]> : tensor<1x2xi64>}> ({
-              ^bb0(%u: tensor<f32>, %v: tensor<f32>):
-                %s = stablehlo.add %u, %v : tensor<f32>
-                stablehlo.return %s : tensor<f32>
-              }) : (tensor<2xf32>) -> tensor<2xf32>
-              sdy.return %1 : tensor<2xf32>
-            } : (tensor<4xf32>) -> tensor<2xf32>
-            return %0 : tensor<2xf32>
-          }
-        }
         """
+        + MANUAL_SUM
+        + "return %r : tensor<2xf32> } }"
     )
     np.testing.assert_array_equal(interpret(module, [np.arange(4, dtype=np.float32)])[0], [2, 4])
 

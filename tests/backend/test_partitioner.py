@@ -7,7 +7,7 @@ from pathlib import Path
 import jax
 import numpy as np
 import pytest
-from exported import mesh, topology
+from exported import mesh
 
 from mpmd_trace.backend.load import load
 from mpmd_trace.ir.text import parse
@@ -23,7 +23,7 @@ def check(text: str) -> None:
     traced = parse((HERE / "data" / "mlp_traced.mlir").read_text())
     module = parse(text)
     assert_same_meaning(traced, module, rtol=1e-5)
-    program = load(module, topology(m0=mesh(0, ("x", 2)), m1=mesh(4, ("x", 2))))
+    program = load(module, {"m0": mesh(0, ("x", 2)), "m1": mesh(4, ("x", 2))})
     assert len(program.plan.runs) > 4 and len(program.plan.transfers) == 4
     assert program.plan.donated == frozenset(range(8))
     assert any(run.donated for run in program.plan.runs)

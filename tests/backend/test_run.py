@@ -9,7 +9,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
-from exported import PIPELINE, mesh, topology
+from exported import MANUAL_SUM, ONES, PAIRS, PIPELINE, mesh
 from jaxlib.mlir import ir
 
 from mpmd_trace.backend.load import LoadedProgram, load, run_module
@@ -21,7 +21,7 @@ from util import only_new_objects
 
 
 def pipeline() -> LoadedProgram:
-    return load(parse(PIPELINE), topology(a=mesh(0, ("x", 2)), b=mesh(2, ("x", 2))))
+    return load(parse(PIPELINE), PAIRS)
 
 
 def place(program: LoadedProgram, args: list[np.ndarray]) -> list[jax.Array]:
@@ -53,7 +53,7 @@ def check(text: str, meshes: dict[str, jax.sharding.Mesh]) -> LoadedProgram:
 def test_pipeline() -> None:
     module = parse(PIPELINE)
     args = random_args(module)
-    found = run_module(PIPELINE, topology(a=mesh(0, ("x", 2)), b=mesh(2, ("x", 2))), args)
+    found = run_module(PIPELINE, PAIRS, args)
     for value, wanted in zip(found, interpret(module, args), strict=True):
         np.testing.assert_allclose(value, wanted, rtol=1e-5)
     assert {d.id for d in found[0].devices()} == {2, 3}
@@ -63,24 +63,22 @@ def test_modules_of_jaxlib_and_topologies_in_pairs() -> None:
     """The partitioner of jaxlib gives a module of jaxlib."""
     module = parse(PIPELINE)
     args = random_args(module)
-    meshes = topology(a=mesh(0, ("x", 2)), b=mesh(2, ("x", 2)))
     with new_context():
         theirs = ir.Module.parse(module.to_generic())
-        found = run_module(theirs, list(meshes.items()), args)
+        found = run_module(theirs, list(PAIRS.items()), args)
     for value, wanted in zip(found, interpret(module, args), strict=True):
         np.testing.assert_allclose(value, wanted, rtol=1e-5)
 
 
 def test_what_cannot_be_run() -> None:
-    meshes = topology(a=mesh(0, ("x", 2)), b=mesh(2, ("x", 2)))
     for wrong in (None, 3, "meshes"):
         with pytest.raises(MpmdError, match="a topology maps the names of meshes to meshes; got"):
             run_module(PIPELINE, wrong, [])  # type: ignore[arg-type]
     for args in (None, 3, {"x": 1}):
         with pytest.raises(MpmdError, match="args are the arrays for @main, in a list or tuple, not of type"):
-            run_module(PIPELINE, meshes, args)  # type: ignore[arg-type]
+            run_module(PIPELINE, PAIRS, args)  # type: ignore[arg-type]
     with pytest.raises(TypeError, match=r"a module is MLIR text, .* not bytes"):
-        run_module(b"module {}", meshes, [])
+        run_module(b"module {}", PAIRS, [])
 
 
 def single(types: list[str], ops: str, result: str, extra: str = "") -> str:
@@ -103,24 +101,17 @@ def single(types: list[str], ops: str, result: str, extra: str = "") -> str:
 )
 def test_element_types(element: str) -> None:
     t = f"tensor<3x2x{element}>"
-    check(
-        single([t, t], f"%0 = stablehlo.add %a0, %a1 : {t} return %0 : {t}", t),
-        topology(a=mesh(0, ("x", 1)), b=mesh(1, ("x", 1))),
-    )
+    check(single([t, t], f"%0 = stablehlo.add %a0, %a1 : {t} return %0 : {t}", t), ONES)
 
 
 def test_booleans_scalars_and_empty_arrays() -> None:
-    meshes = topology(a=mesh(0, ("x", 1)), b=mesh(1, ("x", 1)))
     for t in ("tensor<2xi1>", "tensor<i1>", "tensor<0xi1>", "tensor<4x0x3xi1>"):
-        check(single([t, t], f"%0 = stablehlo.and %a0, %a1 : {t} return %0 : {t}", t), meshes)
+        check(single([t, t], f"%0 = stablehlo.and %a0, %a1 : {t} return %0 : {t}", t), ONES)
 
 
 def test_no_arguments() -> None:
     t = "tensor<3xui32>"
-    check(
-        single([], f"%0 = stablehlo.iota dim = 0 : {t} return %0 : {t}", t),
-        topology(a=mesh(0, ("x", 1)), b=mesh(1, ("x", 1))),
-    )
+    check(single([], f"%0 = stablehlo.iota dim = 0 : {t} return %0 : {t}", t), ONES)
 
 
 def test_key_data() -> None:
@@ -129,7 +120,7 @@ def test_key_data() -> None:
     ops = """%r:2 = stablehlo.rng_bit_generator %a0, algorithm = THREE_FRY : (tensor<2xui64>)
         -> (tensor<2xui64>, tensor<4xui32>) return %r#1 : tensor<4xui32>"""
     text = single(["tensor<2xui64>"], ops, "tensor<4xui32>")
-    program = check(text, topology(a=mesh(0, ("x", 1)), b=mesh(1, ("x", 1))))
+    program = check(text, ONES)
     with pytest.raises(MpmdError, match=r"argument 0 is a typed PRNG key key<fry>, .*jax.random.key_data"):
         program(key)
 
@@ -146,7 +137,7 @@ def test_sub_axes() -> None:
     func.func @f(%x: tensor<4x4xf32>) -> tensor<4x4xf32> attributes {mesh_shape = #sdy.mesh<["x"=4]>} {
       %0 = stablehlo.negate %x : tensor<4x4xf32> return %0 : tensor<4x4xf32> } }
     """
-    program = check(text, topology(a=mesh(0, ("x", 4)), b=mesh(4, ("x", 4))))
+    program = check(text, {"a": mesh(0, ("x", 4)), "b": mesh(4, ("x", 4))})
     assert program.input_shardings[0].shard_shape((4, 4)) == (2, 2)
     # Device 1 holds the second half of the columns, device 2 the second half of the rows.
     boxes = program.input_shardings[0].devices_indices_map((4, 4))
@@ -155,7 +146,8 @@ def test_sub_axes() -> None:
 
 
 def test_manual_computation() -> None:
-    text = """
+    text = (
+        """
     !a = !mpmd.mesh_tensor<"a", tensor<4xf32>, sharding=<@mesh, [{"x"}]>>
     !r = !mpmd.mesh_tensor<"a", tensor<2xf32>>
     module { sdy.mesh @mesh = <["x"=2]>
@@ -163,19 +155,11 @@ def test_manual_computation() -> None:
       %0 = mpmd.fragment_call<mesh="a", origin=[]> @f(%x) : (!a) -> !r
       return %0 : !r }
     func.func @f(%x: tensor<4xf32>) -> tensor<2xf32> attributes {mesh_shape = #sdy.mesh<["x"=2]>} {
-      %0 = sdy.manual_computation(%x) in_shardings=[<@mesh, [{"x"}]>]
-          out_shardings=[<@mesh, [{}], replicated={"x"}>] manual_axes={"x"} (%p: tensor<2xf32>) {
-        %1 = "stablehlo.all_reduce"(%p) <{channel_handle = #stablehlo.channel_handle<handle = 1, type = 1>,
-            use_global_device_ids, replica_groups = dense<[[0, 1]]> : tensor<1x2xi64>}> ({
-        ^bb0(%u: tensor<f32>, %v: tensor<f32>):
-          %s = stablehlo.add %u, %v : tensor<f32>
-          stablehlo.return %s : tensor<f32>
-        }) : (tensor<2xf32>) -> tensor<2xf32>
-        sdy.return %1 : tensor<2xf32>
-      } : (tensor<4xf32>) -> tensor<2xf32>
-      return %0 : tensor<2xf32> } }
     """
-    check(text, topology(a=mesh(2, ("x", 2))))
+        + MANUAL_SUM
+        + "return %r : tensor<2xf32> } }"
+    )
+    check(text, {"a": mesh(2, ("x", 2))})
 
 
 def test_host_memory() -> None:
@@ -195,12 +179,10 @@ def test_host_memory() -> None:
     func.func @f(%x: tensor<4xf32>) -> tensor<4xf32> attributes {mesh_shape = #sdy.mesh<["x"=1]>} {
       %0 = stablehlo.negate %x : tensor<4xf32> return %0 : tensor<4xf32> } }
     """
-    program = check(text, topology(a=mesh(0, ("x", 1)), b=mesh(1, ("x", 1))))
-    kinds = {m.kind for m in jax.devices("cpu")[0].addressable_memories()}
-    if "pinned_host" in kinds:
-        assert [s.memory_kind for s in program.input_shardings] == ["pinned_host", "pinned_host"]
-        assert program.output_shardings[0].memory_kind == "pinned_host"
-        assert program.output_shardings[2].memory_kind != "pinned_host"
+    program = check(text, ONES)
+    assert [s.memory_kind for s in program.input_shardings] == ["pinned_host", "pinned_host"]
+    assert program.output_shardings[0].memory_kind == "pinned_host"
+    assert program.output_shardings[2].memory_kind != "pinned_host"
 
 
 def test_donated_arguments_are_gone_and_using_them_again_is_an_error() -> None:
@@ -217,7 +199,7 @@ def test_donated_arguments_are_gone_even_when_nothing_reuses_them() -> None:
     t = "tensor<2xf32>"
     text = single([t, t], f"%0 = stablehlo.add %a0, %a1 : {t} return %0 : {t}", t)
     text = text.replace("tensor<2xf32>>, %a1", "tensor<2xf32>> {jax.buffer_donor = true}, %a1", 1)
-    program = load(parse(text), topology(a=mesh(0, ("x", 1)), b=mesh(1, ("x", 1))))
+    program = load(parse(text), ONES)
     host = [np.ones(2, np.float32), np.ones(2, np.float32)]
     arrays = place(program, host)
     program(*arrays)
@@ -230,7 +212,7 @@ def test_a_donated_argument_that_is_returned_stays() -> None:
     text = """!a = !mpmd.mesh_tensor<"a", tensor<2xf32>>
     module { func.func @main(%x: !a {jax.buffer_donor = true}) -> !a attributes {
       topology = #mpmd.topology<<"a" : <["x"=1]>>>} { return %x : !a } }"""
-    program = load(parse(text), topology(a=mesh(0, ("x", 1))))
+    program = load(parse(text), {"a": mesh(0, ("x", 1))})
     (x,) = place(program, [np.ones(2, np.float32)])
     np.testing.assert_array_equal(program(x)[0], [1, 1])
 
@@ -299,7 +281,7 @@ def test_the_same_array_donated_and_kept_is_an_error() -> None:
         "tensor<2xf32>",
     )
     text = text.replace("tensor<2xf32>>, %a1", "tensor<2xf32>> {jax.buffer_donor = true}, %a1", 1)
-    program = load(parse(text), topology(a=mesh(0, ("x", 1)), b=mesh(1, ("x", 1))))
+    program = load(parse(text), ONES)
     (x,) = place(program, [np.ones(2, np.float32), np.ones(2, np.float32)])[:1]
     with pytest.raises(MpmdError, match="argument 1 is the same array as argument 0, and argument 0 is donated"):
         program(x, x)
@@ -309,7 +291,7 @@ def test_the_same_array_donated_and_kept_is_an_error() -> None:
 def test_topology_errors_come_together() -> None:
     module = parse(PIPELINE)
     with pytest.raises(MpmdError) as error:
-        load(module, topology(a=mesh(0, ("rows", 2), ("columns", 2)), other=mesh(2, ("x", 2))))
+        load(module, {"a": mesh(0, ("rows", 2), ("columns", 2)), "other": mesh(2, ("x", 2))})
     text = str(error.value)
     assert "mesh 'a' has axes (rows=2, columns=2) with 4 devices, and the program was compiled for (x=2)" in text
     assert """runs on mesh 'b' <["x"=2]>, and the topology has no such mesh (it has 'a', 'other')""" in text
@@ -325,16 +307,12 @@ def test_a_program_that_xla_refuses() -> None:
         "tensor<2xf32>",
     )
     with pytest.raises(MpmdError, match=r"XLA cannot compile @f for mesh 'a'.*nobody_knows"):
-        load(parse(text), topology(a=mesh(0, ("x", 1)), b=mesh(1, ("x", 1))))
+        load(parse(text), ONES)
 
 
 def test_progress_and_analyses() -> None:
     seen: list[tuple[int, int, str]] = []
-    program = load(
-        parse(PIPELINE),
-        topology(a=mesh(0, ("x", 2)), b=mesh(2, ("x", 2))),
-        progress=lambda done, total, name: seen.append((done, total, name)),
-    )
+    program = load(parse(PIPELINE), PAIRS, progress=lambda done, total, name: seen.append((done, total, name)))
     assert [s[:2] for s in seen] == [(1, 3), (2, 3), (3, 3)]
     assert {s[2] for s in seen} == {"p0_f.step", "p1_g.step", "p2_inferred.step"}
     cost = program.cost_analysis()

@@ -7,7 +7,6 @@ import os
 import re
 import subprocess
 import sys
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -18,66 +17,44 @@ import pytest
 from jax.sharding import Mesh, NamedSharding, PartitionSpec
 
 import mpmd_trace
-from mpmd_trace import enumerated_for, named_computation
 from mpmd_trace.ir.core import Region
 from mpmd_trace.ir.ops import Module
 from mpmd_trace.ir.verifier import verify
 from mpmd_trace.jax_compat import runtime
+from pipelines import assert_same, layer, loss_of, summed_gradients, topology
+from util import names_of_events
 
 WIDTH = 8
 text = Module.to_generic
 
 
-def _loss(weights: list[jax.Array], x: jax.Array) -> jax.Array:
-    for i, w in enumerate(weights):
-        x = named_computation(lambda w, x: jnp.tanh(x @ w), name=f"layer{i}")(w, x)
-    return jnp.mean(x**2)
+_loss = loss_of(layer, "layer")
 
 
 def _step(weights: list[jax.Array], batch: jax.Array) -> list[jax.Array]:
-    def microbatch(i: jax.Array, grads: list[jax.Array], x: jax.Array) -> list[jax.Array]:
-        return jax.tree.map(jnp.add, grads, jax.grad(_loss)(weights, x))
-
-    grads = enumerated_for(microbatch, jax.tree.map(jnp.zeros_like, weights), batch)
-    return jax.tree.map(lambda w, g: w - 0.1 * g, weights, grads)
+    return jax.tree.map(lambda w, g: w - 0.1 * g, weights, summed_gradients(_loss, weights, batch))
 
 
 def _jitted(meshes: int, devices: int = 1) -> tuple[Any, tuple[list[jax.Array], jax.Array]]:
     """The step as a pipeline of that many meshes with one layer each, and arguments for it."""
-    grid = np.array(jax.devices()[: meshes * devices]).reshape(meshes, devices)
-    topology = {f"m{i}": Mesh(row, ("data",)) for i, row in enumerate(grid)}
-    config = mpmd_trace.make_config(topology, {f"layer{i}": f"m{i}" for i in range(meshes)}, pipeline_schedule="1F1B")
+    where = {f"layer{i}": f"m{i}" for i in range(meshes)}
+    config = mpmd_trace.make_config(topology(meshes, devices), where, pipeline_schedule="1F1B")
     keys = jax.random.split(jax.random.key(0), meshes)
     weights = [0.5 * jax.random.normal(key, (WIDTH, WIDTH)) for key in keys]
     batch = jax.random.normal(jax.random.key(1), (8, 4, WIDTH))
     return mpmd_trace.jit(_step, config), (weights, batch)
 
 
-@pytest.fixture
-def compiled_names() -> Iterator[list[str]]:
-    """What XLA compiled, in order: one entry for each compilation."""
-    found: list[str] = []
-
-    def listen(event: str, duration: float, **_: Any) -> None:
-        if event.endswith("backend_compile_duration"):
-            found.append(event)
-
-    jax.monitoring.register_event_duration_secs_listener(listen)
-    yield found
-    jax.monitoring.unregister_event_duration_listener(listen)
-
-
-def _compilations(meshes: int, names: list[str]) -> int:
+def _compilations(meshes: int) -> int:
     step, arguments = _jitted(meshes)
     lowered = step.lower(*arguments)
-    before = len(names)
-    lowered.compile()
-    return len(names) - before
+    with names_of_events("backend_compile_duration") as compiled:
+        lowered.compile()
+    return len(compiled)
 
 
-def test_compilations_do_not_grow_with_equal_meshes(compiled_names: list[str]) -> None:
-    few = _compilations(4, compiled_names)
-    assert 0 < _compilations(8, compiled_names) == few
+def test_compilations_do_not_grow_with_equal_meshes() -> None:
+    assert 0 < _compilations(8) == _compilations(4)
 
 
 def _bodies(module: Module) -> list[Region]:
@@ -112,8 +89,7 @@ def test_functions_that_a_hook_changed_are_compiled_as_they_are_then() -> None:
 @pytest.mark.parametrize("devices", [1, 2])
 def test_values_on_every_mesh(devices: int) -> None:
     step, arguments = _jitted(4, devices)
-    for wanted, got in zip(jax.jit(_step)(*arguments), step(*arguments), strict=True):
-        np.testing.assert_allclose(got, wanted, rtol=1e-6, atol=1e-7)
+    assert_same(step(*arguments), jax.jit(_step)(*arguments), rtol=1e-6, atol=1e-7)
     meshes = [r.sharding.mesh for r in step(*arguments)]
     assert [list(m.devices.flat) for m in meshes] == [jax.devices()[i * devices :][:devices] for i in range(4)]
 
@@ -123,8 +99,7 @@ def test_platforms_that_cannot_compile_for_each_mesh(monkeypatch: pytest.MonkeyP
     step, arguments = _jitted(4)
     compiled = step.lower(*arguments).compile()
     assert all(e.compiled_as == e.spec.callee for e in compiled.program.runtime.executables)
-    for wanted, got in zip(jax.jit(_step)(*arguments), compiled(*arguments), strict=True):
-        np.testing.assert_allclose(got, wanted, rtol=1e-6, atol=1e-7)
+    assert_same(compiled(*arguments), jax.jit(_step)(*arguments), rtol=1e-6, atol=1e-7)
 
 
 def test_how_much_xla_optimizes(monkeypatch: pytest.MonkeyPatch) -> None:

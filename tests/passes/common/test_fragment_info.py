@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from fragment_texts import frag, function
-
 from mpmd_trace.ir.attributes import TopologyAttr, parse_attribute
 from mpmd_trace.ir.ops import FragmentOp
 from mpmd_trace.passes.fragment_info import (

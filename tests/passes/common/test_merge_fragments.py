@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from fragment_texts import frag, function
-
 from mpmd_trace.ir.ops import FragmentOp
 from mpmd_trace.passes.common.merge import merge_fragments
 from mpmd_trace.passes.greedy import Rewriter, walk_mutable

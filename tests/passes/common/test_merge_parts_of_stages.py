@@ -9,12 +9,12 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
-from fragment_texts import frag, function
 from hypothesis import given
 from hypothesis import strategies as st
 from jax.sharding import Mesh
 
 import mpmd_trace
+from fragment_texts import frag, function
 from mpmd_trace import MpmdError, named_computation
 from mpmd_trace.ir.ops import FragmentOp
 from mpmd_trace.ir.text import parse

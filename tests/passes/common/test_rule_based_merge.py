@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import pytest
-from fragment_texts import frag, function
 
+from fragment_texts import frag, function
 from mpmd_trace.diagnostics.messages import MpmdError
 from mpmd_trace.ir.ops import FragmentOp
 from mpmd_trace.ir.text import parse

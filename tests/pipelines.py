@@ -11,16 +11,16 @@ import numpy as np
 from jax.sharding import Mesh
 
 import mpmd_trace
-from mpmd_trace import named_computation
+from mpmd_trace import enumerated_for, named_computation
 
 WIDTH = 4
 Weights = list[jax.Array]
 
 
-def topology(count: int = 2, size: int = 2) -> dict[str, Mesh]:
-    """Meshes `m0`, `m1`, ... with one axis `x`."""
+def topology(count: int = 2, size: int = 2, axis: str = "x") -> dict[str, Mesh]:
+    """Meshes `m0`, `m1`, ... with one axis."""
     devices = np.array(jax.devices()[: count * size]).reshape(count, size)
-    return {f"m{i}": Mesh(devices[i], ("x",)) for i in range(count)}
+    return {f"m{i}": Mesh(devices[i], (axis,)) for i in range(count)}
 
 
 def config(
@@ -45,6 +45,29 @@ def loss(ws: Weights, x: jax.Array) -> jax.Array:
     for i, w in enumerate(ws[:-1]):
         x = named_computation(layer, name=f"f{i}")(w, x)
     return named_computation(lambda w, x: jnp.mean(layer(w, x) ** 2), name=f"f{len(ws) - 1}")(ws[-1], x)
+
+
+def loss_of(layer: Callable[..., Any], name: str = "f") -> Callable[..., jax.Array]:
+    """A loss with a layer `<name><i>` for each of the parameters: the mean square of what the last one gives."""
+
+    def loss(ps: Any, x: jax.Array) -> jax.Array:
+        for i, p in enumerate(ps):
+            x = named_computation(layer, name=f"{name}{i}")(p, x)
+        return jnp.mean(x**2)
+
+    return loss
+
+
+def summed_gradients(loss: Callable[..., Any], ps: Any, xs: Any) -> Any:
+    """The sums of the gradients of the loss, in a loop over microbatches along the first axis."""
+    zeros = jax.tree.map(jnp.zeros_like, ps)
+    return enumerated_for(lambda i, sums, x: jax.tree.map(jnp.add, sums, jax.grad(loss)(ps, x)), zeros, xs)
+
+
+def summed_values(loss: Callable[..., Any], ps: Any, xs: Any) -> Any:
+    """The sums of the loss and of its gradients, as `summed_gradients` has them."""
+    zeros = jnp.zeros(()), jax.tree.map(jnp.zeros_like, ps)
+    return enumerated_for(lambda i, sums, x: jax.tree.map(jnp.add, sums, jax.value_and_grad(loss)(ps, x)), zeros, xs)
 
 
 def weights(count: int = 2) -> Weights:
@@ -77,7 +100,7 @@ def assert_same(found: Any, expected: Any, rtol: float = 2e-5, atol: float = 1e-
         assert (a.shape, a.dtype) == (b.shape, b.dtype), where
         assert getattr(a, "weak_type", False) == getattr(b, "weak_type", False), where
         if jax.dtypes.issubdtype(b.dtype, jax.dtypes.prng_key):
-            a, b = jax.random.key_data(a), jax.random.key_data(b)
+            a, b = (jax.random.key_data(jnp.asarray(keys)) for keys in (a, b))
         if jnp.issubdtype(b.dtype, jnp.inexact):
             a, b = np.asarray(a, np.float64), np.asarray(b, np.float64)
             np.testing.assert_allclose(a, b, rtol=rtol, atol=atol, err_msg=where)
