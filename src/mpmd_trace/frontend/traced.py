@@ -18,6 +18,7 @@ from mpmd_trace.frontend.memory_kinds import HOST
 from mpmd_trace.frontend.stacked.arrays import Signature, Stacks
 from mpmd_trace.ir.collector import paused_collector
 from mpmd_trace.jax_compat import lowering
+from mpmd_trace.jax_compat.calls import with_bodies
 
 Specs = tuple[Spec | None, ...]
 
@@ -146,7 +147,8 @@ class Traced:
 
     @functools.cached_property
     def _lowered(self) -> tuple[Any, tuple[Any, ...]]:
-        return self._lower(self._whole) if self.rewritten.is_short else self._short
+        module, callbacks = self._lower(self._whole) if self.rewritten.is_short else self._short
+        return with_bodies(module), callbacks
 
     @paused_collector()
     def _lower(self, rewritten: Rewritten) -> tuple[Any, tuple[Any, ...]]:
@@ -185,7 +187,10 @@ class Traced:
 
     @property
     def short_module(self) -> Any:
-        """`module`, but one call may stand for many alike iterations of a loop: `mpmd-repeat-calls` makes these."""
+        """`module`, but one call may stand for many alike iterations of a loop: `mpmd-repeat-calls` makes these.
+
+        Named computations with the same body call one function that is this body.
+        """
         return self._short[0]
 
     def mlir_text(self, debug_info: bool = True) -> str:

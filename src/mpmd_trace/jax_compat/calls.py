@@ -1,11 +1,75 @@
-"""What a jaxlib module has that passes are better without: calls, and constraints that say nothing."""
+"""What a jaxlib module has that passes are better without: calls, and constraints that say nothing.
+
+Lowering makes a function of each distinct body of named computations, with the attribute `mpmd_trace.body`.  All that a
+region of a named computation does is to call it.
+"""
 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from typing import Any
 
+from mpmd_trace.diagnostics.spelling import quote
 from mpmd_trace.jax_compat.mlir import module_to_generic
+
+BODY = "mpmd_trace.body"
+
+
+def with_bodies(module: Any) -> Any:
+    """Return a copy of a jaxlib module in which named computations have bodies of their own."""
+    from jaxlib.mlir import ir  # late: the command line starts without jaxlib
+
+    with module.context, ir.Location.unknown():
+        copy = ir.Module.create(module.operation.location)
+        for name in module.operation.attributes:
+            copy.operation.attributes[name] = module.operation.attributes[name]
+        with ir.InsertionPoint(copy.body):
+            tops = [op.operation.clone().operation for op in module.body.operations]
+        functions = {_name(top): top for top in tops if top.name == "func.func"}
+        bodies = {name: function for name, function in functions.items() if BODY in function.attributes}
+        waiting = dict(functions)
+
+        def fill(name: str) -> None:
+            function = waiting.pop(name, None)
+            for op in () if function is None else _named_computations(function):
+                callee = _callee(op.regions[0].blocks[0].operations[0])
+                fill(callee)
+                _fill(op, bodies[callee].clone().regions[0].blocks[0])
+
+        for name in functions:
+            fill(name)
+        for function in bodies.values():
+            function.erase()
+    return copy
+
+
+def _named_computations(function: Any) -> list[Any]:
+    from jaxlib.mlir import ir  # late: the command line starts without jaxlib
+
+    result: list[Any] = []
+
+    def visit(op: Any) -> Any:
+        if op.name == "mpmd.named_computation":
+            result.append(op)
+        return ir.WalkResult.ADVANCE
+
+    function.walk(visit)
+    return result
+
+
+def _fill(op: Any, block: Any) -> None:
+    """Replace a named computation by one with the block of a function as its body."""
+    from jaxlib.mlir import ir  # late: the command line starts without jaxlib
+
+    types, attributes = [r.type for r in op.results], {name: op.attributes[name] for name in op.attributes}
+    with ir.InsertionPoint(op), op.location:
+        new = ir.Operation.create(op.name, types, list(op.operands), attributes, regions=1)
+    block.append_to(new.regions[0])
+    last = block.operations[len(block.operations) - 1].operation
+    with ir.InsertionPoint(last), last.location:
+        ir.Operation.create("mpmd.return", operands=list(last.operands))
+    last.erase()
+    _replace(op, new.results)
 
 
 class Calls:
@@ -20,8 +84,9 @@ class Calls:
         #: The functions by name, and for each its calls, in order.
         self.functions: dict[str, Any] = {}
         self.of: dict[str, list[Any]] = {}
-        #: The functions that other ops refer to.
+        #: The functions that other ops refer to, and those that are the bodies of named computations.
         self.roots: set[str] = set()
+        self.bodies: list[str] = []
         result: list[Any] = []
         constraints: list[Any] = []
 
@@ -40,8 +105,10 @@ class Calls:
             if top.operation.name == "sdy.mesh" and str(top.operation.attributes["mesh"]) == "#sdy.mesh<[]>":
                 empty.append(f"#sdy.sharding<@{top.operation.attributes['sym_name'].value},")
             if top.operation.name == "func.func":
-                name = str(ir.StringAttr(top.operation.attributes["sym_name"]).value)
+                name = _name(top.operation)
                 self.functions[name] = top.operation
+                if BODY in top.operation.attributes:
+                    self.bodies.append(name)
                 top.operation.walk(visit)
                 self.of[name] = list(result)
                 result.clear()
@@ -94,6 +161,12 @@ class Calls:
                 _replace(call, new.results)
             self.of[name] = left
 
+    def keep_bodies(self) -> None:
+        """Have bodies of named computations handled once: no call of them is inlined, nor is one removed."""
+        self.replace({name: {"call_target_name": quote(BODY), "backend_config": quote(name)} for name in self.bodies})
+        for name in self.bodies:
+            del self.functions[name].attributes["sym_visibility"]
+
     def inline(self, order: Sequence[str]) -> None:
         """Inline the calls in these functions, callees first, and the functions called."""
         from jaxlib.mlir import ir  # late: the command line starts without jaxlib
@@ -112,6 +185,10 @@ class Calls:
         if function is None or "no_inline" in function.attributes:
             return False
         return len(list(function.regions[0].blocks)) == 1
+
+
+def _name(function: Any) -> str:
+    return str(function.attributes["sym_name"].value)
 
 
 def _callee(call: Any) -> str:

@@ -1,8 +1,8 @@
 """The primitives that stand for `mpmd` ops, and the lowering of a jaxpr that uses them to MLIR.
 
 The frontend binds these after differentiation and batching are over, so they need no rules but the
-two that lowering asks for. Each primitive but `slice_p` gives exactly one op; bodies of named computations become
-regions, bodies of calls one private function per distinct jaxpr and module.
+two that lowering asks for. Each primitive but `slice_p` gives exactly one op. Bodies of calls and of named computations
+become private functions, one per distinct jaxpr and module.
 """
 
 from __future__ import annotations
@@ -21,6 +21,7 @@ from jaxlib.mlir.dialects import mpmd
 from jaxlib.mlir.dialects import stablehlo as hlo
 
 from mpmd_trace.jax_compat import tracing
+from mpmd_trace.jax_compat.calls import BODY
 
 
 def _primitive(name: str, abstract_eval: Callable[..., Any]) -> Any:
@@ -92,59 +93,53 @@ def _lower_named_computation(
     mpmd.register_dialect(ctx.module_context.context)
     quoted = ir.StringAttr.get(name)
     count = f"({transpose_count})" if transpose_count else ""
-    origin = ir.Attribute.parse(f"#mpmd.user_origin<{quoted}{count}>")
-    made = ctx.module_context.cached_primitive_lowerings
-    key = ("mpmd_trace.region", id(body))
-    if key in made:  # equal layers are one body: the op is copied
-        op = made[key][1].clone()
-        for i, operand in enumerate(operands):
-            op.operands[i] = operand
-        op.attributes["origin"] = origin
-        return list(op.results)
+    function, location = _function_for(ctx, body, BODY)
     op = ir.Operation.create(
         "mpmd.named_computation",
         results=_result_types(ctx),
         operands=list(operands),
-        attributes={"origin": origin},
+        attributes={"origin": ir.Attribute.parse(f"#mpmd.user_origin<{quoted}{count}>")},
         regions=1,
+        loc=location,
     )
-    location = ir.Location.current
-    block = ir.Block.create_at_start(op.regions[0], [o.type for o in operands], [location] * len(operands))
-    with ir.InsertionPoint(block):
-        results = _lower_body(ctx, body, list(block.arguments))
-        ir.Operation.create("mpmd.return", operands=results)
-    made[key] = body, op
+    types = [o.type for o in operands]
+    block = ir.Block.create_at_start(op.regions[0], types, [location] * len(types))
+    with ir.InsertionPoint(block), location:  # equal layers are one body: the function that is called
+        call = func_dialect.CallOp(function, list(block.arguments))
+        ir.Operation.create("mpmd.return", operands=list(call.operation.results))
     return list(op.results)
 
 
-def _function_for(ctx: Any, body: Any, name: str) -> str:
-    """Return the symbol of the private function that holds `body`, made when this is its first use."""
+def _function_for(ctx: Any, body: Any, name: str) -> tuple[func_dialect.FuncOp, ir.Location]:
+    """Return the private function that holds `body`, made when this is its first use, and the place of that."""
     module = ctx.module_context
     made = module.cached_primitive_lowerings
-    key = ("mpmd_trace.function", id(body))
+    key = ("mpmd_trace.function", name == BODY, id(body))
     if key in made:
-        return str(made[key][1])
+        _, function, location = made[key]
+        return function, location
     location = ir.Location.current
     inputs = [jax_mlir.aval_to_ir_type(module, a) for a in tracing.in_avals(body)]
     outputs = [jax_mlir.aval_to_ir_type(module, a) for a in tracing.out_avals(body)]
     function = func_dialect.FuncOp(jax_mlir.sanitize_name(name), ir.FunctionType.get(inputs, outputs), ip=module.ip)
     function.attributes["sym_visibility"] = ir.StringAttr.get("private")
+    if name == BODY:
+        function.attributes[BODY] = ir.UnitAttr.get()
     module.symbol_table.insert(function)
     block = ir.Block.create_at_start(function.body, inputs, [location] * len(inputs))
     with ir.InsertionPoint(block):
         results = _lower_body(ctx, body, list(block.arguments))
         func_dialect.ReturnOp(results)
-    symbol = str(function.name.value)
-    made[key] = (body, symbol)
-    return symbol
+    made[key] = body, function, location
+    return function, location
 
 
 def _lower_call(
     ctx: Any, *operands: ir.Value, body: Any, name: str, call_counter: int | None, repeats: int
 ) -> Sequence[ir.Value]:
     mpmd.register_dialect(ctx.module_context.context)
-    symbol = _function_for(ctx, body, name)
-    attributes: dict[str, ir.Attribute] = {"callee": ir.FlatSymbolRefAttr.get(symbol)}
+    function, _ = _function_for(ctx, body, name)
+    attributes: dict[str, ir.Attribute] = {"callee": ir.FlatSymbolRefAttr.get(function.name.value)}
     if call_counter is not None:
         attributes["call_counter"] = _ui32(call_counter)
     if repeats > 1:

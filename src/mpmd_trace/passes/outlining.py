@@ -104,7 +104,8 @@ def outline_calls(calls: Calls) -> tuple[FuncOp, ...]:
     """Put large functions of keys that are called often out of line in a jaxlib module.  Returns the functions."""
     callees = calls.callees()
     roots = {*calls.roots, *(name for name in callees if not calls.is_private(name))}
-    of_keys = [name for name in callees if name not in roots and all(map(_is_key, map(parse_type, calls.inputs(name))))]
+    given = {name: map(parse_type, calls.inputs(name)) for name in callees.keys() - roots - set(calls.bodies)}
+    of_keys = [name for name in callees if name in given and all(map(_is_key, given[name]))]
     candidates = [name for name in postorder(of_keys, lambda name: callees.get(name, ())) if name in callees]
     module = parse_generic(calls.text(candidates))
     result = _choose({f.sym_name: f for f in module.functions}, callees, roots)

@@ -3,16 +3,20 @@
 from __future__ import annotations
 
 import dataclasses
+import functools
 import time
 from typing import Any
 
 from mpmd_trace.diagnostics.messages import Diagnostic, MpmdError
 from mpmd_trace.ir.attributes import StringAttr
+from mpmd_trace.ir.bodies import replace_bodies
+from mpmd_trace.ir.core import Region, make_op
 from mpmd_trace.ir.diagnostics import Diagnostics
+from mpmd_trace.ir.freezing import freeze
 from mpmd_trace.ir.ops import FuncOp, Module
 from mpmd_trace.ir.parser import parse_generic
 from mpmd_trace.ir.postorder import postorder
-from mpmd_trace.jax_compat.calls import Calls
+from mpmd_trace.jax_compat.calls import BODY, Calls
 from mpmd_trace.jax_compat.mlir import to_generic_through
 from mpmd_trace.passes.base import Pass
 from mpmd_trace.passes.dedup_bodies import share_equal_bodies
@@ -21,6 +25,7 @@ from mpmd_trace.passes.inline_calls import InlineCalls, has_calls
 from mpmd_trace.passes.mlir_pass import MlirPass
 from mpmd_trace.passes.outlining import outline_calls
 
+_BODY = StringAttr.get(BODY)
 _CANONICALIZE = (
     "canonicalize{max-iterations=10 max-num-rewrites=-1 region-simplify=normal test-convergence=false top-down=true}"
 )
@@ -93,6 +98,36 @@ def _expand(calls: Calls) -> None:
         calls.inline(order)
 
 
+def _put_bodies(module: Module) -> None:
+    """Give named computations the bodies that they call, in the place of the functions that hold these."""
+    functions = {f.sym_name: f for f in module.functions if BODY in f.attrs}
+
+    @functools.cache
+    def held(name: str) -> Region:
+        function = functions[name]
+        region = function.regions[0]
+        replace_bodies(region, called)
+        last = function.body.terminator
+        function.body.append(make_op("mpmd.return", last.operands, loc=last.loc))
+        last.erase()
+        freeze(region)
+        function.erase()
+        return region
+
+    def called(body: Region) -> Region:
+        op = body.block.first
+        if op is None or op.props.get("call_target_name") is not _BODY:
+            return body
+        name = op.props["backend_config"]
+        assert isinstance(name, StringAttr)
+        return held(name.value)
+
+    for name in functions:
+        held(name)
+    for function in module.functions:
+        replace_bodies(function.regions[0], called)
+
+
 def read_clean(given: Any, *, for_xla: bool = False) -> tuple[Module, list[Diagnostic], float] | None:
     """`given`, MLIR text or a jaxlib module, as `CleanUp` leaves it, what was reported, and the passes' CPU seconds.
 
@@ -106,6 +141,7 @@ def read_clean(given: Any, *, for_xla: bool = False) -> tuple[Module, list[Diagn
         calls = Calls(module)  # takes constraints out that say nothing
         if any(calls.of.values()):
             outlined.extend(outline_calls(calls))
+            calls.keep_bodies()
             _expand(calls)
 
     try:
@@ -118,6 +154,7 @@ def read_clean(given: Any, *, for_xla: bool = False) -> tuple[Module, list[Diagn
         return None
     module = parse_generic(generic, any_location=True)
     module.outlined = tuple(outlined)
+    _put_bodies(module)
     for op in module.body.ops if for_xla else ():
         if op.name == "sdy.mesh" and op.props["mesh"].text == "#sdy.mesh<[]>":
             name = op.props["sym_name"]
