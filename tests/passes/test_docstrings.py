@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import dataclasses
 import inspect
 import re
 import textwrap
@@ -11,16 +10,11 @@ from typing import NamedTuple
 import pytest
 
 from mpmd_trace.diagnostics.messages import MpmdError
-from mpmd_trace.ir.diagnostics import Diagnostics
-from mpmd_trace.ir.ops import FuncOp, Module
 from mpmd_trace.ir.text import parse
-from mpmd_trace.passes import settled
-from mpmd_trace.passes.base import FunctionPass
 from mpmd_trace.passes.manager import PassManager
 from mpmd_trace.passes.pass_table import PASSES
 from mpmd_trace.passes.registry import pass_class
-from mpmd_trace.passes.settled import ByBody
-from util import check, run
+from util import check
 
 #: As docs/rewriting.md says.
 PRELUDE = """
@@ -63,11 +57,6 @@ def examples(pattern: re.Pattern[str], name: str) -> list[Example]:
     return [Example(re.sub(r"\n *", "", m[1] or ""), m[2], m[3]) for m in pattern.finditer(docstring(name))]
 
 
-def keeps_settled(name: str) -> bool:
-    cls = pass_class(name)
-    return cls is not None and cls.keeps_settled
-
-
 @pytest.mark.parametrize("name", PASSES)
 def test_every_pass_shows_what_it_does(name: str) -> None:
     assert examples(_REWRITTEN, name) or examples(_REFUSED, name)
@@ -77,34 +66,6 @@ def test_every_pass_shows_what_it_does(name: str) -> None:
 def test_rewritten(name: str) -> None:
     for example in examples(_REWRITTEN, name):
         check(whole(example.before), name + example.options, whole(example.after), PRELUDE)
-
-
-@dataclasses.dataclass(frozen=True)
-class SeesThatItIsSo(FunctionPass):
-    """Compares what it is told of a settled function with the function."""
-
-    name = "sees-that-it-is-so"
-    summary = "for this test"
-    keeps_settled = True
-
-    def run_on_function(self, function: FuncOp, module: Module, diagnostics: Diagnostics) -> bool:
-        view = settled.known(function)
-        if view is not None:
-            told, there = ({body: set(ops) for body, ops in v.bodies.items()} for v in (view, ByBody.of(function)))
-            assert told == there
-        return False
-
-
-@pytest.mark.parametrize("name", [name for name in PASSES if examples(_REWRITTEN, name) and keeps_settled(name)])
-def test_rewritten_knowing_what_is_settled(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    for example in examples(_REWRITTEN, name):
-        program, rewriting = PRELUDE + whole(example.before), name + example.options
-        known = parse(program)
-        if settled.take(known.main) is not None:
-            PassManager(["mpmd-fragment-dedup", rewriting, SeesThatItIsSo()]).run(known)
-            with monkeypatch.context() as patch:
-                patch.setattr(settled, "_look", lambda function: None)
-                assert str(known) == str(run(program, rewriting, ""))
 
 
 @pytest.mark.parametrize("name", [name for name in PASSES if examples(_REFUSED, name)])

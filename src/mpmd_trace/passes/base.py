@@ -36,8 +36,6 @@ class Pass:
     #: Things of which a program has one if there is anything to do (`contents` of passes/pipelines.py); if none is
     #: named, the pass always runs.
     only_with: ClassVar[tuple[str, ...]] = ()
-    #: Whether it says by `settled.keep` when a function is still settled.
-    keeps_settled: ClassVar[bool] = False
 
     def run(self, module: Module, diagnostics: Diagnostics) -> bool:
         raise NotImplementedError

@@ -10,13 +10,12 @@ from collections.abc import Hashable
 from typing import cast
 
 from mpmd_trace.diagnostics.location import UNKNOWN
-from mpmd_trace.ir.bodies import remembers, replace_bodies, without_dead_ops
+from mpmd_trace.ir.bodies import remembers, replace_bodies
 from mpmd_trace.ir.core import Op, Region, Value
 from mpmd_trace.ir.diagnostics import Diagnostics
 from mpmd_trace.ir.ops import OFFLOADED, FragmentOp, FuncOp, Module, ReduceOp
 from mpmd_trace.ir.semantics import is_constant_like, trivially_dead
 from mpmd_trace.ir.types import MeshTensorType
-from mpmd_trace.passes import settled
 from mpmd_trace.passes.base import Pass
 from mpmd_trace.passes.constants import constant_key, constants_stay
 from mpmd_trace.passes.greedy import Choices, Rewriter, apply_greedily, rewrites, walk_mutable
@@ -55,23 +54,14 @@ class CanonicalizeMpmd(Pass):
 
     name = "mpmd-canonicalize"
     summary = "MLIR's canonicalization, with bodies kept shared"
-    keeps_settled = True
 
     def run(self, module: Module, diagnostics: Diagnostics) -> bool:
         functions = [f for f in module.functions if not f.is_declaration]
-        views = {function: settled.take(function) for function in functions}
-        native = [f for f in functions if views[f] is not None or _is_native(f)]
+        native = [f for f in functions if _is_native(f)]
         foreign = [f for f in functions if f not in native]
-        changed = run_on_bodies(frozen_bodies(native, views), PIPELINE, module, canonical_body)
+        changed = run_on_bodies(frozen_bodies(native), PIPELINE, module, canonical_body)
         for function in native:
-            view = views[function]
-            if view is None:
-                replace_bodies(function.regions[0], lambda body: result_of(body, PIPELINE))
-            else:
-                view.replace_bodies(lambda body: result_of(body, PIPELINE))
-                if view.is_settled and view.all_are(without_dead_ops):
-                    settled.keep(function, view)
-                    continue
+            replace_bodies(function.regions[0], lambda body: result_of(body, PIPELINE))
             has_constants = any(map(is_constant_like, walk_mutable(function.regions[0])))
             result = apply_greedily(function, _RULES, unique_constants=has_constants)
             changed = changed or result.changed or has_constants

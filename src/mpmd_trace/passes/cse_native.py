@@ -13,7 +13,6 @@ from mpmd_trace.ir.freezing import freeze
 from mpmd_trace.ir.ops import FuncOp, Module
 from mpmd_trace.ir.semantics import is_removable_alone, region_is_removable
 from mpmd_trace.jax_compat.mlir import run_pipeline
-from mpmd_trace.passes import settled
 from mpmd_trace.passes.base import Pass
 from mpmd_trace.passes.mlir_parts import frozen_bodies, result_of, run_on_bodies, run_on_functions
 from mpmd_trace.passes.trivially_canonical import is_plain
@@ -41,21 +40,14 @@ class CseNative(Pass):
 
     name = "mpmd-cse"
     summary = "MLIR's common subexpression elimination, with bodies kept shared"
-    keeps_settled = True
 
     def run(self, module: Module, diagnostics: Diagnostics) -> bool:
         functions = [f for f in module.functions if not f.is_declaration]
-        views = {function: settled.take(function) for function in functions}
-        native = [f for f in functions if views[f] is not None or _is_native(f)]
+        native = [f for f in functions if _is_native(f)]
         foreign = [f for f in functions if f not in native]
-        changed = run_on_bodies(frozen_bodies(native, views), _CSE, module, without_common_subexpressions)
+        changed = run_on_bodies(frozen_bodies(native), _CSE, module, without_common_subexpressions)
         for function in native:
-            view = views[function]
-            if view is None:
-                changed = _eliminate(function) or changed
-            else:
-                view.replace_bodies(lambda body: result_of(body, _CSE))
-                settled.keep(function, view)
+            changed = _eliminate(function) or changed
         return run_on_functions(foreign, _CSE, module) or changed
 
 

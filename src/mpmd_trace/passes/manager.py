@@ -13,10 +13,9 @@ from mpmd_trace.diagnostics.messages import MpmdError, MpmdWarning
 from mpmd_trace.ir.collector import paused_collector
 from mpmd_trace.ir.core import Region
 from mpmd_trace.ir.diagnostics import Diagnostics, PassFailed
-from mpmd_trace.ir.ops import FuncOp, Module
+from mpmd_trace.ir.ops import Module
 from mpmd_trace.ir.printer import print_region
 from mpmd_trace.ir.verifier import verify
-from mpmd_trace.passes import settled
 from mpmd_trace.passes.base import Pass, said_by
 from mpmd_trace.passes.registry import build
 from mpmd_trace.passes.run_caches import caches_of_a_run
@@ -58,14 +57,12 @@ class PassManager:
         error_is_failure: bool = True,
         verify: bool = False,
         first_index: int = 0,
-        views: dict[FuncOp, settled.Settled] | None = None,
     ) -> None:
         self.passes = build(pipeline)
         self.hooks = list(hooks)
         self.error_is_failure = error_is_failure
         self.verify = verify
         self.first_index = first_index
-        self._views = {} if views is None else views
         self.runs: list[PassRun] = []
         self.diagnostics = Diagnostics()
 
@@ -76,14 +73,11 @@ class PassManager:
         module.own_bodies()
         bodies: dict[Region, str] = {}
         for one in self.passes:
-            if not one.keeps_settled:
-                self._views.clear()
             if self.verify:
                 bodies = printed_bodies(module, bodies)
             started = time.process_time()
             try:
-                with settled.shared(self._views if one.keeps_settled and not self.hooks else None):
-                    changed = said_by(one, one.run(module, self.diagnostics))
+                changed = said_by(one, one.run(module, self.diagnostics))
             except PassFailed:
                 self.diagnostics.fail()
                 changed = True

@@ -7,7 +7,7 @@ printed at all.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Sequence
 
 from mpmd_trace.ir.attributes import StringAttr
 from mpmd_trace.ir.bodies import bodies_in, fingerprint
@@ -19,22 +19,15 @@ from mpmd_trace.ir.parser import parse_generic
 from mpmd_trace.ir.printer import print_op
 from mpmd_trace.jax_compat.mlir import run_pipeline
 from mpmd_trace.passes.dedup_bodies import share_equal_bodies
-from mpmd_trace.passes.settled import Settled
 from mpmd_trace.passes.trivially_canonical import is_plain
 
 _CARRIER = "mpmd_trace_body_"
 
 
-def frozen_bodies(functions: Iterable[FuncOp], views: Mapping[FuncOp, Settled | None]) -> list[Region]:
-    """Return the distinct frozen bodies of the functions, in order of first appearance; `views` of settled ones."""
-    bodies: dict[Region, None] = {}
-    for function in functions:
-        view = views[function]
-        if view is None:
-            bodies.update(dict.fromkeys(body for region in function.regions for _, _, body in bodies_in(region)))
-        else:
-            bodies.update(dict.fromkeys(view.bodies))
-    return list(bodies)
+def frozen_bodies(functions: Iterable[FuncOp]) -> list[Region]:
+    """Return the distinct frozen bodies of the functions, in order of first appearance."""
+    regions = (region for function in functions for region in function.regions)
+    return list(dict.fromkeys(body for region in regions for _, _, body in bodies_in(region)))
 
 
 def run_on_bodies(bodies: Sequence[Region], pipeline: str, module: Module, native: Callable[[Region], Region]) -> bool:

@@ -26,7 +26,6 @@ from mpmd_trace.passes.optimize.schedules import Predicate
 from mpmd_trace.passes.pipelines import passes_of
 from mpmd_trace.passes.placement.hypergraph import TOGETHER
 from mpmd_trace.passes.request import NamedMeshes, PartitionRequest, Phases, check_phases
-from mpmd_trace.passes.settled import Settled
 
 #: How many phases of a pipeline run: "all" has two after "optimize".
 _PHASES = {"import": 1, "optimize": 2, "all": 4}
@@ -214,7 +213,6 @@ def partition_as(
             for result in results:
                 main.set_res_attr(result, TOGETHER, IntegerAttr.get(number))
         runs: list[PassRun] = []
-        views: dict[FuncOp, Settled] = {}
         diagnostics: list[Diagnostic] = []
         if cleaned is not None:
             runs.append(PassRun(0, CleanUp.name, True, cleaned[2]))
@@ -224,11 +222,9 @@ def partition_as(
         passes = passes_of(request, rules, alias_bodies=not hooks, module=work)
         for phase, steps in enumerate(itertools.islice(passes, _PHASES[phases])):
             left = [one for one in steps if cleaned is None or not isinstance(one, CleanUp)]
-            manager = PassManager(left, hooks, first_index=len(runs), views=views)
+            manager = PassManager(left, hooks, first_index=len(runs))
             runs += manager.run(work)
             diagnostics += manager.diagnostics.found
-            if phase < 2:  # what is called between these phases may change the program
-                views.clear()
             if phase == 0 and imported is not None:
                 imported(work)
     return Partitioned(work, tuple(runs), tuple(diagnostics))

@@ -14,7 +14,6 @@ from mpmd_trace.ir.diagnostics import Diagnostics
 from mpmd_trace.ir.freezing import freeze
 from mpmd_trace.ir.ops import FuncOp, Module
 from mpmd_trace.ir.semantics import trivially_dead
-from mpmd_trace.passes import settled
 from mpmd_trace.passes.base import FunctionPass, option
 from mpmd_trace.passes.constants import constants_stay, with_unique_constants
 from mpmd_trace.passes.greedy import Choices, Pattern, apply_greedily
@@ -50,7 +49,6 @@ class StablehloOptimize(FunctionPass):
     name = "stablehlo-target-independent-optimization"
     summary = "simplify and fold StableHLO ops"
     distributed_only = False
-    keeps_settled = True
 
     fold_op_element_limit: int = option(
         65536, "largest constant, in elements, that folding may make the program grow by"
@@ -74,15 +72,8 @@ class StablehloOptimize(FunctionPass):
 
     def run_on_function(self, function: FuncOp, module: Module, diagnostics: Diagnostics) -> bool:
         patterns = Choices(self.patterns)
-        view = settled.take(function)
-        if view is None:
-            changed = replace_bodies(function.regions[0], functools.partial(self._simplified, patterns))
-            return _simplify(function.regions[0], patterns) or changed
-        changed = view.replace_bodies(functools.partial(self._simplified, patterns))
-        changed = view.replace_bodies(with_unique_constants) or changed
-        changed = view.replace_bodies(without_dead_ops) or changed
-        settled.keep(function, view)
-        return changed
+        changed = replace_bodies(function.regions[0], functools.partial(self._simplified, patterns))
+        return _simplify(function.regions[0], patterns) or changed
 
     def _simplified(self, patterns: Choices, body: Region) -> Region:
         def simplified() -> Region:

@@ -11,7 +11,6 @@ from mpmd_trace.ir.diagnostics import Diagnostics
 from mpmd_trace.ir.freezing import freeze
 from mpmd_trace.ir.ops import FragmentOp, FuncOp, Module, TransferOp
 from mpmd_trace.ir.semantics import is_constant_like
-from mpmd_trace.passes import settled
 from mpmd_trace.passes.base import FunctionPass
 
 
@@ -54,18 +53,12 @@ class CopyConstants(FunctionPass):
 
     name = "mpmd-copy-constants"
     summary = "copy constants into the fragments that use them"
-    keeps_settled = True
 
     def run_on_function(self, function: FuncOp, module: Module, diagnostics: Diagnostics) -> bool:
-        view = settled.take(function)
-        known = _constants(view or settled.ByBody.of(function))
-        readers = {op for value in known for op in value.users if isinstance(op, FragmentOp)}
-        if not readers:
-            settled.keep(function, view)
-            return False
+        known = _constants(function)
         changed = False
         for fragment in reversed(function.body):
-            if isinstance(fragment, FragmentOp) and fragment in readers:
+            if isinstance(fragment, FragmentOp) and not known.keys().isdisjoint(fragment.operands):
                 count = len(fragment.body.block.args)
                 constants = [(i, known[value]) for i, value in enumerate(fragment.operands[:count]) if value in known]
                 if constants:
@@ -74,13 +67,12 @@ class CopyConstants(FunctionPass):
         return changed
 
 
-def _constants(fragments: settled.ByBody) -> dict[Value, Op]:
+def _constants(function: FuncOp) -> dict[Value, Op]:
     """Return the constants that fragments return, by the results, and by the transfers of these."""
     known: dict[Value, Op] = {}
-    for body, ops in fragments.bodies.items():
-        constants = _returned_constants(body)
-        for op in ops if constants else ():
-            known.update((op.results[i], constant) for i, constant in constants)
+    for op in function.body:
+        if isinstance(op, FragmentOp):
+            known.update((op.results[i], constant) for i, constant in _returned_constants(op.body))
     pending = list(known)
     for value in pending:
         for user in value.users:

@@ -2,11 +2,9 @@
 
 from __future__ import annotations
 
-from mpmd_trace.ir.bodies import dce
 from mpmd_trace.ir.core import Region
 from mpmd_trace.ir.diagnostics import Diagnostics
 from mpmd_trace.ir.ops import FragmentOp, FuncOp, Module, TransferOp
-from mpmd_trace.passes import settled
 from mpmd_trace.passes.base import FunctionPass
 from mpmd_trace.passes.common.body_rewrites import prune, replace_op
 from mpmd_trace.passes.common.walks import function_ops
@@ -38,13 +36,8 @@ class FragmentDce(FunctionPass):
 
     name = "mpmd-fragment-dce"
     summary = "remove unused results, arguments and ops of fragments, and dead transfers"
-    keeps_settled = True
 
     def run_on_function(self, function: FuncOp, module: Module, diagnostics: Diagnostics) -> bool:
-        view = settled.take(function)
-        if view is not None and view.all_are(dce):
-            settled.keep(function, view)
-            return False
         changed = False
         clean: set[Region] = set()  # bodies of which nothing goes while all results are used
         for op in function_ops(function, reverse=True):  # users before producers

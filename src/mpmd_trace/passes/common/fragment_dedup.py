@@ -7,7 +7,6 @@ from mpmd_trace.ir.core import Region, Value
 from mpmd_trace.ir.diagnostics import Diagnostics
 from mpmd_trace.ir.ops import FragmentOp, FuncOp, Module
 from mpmd_trace.ir.types import Type
-from mpmd_trace.passes import settled
 from mpmd_trace.passes.base import FunctionPass
 from mpmd_trace.passes.common.body_rewrites import alias_arguments
 from mpmd_trace.passes.common.walks import function_fragments
@@ -38,13 +37,8 @@ class FragmentDedup(FunctionPass):
 
     name = "mpmd-fragment-dedup"
     summary = "use the first of equal operands and of equal results of each fragment"
-    keeps_settled = True
 
     def run_on_function(self, function: FuncOp, module: Module, diagnostics: Diagnostics) -> bool:
-        view = settled.take(function)
-        if view is not None:
-            settled.keep(function, view)
-            return False
         changed = False
         for fragment in function_fragments(function):
             values = [use.value for use in fragment.operand_uses]

@@ -6,7 +6,6 @@ import dataclasses
 
 from mpmd_trace.ir.diagnostics import Diagnostics
 from mpmd_trace.ir.ops import FragmentOp, FuncOp, Module
-from mpmd_trace.passes import settled
 from mpmd_trace.passes.base import FunctionPass, option
 from mpmd_trace.passes.common.merge_neighbours import Mode, merge_neighbours
 
@@ -64,7 +63,6 @@ class MergeInferredFragments(FunctionPass):
 
     name = "mpmd-merge-inferred-fragments"
     summary = "merge inferred fragments with their neighbors"
-    keeps_settled = True
     merge_any_consumer: bool = option(
         False, "merge with the first consumer that allows it, not only with the closest one"
     )
@@ -81,12 +79,9 @@ class MergeInferredFragments(FunctionPass):
         return ("sideways" if self.merge_sideways else "any" if self.merge_any_consumer else "closest",)
 
     def run_on_function(self, function: FuncOp, module: Module, diagnostics: Diagnostics) -> bool:
-        view = settled.known(function)
         changed = False
         for mode in self.modes(function, diagnostics):
             changed = self.merge(function, mode) or changed
-        if not changed:
-            settled.keep(function, view)
         return changed
 
     def merge(self, function: FuncOp, mode: Mode) -> bool:

@@ -10,7 +10,6 @@ from mpmd_trace.ir.core import BlockArg, Value
 from mpmd_trace.ir.diagnostics import Diagnostics
 from mpmd_trace.ir.ops import FuncOp, Module, local_type, make_fragment, make_transfer
 from mpmd_trace.ir.types import MeshTensorType
-from mpmd_trace.passes import settled
 from mpmd_trace.passes.base import FunctionPass, option
 
 
@@ -47,7 +46,6 @@ class UniquifyFunctionInputsOutputs(FunctionPass):
 
     name = "mpmd-uniquify-function-inputs-outputs"
     summary = "return every value once and no argument directly"
-    keeps_settled = True
     mpmd_only = True
 
     use_transfer_instead_of_fragment: bool = option(False, "copy with identity transfers instead of fragments")
@@ -62,12 +60,8 @@ class UniquifyFunctionInputsOutputs(FunctionPass):
             )
         if bad:
             return False
-        view = settled.known(function)
         copy = _copy_by_transfers if self.use_transfer_instead_of_fragment else _copy_by_fragments
-        changed = copy(function)
-        if not changed:
-            settled.keep(function, view)
-        return changed
+        return copy(function)
 
 
 def _copy_by_transfers(function: FuncOp) -> bool:

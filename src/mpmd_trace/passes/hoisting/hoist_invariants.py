@@ -18,7 +18,6 @@ from mpmd_trace.ir.ops import HOISTED, FragmentOp, FuncOp, Module, make_fragment
 from mpmd_trace.ir.postorder import postorder
 from mpmd_trace.ir.shardings import mesh_symbols
 from mpmd_trace.ir.types import mesh_tensor
-from mpmd_trace.passes import settled
 from mpmd_trace.passes.base import FunctionPass, option
 from mpmd_trace.passes.hoisting.cost import HoistCost
 from mpmd_trace.passes.hoisting.gathered_params import Timeline
@@ -113,7 +112,6 @@ class HoistInvariants(FunctionPass):
 
     name = "mpmd-hoist-invariants"
     summary = "compute once what is the same for all microbatches"
-    keeps_settled = True
     mpmd_only = True
     entry_only = True
 
@@ -124,8 +122,7 @@ class HoistInvariants(FunctionPass):
     gather: Gather = option("auto", "how long gathered values are kept: step, phase, microbatch; auto: as limit allows")
 
     def run_on_function(self, function: FuncOp, module: Module, diagnostics: Diagnostics) -> bool:
-        view = settled.known(function)
-        if view is None and not reducible(function):
+        if not reducible(function):
             return False
         meshes = mesh_symbols(module)
         numbering, worth = ValueNumbering(function), HoistCost(meshes)
@@ -146,8 +143,6 @@ class HoistInvariants(FunctionPass):
                 function, mesh, fragments, numbering, choice.kept, places().time, left
             ).run():
                 changed, places = True, functools.cache(lambda: Places(function))
-        if not changed:
-            settled.keep(function, view)
         return changed
 
 

@@ -12,7 +12,6 @@ from mpmd_trace.ir.diagnostics import Diagnostics
 from mpmd_trace.ir.ops import FragmentOp, FuncOp, Module, TransferOp, make_fragment
 from mpmd_trace.ir.shardings import sharding_class
 from mpmd_trace.ir.types import MeshTensorType, Type
-from mpmd_trace.passes import settled
 from mpmd_trace.passes.base import FunctionPass, option
 from mpmd_trace.passes.dedup_bodies import first_equal
 from mpmd_trace.passes.fragment_info import BLOCK
@@ -73,7 +72,6 @@ class ReusePrograms(FunctionPass):
 
     name = "mpmd-reuse-programs"
     summary = "let fragments run the programs of other stages as far as they contain them"
-    keeps_settled = True
     mpmd_only = True
     entry_only = True
 
@@ -86,10 +84,6 @@ class ReusePrograms(FunctionPass):
     def run_on_function(self, function: FuncOp, module: Module, diagnostics: Diagnostics) -> bool:
         topology = function.topology
         assert topology is not None
-        view = settled.known(function)
-        if view is not None and all(len(moving_ops(body)) < self.least * 3 // 4 for body in view.bodies):
-            settled.keep(function, view)
-            return False
         alike: dict[object, list[FragmentOp]] = {}
         for op in function.body:
             if not isinstance(op, FragmentOp) or op.num_operands != len(op.body.block.args):

@@ -10,7 +10,6 @@ from mpmd_trace.ir.core import Op, Region, Use, Value
 from mpmd_trace.ir.diagnostics import Diagnostics
 from mpmd_trace.ir.ops import FragmentOp, FuncOp, Module, make_fragment
 from mpmd_trace.ir.semantics import is_negligible
-from mpmd_trace.passes import settled
 from mpmd_trace.passes.base import FunctionPass
 from mpmd_trace.passes.block_order import in_block_order
 from mpmd_trace.passes.dedup_bodies import first_equal, same_ops
@@ -65,12 +64,10 @@ class SharePrograms(FunctionPass):
 
     name = "mpmd-share-programs"
     summary = "share programs of microbatches that differ only in repeated operands"
-    keeps_settled = True
     mpmd_only = True
     entry_only = True
 
     def run_on_function(self, function: FuncOp, module: Module, diagnostics: Diagnostics) -> bool:
-        view = settled.known(function)
         named: list[FragmentOp] = []
         others: list[FragmentOp] = []
         for op in function.body:
@@ -79,8 +76,6 @@ class SharePrograms(FunctionPass):
         changed = _share_bodies(named)
         for op in others:
             changed = _give_each_its_own(op) or changed
-        if view is not None and not changed and all(op.body is body for body, ops in view.bodies.items() for op in ops):
-            settled.keep(function, view)
         return changed
 
 

@@ -6,7 +6,6 @@ from mpmd_trace.ir.bodies import map_ops, replace_bodies
 from mpmd_trace.ir.core import Op, Region, op_like
 from mpmd_trace.ir.diagnostics import Diagnostics
 from mpmd_trace.ir.ops import FuncOp, Module
-from mpmd_trace.passes import settled
 from mpmd_trace.passes.base import FunctionPass
 from mpmd_trace.passes.greedy import walk_mutable
 
@@ -33,15 +32,9 @@ class ConvertSdyConstants(FunctionPass):
     name = "mpmd-convert-sdy-constants"
     summary = "turn sdy.constant into stablehlo.constant"
     distributed_only = False
-    keeps_settled = True
 
     def run_on_function(self, function: FuncOp, module: Module, diagnostics: Diagnostics) -> bool:
-        view = settled.take(function)
-        if view is None:
-            return any(map(_convert, function.regions))
-        changed = view.replace_bodies(_converted)
-        settled.keep(function, view)
-        return changed
+        return any(map(_convert, function.regions))
 
 
 def _is_constant(op: Op) -> bool:

@@ -10,19 +10,19 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 
 from mpmd_trace.ir.attributes import IntegerAttr, MeshAttr, StringAttr, TensorShardingAttr
-from mpmd_trace.ir.bodies import remembers, without_dead_ops
+from mpmd_trace.ir.bodies import remembers, replace_bodies, without_dead_ops
 from mpmd_trace.ir.core import Block, Op, Region, Value
 from mpmd_trace.ir.diagnostics import Diagnostics
 from mpmd_trace.ir.ops import FragmentOp, FuncOp, Module, TransferOp, make_return
 from mpmd_trace.passes.dedup_bodies import first_equal
-from mpmd_trace.passes.settled import ByBody, Settled
+from mpmd_trace.passes.mlir_parts import frozen_bodies
 from mpmd_trace.passes.sharding.edges import SHARDING
 from mpmd_trace.passes.sharding.plain_bodies import can_do, with_constants_apart
 from mpmd_trace.passes.sharding.reduced_program import NUMBER, numbered, with_body
 from mpmd_trace.passes.sharding.shardy import run_shardy
 
 
-def has_no_shardings(module: Module, function: FuncOp, fragments: ByBody) -> bool:
+def has_no_shardings(module: Module, function: FuncOp) -> bool:
     """Whether nothing spreads in the function: no shardings but constraints on meshes without axes, and no unused op.
 
     JAX constrains typed keys to such a mesh, which tells nothing outside of the body.
@@ -39,9 +39,9 @@ def has_no_shardings(module: Module, function: FuncOp, fragments: ByBody) -> boo
         if any("sharding" in name for name in entries.entries):
             return False
     ops = function.body.ops[:-1]
-    if _mention_shardings(ops) or not (isinstance(fragments, Settled) or all(op.has_uses for op in ops)):
+    if _mention_shardings(ops) or not all(op.has_uses for op in ops):
         return False
-    return all(bare.issuperset(_meshes_of_shardings(body)) for body in fragments.bodies)
+    return all(bare.issuperset(_meshes_of_shardings(body)) for body in frozen_bodies([function]))
 
 
 def _mention_shardings(ops: Iterable[Op]) -> bool:
@@ -104,24 +104,25 @@ def _meshes_of_shardings(body: Region) -> frozenset[str | None]:
     return frozenset(meshes)
 
 
-def propagate_in_bodies(
-    module: Module, function: FuncOp, fragments: ByBody, diagnostics: Diagnostics, *, chlo: bool
-) -> bool:
+def propagate_in_bodies(module: Module, function: FuncOp, diagnostics: Diagnostics, *, chlo: bool) -> bool:
     """Replace every body by what Shardy makes of it.  Gives False, and changes nothing, when that fails.
 
     Equal bodies should be one object.  `chlo`: Shardy is given rules for CHLO, and bodies that it need not see stay as
     they are, without dead ops: without shardings, copies of constant expressions are of no use.
     """
     derive = without_dead_ops if chlo else with_constants_apart
-    new_body = {body: derive(body) for body in fragments.bodies if can_do(body, chlo=chlo)}
-    shown = {body: ops[0] for body, ops in fragments.bodies.items() if body not in new_body}
+    new_body = {body: derive(body) for body in frozen_bodies([function]) if can_do(body, chlo=chlo)}
+    shown: dict[Region, FragmentOp] = {}
+    for op in function.body:
+        if isinstance(op, FragmentOp) and op.body not in new_body:
+            shown.setdefault(op.body, op)
     if shown:
         made = _propagated(module, function, list(shown.values()), diagnostics)
         if made is None:
             return False
         new_body.update(zip(shown, made, strict=True))
     shared = first_equal(new_body.values())  # bodies that differed before may be equal now
-    fragments.replace_bodies(lambda body: shared[new_body[body]])
+    replace_bodies(function.regions[0], lambda body: shared[new_body[body]])
     return True
 
 

@@ -6,12 +6,12 @@ import dataclasses
 from collections.abc import Iterator
 
 from mpmd_trace.ir.attributes import DictAttr
+from mpmd_trace.ir.bodies import replace_bodies
 from mpmd_trace.ir.core import Block, Region
 from mpmd_trace.ir.diagnostics import Diagnostics
 from mpmd_trace.ir.ops import FragmentOp, FuncOp, Module, make_return
-from mpmd_trace.passes import settled
 from mpmd_trace.passes.base import Pass
-from mpmd_trace.passes.dedup_bodies import first_equal, share_equal_bodies
+from mpmd_trace.passes.dedup_bodies import share_equal_bodies
 from mpmd_trace.passes.sharding.agreement import agrees
 from mpmd_trace.passes.sharding.chlo_rules import with_rules
 from mpmd_trace.passes.sharding.edges import SHARDING, user_sharding
@@ -66,7 +66,6 @@ class ShardyPropagation(Pass):
 
     name = "mpmd-shardy-propagation"
     summary = "run Shardy's sharding propagation through fragments and transfers"
-    keeps_settled = True
     #: Whether ops of CHLO are there, of which Shardy knows nothing, and shardings need not be those of the reference.
     keeps_chlo = False
 
@@ -75,22 +74,18 @@ class ShardyPropagation(Pass):
 
     def run(self, module: Module, diagnostics: Diagnostics) -> bool:
         functions = [f for f in module.functions if not f.is_declaration]
-        view = settled.take(functions[0]) if len(functions) == 1 else None
-        if len(functions) != 1 or functions[0].visibility != "public" or not (view or reducible(functions[0])):
+        if len(functions) != 1 or functions[0].visibility != "public" or not reducible(functions[0]):
             return _run_on_everything(module, diagnostics)
         function = functions[0]
-        fragments = view or settled.ByBody.of(function)
-        fragments.replace_bodies(first_equal(fragments.bodies).__getitem__)
-        if view is None:
-            drop_unused_transfers(function)
+        share_equal_bodies(functions)
+        drop_unused_transfers(function)
         if self.keeps_chlo:
             drop_whole_shardings(module, function)
-        if self.whole_up_to and has_no_shardings(module, function, fragments):
-            done = propagate_in_bodies(module, function, fragments, diagnostics, chlo=self.keeps_chlo)
-            settled.keep(function, view)
+        if self.whole_up_to and has_no_shardings(module, function):
+            done = propagate_in_bodies(module, function, diagnostics, chlo=self.keeps_chlo)
             return done or not diagnostics.failed
         if self.keeps_chlo:
-            fragments.replace_bodies(with_rules)
+            replace_bodies(function.regions[0], with_rules)
         size = _size(function.body)
         for kinds in _choices(module, function, reduced=size > self.whole_up_to):
             reduction = Reduction(module, function, kinds)

@@ -2,13 +2,10 @@
 
 from __future__ import annotations
 
-from mpmd_trace.ir.bodies import without_dead_ops
 from mpmd_trace.ir.diagnostics import Diagnostics
 from mpmd_trace.ir.ops import FuncOp, Module
-from mpmd_trace.passes import settled
 from mpmd_trace.passes.base import FunctionPass
 from mpmd_trace.passes.common.region_simplification import simplify_region
-from mpmd_trace.passes.constants import with_unique_constants
 from mpmd_trace.passes.greedy import Choices, apply_greedily
 
 _RULES = Choices([simplify_region("mpmd.fragment", keep_attributes=True)])
@@ -41,13 +38,8 @@ class SimplifyProgram(FunctionPass):
     name = "mpmd-simplify-program"
     summary = "minimize the operands and results of fragments"
     distributed_only = False
-    keeps_settled = True
 
     def run_on_function(self, function: FuncOp, module: Module, diagnostics: Diagnostics) -> bool:
-        view = settled.take(function)
-        if view is not None and all(map(view.all_are, (with_unique_constants, without_dead_ops))):
-            settled.keep(function, view)
-            return False
         result = apply_greedily(function, _RULES, unique_constants=True, region_dce=True)
         if not result.converged:
             diagnostics.error(
