@@ -13,7 +13,7 @@ import jax
 from mpmd_trace.api.lowered import Lowered
 from mpmd_trace.api.options import options_of_overlap
 from mpmd_trace.api.program import Program
-from mpmd_trace.api.request import device_memory
+from mpmd_trace.api.request import device_memory, work_of
 from mpmd_trace.backend.collectives import CollectivesReport
 from mpmd_trace.backend.load import LoadedProgram
 from mpmd_trace.backend.timeline import Timeline
@@ -90,9 +90,16 @@ def plan_program(
             if links is None:
                 links = _measured_links(compiled.program, mode_of(asked.transfers), shown)
         task = shown.add_task("layers", total=1, info="what crosses between them")
-        hiding = hiding_of(given.config) if given.config.options.overlap is not None else None
         plan = study(
-            final, counted, actions, measured=timelines, steps=steps, links=links, hiding=hiding, **speeds(asked)
+            final,
+            counted,
+            actions,
+            measured=timelines,
+            steps=steps,
+            links=links,
+            hiding=hiding_of(given.config),
+            overlap=given.config.options.overlap if work_of(given.config) is not None else None,
+            **speeds(asked),
         )
         shown.update(task, completed=1)
         task = shown.add_task("simulate", total=None, info="")

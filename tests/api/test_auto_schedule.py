@@ -128,18 +128,18 @@ def test_the_schedule_that_hides_collectives_is_chosen() -> None:
     ones = costs(4, 32, (0, 1, 2, 3, 0, 1, 2, 3))
     halves = dict.fromkeys("FI", (0.5,) * 8)
     apart = best_schedule(dataclasses.replace(ones, collectives=halves))
-    together = best_schedule(dataclasses.replace(ones, collectives=halves, overlaps=True))
+    together = best_schedule(dataclasses.replace(ones, collectives=halves, overlap="pairs"))
     assert together.result.makespan < apart.result.makespan
     assert any(isinstance(step, schedules.Fused) for row in together.schedule.orders for step in row)
-    assert best_schedule(dataclasses.replace(ones, overlaps=True)).schedule == best_schedule(ones).schedule
+    assert best_schedule(dataclasses.replace(ones, overlap="pairs")).schedule == best_schedule(ones).schedule
 
 
 def test_no_schedule_has_blocks_where_the_program_makes_none() -> None:
     sending = dataclasses.replace(costs(2, 8, (0, 1)), collectives=dict.fromkeys("FI", (1.0,) * 2))
-    for overlaps in (False, True):
-        ranked = rank_schedules(dataclasses.replace(sending, overlaps=overlaps))
+    for overlap in (None, "pairs"):
+        ranked = rank_schedules(dataclasses.replace(sending, overlap=overlap))
         steps = [step for choice in ranked for row in choice.schedule.orders for step in row]
-        assert any(isinstance(step, schedules.Fused) for step in steps) == overlaps
+        assert any(isinstance(step, schedules.Fused) for step in steps) == (overlap is not None)
 
 
 def costs(meshes: int, microbatches: int, mesh_of: tuple[int, ...], **times: tuple[float, ...]) -> StageCosts:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 from collections.abc import Sequence
 from typing import Any
 
@@ -15,8 +16,13 @@ from mpmd_trace.api import options
 from mpmd_trace.backend.collectives import Collective, Collectives
 from mpmd_trace.jax_compat import hiding
 from mpmd_trace.jax_compat.hiding import HiddenShare
+from mpmd_trace.passes.microbatches.action_order import ActionOrder
+from mpmd_trace.report.plan_costs import study
+from mpmd_trace.report.plan_search import AS_PROMISED, options_of
 from mpmd_trace.report.timeline import FragmentActions
 from mpmd_trace.scheduling import AutoSchedule, Link
+from mpmd_trace.scheduling.auto import rank_schedules, replayed
+from mpmd_trace.scheduling.stage_costs import StageCosts
 from mpmd_trace_cli.placement_report import hiding_text
 from pipelines import assert_same, layer, loss_of, topology
 from util import nightly
@@ -86,6 +92,66 @@ def test_blocks_that_would_wait_for_themselves_are_warned_of() -> None:
     ) in text
     assert not any("OVERLAP" in str(action) for action in actions.of_mesh["m0"])
     assert_same(compiled(*args), jax.jit(step_of(2))(*args))
+
+
+@pytest.mark.parametrize("overlap", [None, "pairs"])
+def test_plan_assumes_the_blocks_that_run(overlap: Any) -> None:
+    step, args, placed = step_of(4), arguments(4, 4), (0, 1, 1, 0)
+    names = {f"f{stage}": (f"m{mesh}", stage) for stage, mesh in enumerate(placed)}
+    options = {"mpmd_merge_forward_with_backward": False}
+
+    def compiled(**more: Any) -> tuple[mpmd_trace.stages.Compiled, list[tuple[schedules.Step, ...]], FragmentActions]:
+        actions = FragmentActions()
+        config = mpmd_trace.make_config(
+            topology(), names, pipeline_schedule="dualpipe-v", partitioning_options=options, **more
+        )
+        result = mpmd_trace.jit(step, config).lower(*args, hooks=[actions]).compile()
+        return result, [tuple(s for s in r if s.parts[0].kind != "O") for r in actions.of_mesh.values()], actions
+
+    _, run, _ = compiled(overlap=overlap)
+    apart, _, actions = compiled()
+    plan = study(apart.lowered, apart.program, actions, overlap=overlap)
+    [option] = [
+        one for one in options_of(plan) if (one.choice.schedule.name, one.assignment) == ("dualpipe-v", "as assigned")
+    ]
+    again = replayed(option.choice, option.stages, [[part for step in row for part in step.parts] for row in run])
+    assert again is not None
+    steps = again.result.program.steps
+    assert list(steps) == [step for row in run for step in row]
+    blocks = [step for row in schedules.get_schedule("dualpipe-v", 2, 4).orders for step in row if len(step.parts) > 1]
+    assert sum(len(step.parts) > 1 for step in steps) == (len(blocks) if overlap else 0)
+    assert again.makespan == pytest.approx(option.choice.makespan, rel=AS_PROMISED)
+
+
+def test_auto_counts_on_blocks_only_where_they_help() -> None:
+    """The blocks of the schedule, or its parts one after the other."""
+    ones = (1.0,) * 8
+    sizes: dict[str, Any] = {"meshes": 4, "microbatches": 16, "mesh_of": (0, 1, 2, 3, 3, 2, 1, 0)}
+    costs = StageCosts(**sizes, forward=ones, input_grad=ones, weight_grad=ones, overlap="auto")
+    for collectives, has_blocks in (({}, False), (dict.fromkeys("FI", (0.5,) * 8), True)):
+        ranked = rank_schedules(dataclasses.replace(costs, collectives=collectives))
+        [choice] = [one for one in ranked if one.schedule.name == "dualpipe-v"]
+        assert choice.schedule.has_blocks == choice.result.schedule.has_blocks == has_blocks
+
+
+def test_an_automatic_schedule_runs_the_blocks_that_it_was_chosen_with(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(hiding._WITH_OPTIONS, "cpu", {"all-reduce": HiddenShare(0, 0, 1, 1)})
+    meshes, actions = topology(), FragmentActions()
+    auto = AutoSchedule(flops_per_second=1e9, collectives=Link(1e-6, 1e9))
+    config = mpmd_trace.make_config(meshes, {"f0": "m0", "f1": "m1"}, pipeline_schedule=auto, overlap="pairs")
+    lowered = mpmd_trace.jit(summing_step(meshes), config).lower(*arguments(2, 8), hooks=[actions])
+    result = lowered.compile()(*arguments(2, 8))
+    order = lowered.schedule.order
+    assert isinstance(order, ActionOrder)
+    chosen = order.make(2, 8, None)
+    assert chosen.has_blocks
+    rows = zip(chosen.orders, actions.of_mesh.values(), strict=True)
+    for wanted, run in rows:
+        blocks = [{(p.stage, p.kind == "F", p.microbatch) for p in s.parts} for s in wanted if len(s.parts) > 1]
+        merged = [{(p.stage, p.kind == "F", p.microbatch) for p in s.parts} for s in run if len(s.parts) > 1]
+        assert blocks == merged
+    apart = mpmd_trace.jit(summing_step(meshes), config.with_options(overlap=None))
+    assert_same(result, apart(*arguments(2, 8)))
 
 
 def test_auto_needs_devices_whose_links_are_known() -> None:

@@ -133,7 +133,7 @@ def test_a_program_that_cannot_be_imported_for_costs_keeps_its_warning(followed:
     def importing(stages: str) -> Any:
         raise MpmdError("no stages")
 
-    text = way_out(config, importing, lambda config, choice: choice.name == followed, overlaps=False)
+    text = way_out(config, importing, lambda config, choice: choice.name == followed, overlap=None)
     if followed is None:
         assert text.startswith("None of the schedules tried ('auto', 'zb-h1', 'GPipe') would be followed exactly")
     else:

@@ -32,6 +32,7 @@ from mpmd_trace.ir.text import parse
 from mpmd_trace.ir.types import MeshTensorType
 from mpmd_trace.jax_compat.mlir import prettify
 from mpmd_trace.passes.common.verify_stage_merging import VerifyStageMerging
+from mpmd_trace.passes.compile_options import Overlap
 from mpmd_trace.passes.cpp_engine import partition_with_cpp
 from mpmd_trace.passes.fission.split_divided import UNDIVIDED
 from mpmd_trace.passes.manager import After, Hook
@@ -200,7 +201,7 @@ class PartitionedProgram(ConfiguredProgram):
 
     def _way_out(self) -> str:
         """Return what to write in place of a schedule that the program does not allow."""
-        return way_out(self.config, self.imported, self.is_followed, overlaps=self._overlaps)
+        return way_out(self.config, self.imported, self.is_followed, overlap=self._overlap)
 
     def is_followed(self, config: Config, schedule: ScheduleChoice) -> bool:
         """Return whether the program allows a schedule.  Raises `MpmdError`."""
@@ -262,7 +263,7 @@ class PartitionedProgram(ConfiguredProgram):
         follow the best one, so it is tried.
         """
         importing = functools.cache(self.imported)
-        best = settle(self.schedule, importing, self.config, overlaps=self._overlaps)
+        best = settle(self.schedule, importing, self.config, overlap=self._overlap)
         groups = bool(self.schedule.parts)
         if self.schedule.auto is None or not (groups or may_have_several_loops(importing("no"))):
             return best
@@ -287,16 +288,16 @@ class PartitionedProgram(ConfiguredProgram):
         if groups:
             choice = next((one for one in self.schedule.simpler() if suits(self.config, one)), None)
         else:
-            tried = followed_schedules(self.config, importing, suits, [], overlaps=self._overlaps)
+            tried = followed_schedules(self.config, importing, suits, [], overlap=self._overlap)
             choice = next((choice for _, choice in tried), None)
         if choice is None and limit is not None and peaks:
             raise MpmdError(over_limit("that the program can follow", limit, peaks))
         return choice or best
 
     @property
-    def _overlaps(self) -> bool:
-        """Return whether a forward and a backward of two microbatches become one program; with C++ they do not."""
-        return self.settings.engine != "cpp" and self.request.overlaps
+    def _overlap(self) -> Overlap | None:
+        """How fragments of several microbatches become one program, if they do; with C++ they do not."""
+        return self.request.overlap if self.settings.engine != "cpp" else None
 
     def _rules(self, module: Module) -> UserRules:
         return rules_of_program(self.config, self.schedule, module)
@@ -445,11 +446,11 @@ def way_out(
     importing: Callable[[str], Module],
     is_followed: Callable[[Config, ScheduleChoice], bool],
     *,
-    overlaps: bool,
+    overlap: Overlap | None,
 ) -> str:
     """Return a sentence with the schedule that the program follows; with the parameters of `followed_schedules`."""
     tried: list[str] = []
-    for name, choice in followed_schedules(config, importing, is_followed, tried, overlaps=overlaps):
+    for name, choice in followed_schedules(config, importing, is_followed, tried, overlap=overlap):
         if choice.parts:
             return f"pipeline_schedule with {name} would be followed exactly, as {choice.name}"
         chosen = f" (it chooses '{choice.name}')" if name == "auto" else ""
@@ -469,14 +470,14 @@ def followed_schedules(
     is_followed: Callable[[Config, ScheduleChoice], bool],
     tried: list[str],
     *,
-    overlaps: bool,
+    overlap: Overlap | None,
 ) -> Iterator[tuple[str, ScheduleChoice]]:
     """Yield the schedules that the program follows, by name, best first, after adding those before them to `tried`.
 
     Where groups of meshes have schedules, these are changed one by one, before a schedule for all meshes is tried.
 
     `importing` gives the program after the import phase, its stages numbered as said; `is_followed` says whether it
-    allows a schedule, `overlaps` whether it makes one program of a forward and a backward of two microbatches.
+    allows a schedule, `overlap` how it makes one program of fragments of several microbatches, if it does.
     """
     for name, wanted in _candidates(config, importing):
         tried.append(name if isinstance(wanted, Mapping) else repr(name))
@@ -485,7 +486,7 @@ def followed_schedules(
             warnings.simplefilter("ignore", ScheduleWarning)
             choice = choose_schedule(other)
             if choice.auto is not None:
-                choice = settle(choice, importing, other, overlaps=overlaps)
+                choice = settle(choice, importing, other, overlap=overlap)
             if is_followed(other, choice):
                 yield name, choice
 

@@ -115,7 +115,7 @@ class ConfiguredProgram(StageInfo):
                 offload_up_to=0.0 if self.traced.platform == "cpu" else _OFFLOAD_UP_TO,
                 reserved=tuple(Reserved(mesh, size) for mesh, size in self.reserved.items()),
                 replaced=self._replaced if options.optimizer_sharding else (),
-                work=self._work,
+                work=work_of(self.config),
             ),
         )
 
@@ -123,16 +123,6 @@ class ConfiguredProgram(StageInfo):
     def limit(self) -> int:
         """The bytes of a device that a step may take; 0 where that is unknown."""
         return device_memory(self.config) or 0
-
-    @property
-    def _work(self) -> Callable[[FragmentOp, Module], Work] | None:
-        """Return the function that estimates the work of fragments to overlap; None if the devices are not known."""
-        wanted, config = self.config.options.overlap, self.config
-        meshes = [mesh for mesh in config.topology.values() if isinstance(mesh, Mesh)]
-        speed = speed_of(_one_of(meshes[0])[0]) if wanted is not None and meshes and not config.is_abstract else None
-        if speed is not None:
-            return work_by_counts(*speed, hiding_of(config))
-        return work_by_counts() if wanted == "pairs" else None
 
     @property
     def _replaced(self) -> tuple[Replaced, ...]:
@@ -165,6 +155,16 @@ def device_memory(config: Config) -> int | None:
         memory_of(device) for mesh in config.topology.values() if isinstance(mesh, Mesh) for device in _one_of(mesh)
     ]
     return min((size for size in sizes if size), default=None)
+
+
+def work_of(config: Config) -> Callable[[FragmentOp, Module], Work] | None:
+    """Return the function that estimates the work of fragments to overlap; None if none may."""
+    wanted = config.options.overlap
+    meshes = [mesh for mesh in config.topology.values() if isinstance(mesh, Mesh)]
+    speed = speed_of(_one_of(meshes[0])[0]) if wanted is not None and meshes and not config.is_abstract else None
+    if speed is not None:
+        return work_by_counts(*speed, hiding_of(config))
+    return work_by_counts() if wanted == "pairs" else None
 
 
 def _one_of(mesh: Mesh) -> list[jax.Device]:

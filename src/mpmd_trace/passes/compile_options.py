@@ -6,12 +6,15 @@ import dataclasses
 import functools
 import typing
 from collections.abc import Iterable, Iterator, Mapping
-from typing import Any, Literal, Self
+from typing import Any, Literal, Self, TypeAlias
 
 from mpmd_trace.diagnostics.messages import Diagnostic, MpmdError, raise_errors
 from mpmd_trace.passes.base import option
 from mpmd_trace.passes.optimize.schedules import SCHEDULES, Order
 from mpmd_trace.passes.options import nearest
+
+#: Whether fragments of several microbatches become one program: always, or where a step becomes shorter.
+Overlap: TypeAlias = Literal["auto", "pairs"]
 
 
 @dataclasses.dataclass(frozen=True)
@@ -81,9 +84,7 @@ class CompileOptions:
     optimizer_sharding: tuple[str, ...] = option((), "the axes over which to shard the optimizer state")
     remat: Literal["auto"] | None = option(None, "recompute activations that do not fit into memory")
     offload: Literal["auto"] | None = option(None, "keep activations that do not fit into memory on the host")
-    overlap: Literal["auto", "pairs"] | None = option(
-        None, "make one program of a forward and a backward of neighboring microbatches"
-    )
+    overlap: Overlap | None = option(None, "make one program of a forward and a backward of neighboring microbatches")
 
     def __post_init__(self) -> None:
         problems = [problem for f in dataclasses.fields(self) for problem in self._problems_of(f.name)]

@@ -474,7 +474,7 @@ def _scheduled(request: PartitionRequest) -> list[Pass]:
         RuleBasedSchedule(rules=request.schedule_rules, remove_control_dependencies=not merges)
         if request.schedule_rules
         else FollowSchedule(
-            schedule=request.schedule, remove_control_dependencies=not merges, mark_blocks=request.overlaps
+            schedule=request.schedule, remove_control_dependencies=not merges, mark_blocks=request.overlap is not None
         ),
         *_when(merges, RuleBasedMerge(rules=merges)),
     ]
@@ -487,7 +487,7 @@ def _with_rules(request: PartitionRequest, rules: UserRules) -> list[Pass]:
             schedule=rules.comparator or request.schedule,
             remove_control_dependencies=not rules.merge,
             rules=rules.order,
-            mark_blocks=request.overlaps,
+            mark_blocks=request.overlap is not None,
         ),
         *_when(rules.merge, MergeByRulesStrictly(rules=rules.merge)),
         *([MergeFollowers(rules.may_merge)] if rules.may_merge is not None else []),
@@ -496,9 +496,9 @@ def _with_rules(request: PartitionRequest, rules: UserRules) -> list[Pass]:
 
 def _overlaps(request: PartitionRequest, kind: type[MergeBlocks | OverlapMicrobatches]) -> list[Pass]:
     """Merge fragments of several microbatches, those of blocks of the schedule or others, if that is wanted."""
-    if not request.overlaps or request.step is None:
+    if request.overlap is None or request.step is None:
         return []
-    return [kind(always=request.options.overlap == "pairs", work=request.step.work)]
+    return [kind(always=request.overlap == "pairs", work=request.step.work)]
 
 
 def _hoists(request: PartitionRequest) -> list[Pass]:

@@ -11,7 +11,7 @@ from mpmd_trace.diagnostics.moved import moved
 from mpmd_trace.ir.assignment import Assignment
 from mpmd_trace.ir.attributes import MeshAttr, TopologyAttr
 from mpmd_trace.ir.ops import FragmentOp, Module
-from mpmd_trace.passes.compile_options import CompileOptions
+from mpmd_trace.passes.compile_options import CompileOptions, Overlap
 from mpmd_trace.passes.fragment_rules import MergeRule, ScheduleRule
 from mpmd_trace.passes.import_.assignments import IndexAssignment, NameAssignment, SameMesh
 from mpmd_trace.passes.memory.reserved import Reserved
@@ -119,10 +119,10 @@ class PartitionRequest:
         return self.step is not None and self.step.keeps_chlo
 
     @property
-    def overlaps(self) -> bool:
-        """Return whether a forward and a backward of two microbatches may become one program."""
+    def overlap(self) -> Overlap | None:
+        """How fragments of several microbatches become one program, if they do."""
         wanted = self.options.overlap
-        return wanted is not None and self.step is not None and (wanted != "auto" or self.step.work is not None)
+        return wanted if self.step is not None and (wanted == "pairs" or self.step.work is not None) else None
 
     def with_options(self, **changes: Any) -> Self:
         """Return the request with other options."""

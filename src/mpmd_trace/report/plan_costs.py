@@ -6,6 +6,7 @@ import dataclasses
 import math
 import statistics
 from collections.abc import Mapping, Sequence
+from types import MappingProxyType
 from typing import TYPE_CHECKING, Literal
 
 from mpmd_trace.backend.collectives import collectives_of
@@ -20,7 +21,7 @@ from mpmd_trace.ir.ops import FragmentOp, Module
 from mpmd_trace.ir.text import parse
 from mpmd_trace.jax_compat.hiding import HiddenShare
 from mpmd_trace.jax_compat.runtime import keeps_barriers
-from mpmd_trace.passes.compile_options import OUR_OPTIONS
+from mpmd_trace.passes.compile_options import OUR_OPTIONS, Overlap
 from mpmd_trace.passes.fragment_info import is_scheduling_unit
 from mpmd_trace.passes.mesh_order import schedulable_meshes
 from mpmd_trace.passes.partition import partition_as
@@ -196,7 +197,8 @@ def study(
     bytes_per_second: float | None = None,
     links: Links | None = None,
     collectives: Link | None = None,
-    hiding: Hiding | None = None,
+    hiding: Hiding = MappingProxyType({}),
+    overlap: Overlap | None = None,
 ) -> Study:
     """Return the costs of a step that was compiled to a program, or estimated (`lowered.estimated`).
 
@@ -204,7 +206,8 @@ def study(
     Without measurements it costs what XLA counts: operations over the device's speed or bytes over its memory's,
     whichever is longer, in ms; or millions of operations when no speed is given.  `links`: what transfers take,
     which needs times.  `collectives`: what it takes a device to send to others of its mesh, which measured times have
-    already; `hiding`: what XLA hides of them, if the program may make pairs that do (`make_config(overlap=...)`).
+    already; `hiding`: what XLA hides of them.  `overlap`: how the program makes one program of fragments of several
+    microbatches (`make_config(overlap=...)`).
 
     Raises `MpmdError` when the program has no numbered microbatches, or one name only.
     """
@@ -235,7 +238,7 @@ def study(
     times = by_letter(((stage, kind, cost[p]) for stage, kind, p in of_stages), visits, shares)
     apart, together = (
         by_letter(((stage, kind, sent[p][kind == "F"]) for stage, kind, p in of_stages), visits, shares)
-        for sent in _sending(program, None if measured else collectives, hiding or {})
+        for sent in _sending(program, None if measured else collectives, hiding)
     )
     is_sending = any(map(any, apart.values()))
     backward = [i + w for i, w in zip(times["I"], times["W"], strict=True)]
@@ -249,7 +252,7 @@ def study(
         sends=crossing.sends,
         collectives=apart if is_sending else {},
         exposed=together if is_sending else {},
-        overlaps=hiding is not None,
+        overlap=overlap,
     )
     if links is not None:
         scaled = scaled.linked(links, meshes, SECONDS[unit])

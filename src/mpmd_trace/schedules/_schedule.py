@@ -117,6 +117,11 @@ class Schedule:
         return any(a.kind == "W" for _, _, a in self.actions())
 
     @cached_property
+    def has_blocks(self) -> bool:
+        """Whether some actions run as one block."""
+        return any(len(step.parts) > 1 for order in self.orders for step in order)
+
+    @cached_property
     def reverse_backward(self) -> bool:
         """Whether some stage runs the backward pass of its last microbatch before that of its first."""
         seen: set[tuple[int, int]] = set()

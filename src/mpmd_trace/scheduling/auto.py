@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import contextlib
 import dataclasses
+import itertools
 import math
 from collections.abc import Iterator, Mapping, Sequence
 from types import MappingProxyType
@@ -17,6 +18,8 @@ from mpmd_trace.ir.ops import Module
 from mpmd_trace.passes.mesh_order import schedulable_meshes
 from mpmd_trace.schedules import (
     ENTRIES,
+    Action,
+    Kind,
     MemoryLimit,
     Placement,
     Schedule,
@@ -25,6 +28,7 @@ from mpmd_trace.schedules import (
     StageGraph,
     Step,
     forward_passes,
+    fused,
     get_schedule,
     meshes_over,
     overlapped,
@@ -32,6 +36,7 @@ from mpmd_trace.schedules import (
     simulate,
     training_passes,
 )
+from mpmd_trace.schedules._overlap import GAIN
 from mpmd_trace.scheduling.costs import Hiding
 from mpmd_trace.scheduling.stage_costs import StageCosts, collective_times, stage_costs, stage_ranks
 from mpmd_trace.scheduling.transfers import Link, Links, crossings, values_of_module
@@ -235,27 +240,55 @@ def _suits(schedule: Schedule, costs: StageCosts) -> bool:
 def _choice(schedule: Schedule, costs: StageCosts, memory_limit: MemoryLimit | None) -> Choice | None:
     """Return the schedule, played with these costs; None when it cannot run with transfers of that kind.
 
-    Where the program overlaps, it has blocks if these make it shorter.
+    Where the program overlaps, the schedule has the blocks that run as one program.
     """
     try:
-        whole = schedule.with_graph(_graph(schedule, costs))
-        if costs.overlaps and costs.collectives:
-            whole = overlapped(whole, costs, transfers=costs.transfers)
-            schedule = dataclasses.replace(schedule, orders=whole.orders)
-        # Without overlap the parts of a block are programs of their own, which hide nothing.
-        apart = bool(costs.collectives) and not costs.overlaps
-        result = simulate(whole, costs, transfers=costs.transfers, fused="serial" if apart else "block")
+        whole = _with_blocks(schedule.with_graph(_graph(schedule, costs)), costs)
+        result = simulate(whole, costs, transfers=costs.transfers)
     except ScheduleError:
         return None
+    if costs.overlap is not None:
+        schedule = dataclasses.replace(schedule, orders=whole.orders)
     return Choice(schedule, result, not meshes_over(result.peak_activations, memory_limit), _in_order(schedule))
 
 
+def _with_blocks(schedule: Schedule, costs: StageCosts) -> Schedule:
+    """Return the schedule with the blocks that the program runs as one: its own or, if it has none, such as help."""
+    if costs.overlap is None:
+        return schedule.unfused()
+    if not schedule.has_blocks:
+        return overlapped(schedule, costs, transfers=costs.transfers) if costs.collectives else schedule
+    if costs.overlap == "pairs":
+        return schedule
+    apart = schedule.unfused()
+    times = [simulate(one, costs, transfers=costs.transfers).makespan for one in (schedule, apart)]
+    return schedule if times[0] < times[1] * (1 - GAIN) else apart
+
+
+#: The kinds under which a schedule may have what is an action of a program.
+_SAME: dict[Kind, tuple[Kind, ...]] = {"B": ("B", "I", "W"), "I": ("I", "B"), "W": ("W", "B")}
+
+
+def _blocks_again(order: Sequence[Step], blocks: Sequence[Step]) -> Iterator[Step]:
+    """Yield the steps of an order of plain actions, with those of each block in one again if they are together."""
+    block_of = {part: block for block in blocks if len(block.parts) > 1 for part in block.parts}
+
+    def find(action: Action) -> Step | None:
+        keys = (dataclasses.replace(action, kind=kind) for kind in _SAME.get(action.kind, (action.kind,)))
+        return next((block_of[key] for key in keys if key in block_of), None)
+
+    for block, actions in itertools.groupby((part for step in order for part in step.parts), find):
+        parts = list(actions)
+        yield from parts if block is None or len(parts) == 1 else [fused(*parts)]
+
+
 def replayed(choice: Choice, costs: StageCosts, orders: Sequence[Sequence[Step]]) -> Choice | None:
-    """Return a choice with other orders of the same actions; None where they do not make a schedule.
+    """Return a choice with other orders of the same actions and its blocks; None where they do not make a schedule.
 
     A whole backward may stand for both of its parts.
     """
-    changed = dataclasses.replace(choice.schedule, orders=tuple(tuple(row) for row in orders))
+    rows = zip(orders, choice.schedule.orders, strict=True)
+    changed = dataclasses.replace(choice.schedule, orders=tuple(tuple(_blocks_again(*row)) for row in rows))
     choice_again = _choice(changed, costs.scaled(1.0 / choice.unit), None)
     return None if choice_again is None else dataclasses.replace(choice_again, unit=choice.unit, fits=choice.fits)
 

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 from mpmd_trace.diagnostics.messages import MpmdError, raise_errors
 from mpmd_trace.frontend.errors import problem
 from mpmd_trace.ir.ops import FragmentOp, Module
+from mpmd_trace.passes.compile_options import Overlap
 from mpmd_trace.passes.fragment_info import is_scheduling_unit
 from mpmd_trace.passes.mesh_order import device_meshes, schedulable_meshes
 from mpmd_trace.passes.microbatches.action_order import ActionOrder, MeshOrders, for_inference
@@ -248,21 +249,21 @@ def settle(
     importing: Callable[[str], Module],
     config: Config,
     *,
-    overlaps: bool,
+    overlap: Overlap | None,
     group: tuple[str, ...] = (),
 ) -> ScheduleChoice:
     """The schedule that "auto" stands for, or "forward", for a program and the options and devices of a configuration.
 
-    `importing` gives the program after the import phase, with its stages numbered as said; `overlaps` says whether a
-    forward and a backward of two microbatches become one program (`PartitionRequest.overlaps`); `group` are the meshes
-    that it is for, all by default.  Without microbatches every schedule is the same one, GPipe; without backward passes
+    `importing` gives the program after the import phase, with its stages numbered as said; `overlap` says how
+    fragments of several microbatches become one program (`PartitionRequest.overlap`); `group` are the meshes that it is
+    for, all by default.  Without microbatches every schedule is the same one, GPipe; without backward passes
     there is one, "forward", made for the stages that the program has, which is GPipe again where each mesh has one.
     Raises `MpmdError` for "forward" and a program with backward passes.
     """
     if choice.parts:
         return _together(
             [
-                (own, one if one.auto is None else settle(one, importing, config, overlaps=overlaps, group=own))
+                (own, one if one.auto is None else settle(one, importing, config, overlap=overlap, group=own))
                 for own, one in choice.parts
             ]
         )
@@ -292,14 +293,14 @@ def settle(
         raise MpmdError(for_inference(_FORWARD))
     several = len(costs.mesh_of) > costs.meshes
     whole = config.options.mpmd_split_bwd_fragments is False
-    costs = dataclasses.replace(costs, overlaps=overlaps)
+    costs = dataclasses.replace(costs, overlap=overlap)
     limit = choice.auto.limit_of(meshes)
     if not isinstance(limit, int | float | None):
         limit = tuple(one for mesh, one in zip(meshes, limit, strict=True) if mesh in busy)
     if _has_encoders(costs) and not meshes_over([costs.meshes] * costs.meshes, limit):
         return ScheduleChoice("1F1B", SCHEDULES["1F1B"])
     best = best_schedule(costs, limit, whole_backwards=whole).schedule
-    known = find_schedule(best.name) if costs.chunks == 1 else None
+    known = find_schedule(best.name) if costs.chunks == 1 and not best.has_blocks else None
     if known is not None:
         return ScheduleChoice(known.name, known)
     return _explicit(best.name, lambda p, m, v: best, "loop" if several else "no", best)

@@ -10,6 +10,7 @@ from typing import TypeAlias, TypeVar
 
 from mpmd_trace.ir.ops import FragmentOp, Module, TransferOp
 from mpmd_trace.ir.work import flops
+from mpmd_trace.passes.compile_options import Overlap
 from mpmd_trace.passes.fragment_info import is_forward, is_scheduling_unit
 from mpmd_trace.passes.loop_numbers import LoopNumbers
 from mpmd_trace.passes.mesh_order import schedulable_meshes
@@ -42,8 +43,8 @@ class StageCosts(Costs):
     transfers: Transfers = "async"
     collectives: Mapping[str, tuple[float, ...]] = dataclasses.field(default_factory=dict)
     exposed: Mapping[str, tuple[float, ...]] = dataclasses.field(default_factory=dict)
-    #: Whether the program may make blocks.
-    overlaps: bool = False
+    #: How the program makes one program of the parts of a block, if it does.
+    overlap: Overlap | None = None
     #: Which stages need what others compute, as (producer, consumer), where the flow comes back to a mesh.
     edges: tuple[tuple[int, int], ...] = ()
 
