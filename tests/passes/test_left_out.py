@@ -11,6 +11,7 @@ from jax.sharding import AbstractMesh, NamedSharding, PartitionSpec
 
 import mpmd_trace as mt
 from mpmd_trace.passes import pipelines
+from pipelines import summed_gradients
 
 MESHES = {name: AbstractMesh((2,), ("x",)) for name in ("a", "b")}
 ROWS = NamedSharding(MESHES["a"], PartitionSpec(None, "x"))
@@ -28,11 +29,7 @@ def lowered(assignment: dict[str, Any], nested: bool, sharding: NamedSharding | 
         return jnp.mean(x**2)
 
     def step(weights: list[jax.Array], batch: jax.Array) -> list[jax.Array]:
-        zeros = jax.tree.map(jnp.zeros_like, weights)
-        grads = mt.enumerated_for(
-            lambda i, grads, x: jax.tree.map(jnp.add, grads, jax.grad(loss)(weights, x)), zeros, batch
-        )
-        return jax.tree.map(lambda w, g: w - 0.1 * g, weights, grads)
+        return jax.tree.map(lambda w, g: w - 0.1 * g, weights, summed_gradients(loss, weights, batch))
 
     config = mt.make_config(MESHES, assignment, pipeline_schedule="1F1B")
     weights, batch = [jax.ShapeDtypeStruct((8, 8), "float32")] * 2, jax.ShapeDtypeStruct((4, 8, 8), "float32")

@@ -2,17 +2,16 @@
 
 from __future__ import annotations
 
+import functools
 from types import SimpleNamespace
 from typing import Any
 
-import jax
 import jax.numpy as jnp
-import numpy as np
 import pytest
-from jax.sharding import Mesh
 
 import mpmd_trace as mt
 from mpmd_trace.scheduling.utilization import mfu, model_flops, peak_flops
+from pipelines import config, loss_of, summed_gradients, topology
 
 ROWS, WIDTH, MICROBATCHES = 4, 16, 3
 
@@ -20,25 +19,10 @@ ROWS, WIDTH, MICROBATCHES = 4, 16, 3
 def test_the_flops_of_a_training_step_are_those_of_its_products() -> None:
     """Each layer: one product forward, one for the weights, and one for the activations but for the first layer."""
 
-    def loss(ws: list[jax.Array], x: jax.Array) -> jax.Array:
-        for i, w in enumerate(ws):
-            x = mt.named_computation(lambda w, x: x @ w, name=f"layer{i}")(w, x)
-        return jnp.sum(x**2)
-
-    def step(ws: list[jax.Array], batch: jax.Array) -> list[jax.Array]:
-        def microbatch(i: jax.Array, grads: list[jax.Array], x: jax.Array) -> list[jax.Array]:
-            return jax.tree.map(jnp.add, grads, jax.grad(loss)(ws, x))
-
-        return mt.enumerated_for(microbatch, jax.tree.map(jnp.zeros_like, ws), batch)
-
-    devices = np.array(jax.devices()[:2]).reshape(2, 1)
-    config = mt.make_config(
-        {"a": Mesh(devices[0], "x"), "b": Mesh(devices[1], "x")},
-        {"layer0": "a", "layer1": "b"},
-        pipeline_schedule="1F1B",
-    )
+    step = functools.partial(summed_gradients, loss_of(lambda w, x: x @ w))
+    where = config(topology=topology(size=1), pipeline_schedule="1F1B")
     ws = [jnp.ones((WIDTH, WIDTH))] * 2
-    module = mt.jit(step, config).lower(ws, jnp.ones((MICROBATCHES, ROWS, WIDTH))).compiler_ir("stablehlo")
+    module = mt.jit(step, where).lower(ws, jnp.ones((MICROBATCHES, ROWS, WIDTH))).compiler_ir("stablehlo")
     products = (2 + 2 + 1) * 2 * ROWS * WIDTH * WIDTH * MICROBATCHES
     assert products <= model_flops(module) <= 1.15 * products
 

@@ -11,13 +11,14 @@ import pytest
 from jax.sharding import Mesh
 
 import mpmd_trace
-from mpmd_trace import enumerated_for, named_computation
+from mpmd_trace import named_computation
 from mpmd_trace.compiler import parse
 from mpmd_trace.ir.bodies import fingerprint
 from mpmd_trace.ir.ops import FragmentCallOp, FragmentOp
 from mpmd_trace.passes.manager import PassManager
 from mpmd_trace.passes.programs import reuse_programs
 from mpmd_trace_devtools.comparison import assert_same_meaning
+from pipelines import summed_values
 
 LOCAL, SCALAR = "tensor<4xf32>", "tensor<f32>"
 FILL = "stablehlo.broadcast_in_dim %r, dims = [] : (!s) -> !t"
@@ -147,10 +148,7 @@ def test_updates_of_all_stages_are_one_program() -> None:
         return jnp.mean(named_computation(lambda h, x: x @ h, name="head")(w["head"], x))
 
     def step(w: Any, m: Any, batch: jax.Array) -> Any:
-        def microbatch(i: jax.Array, total: Any, x: jax.Array) -> Any:
-            return jax.tree.map(jnp.add, total, jax.value_and_grad(loss)(w, x))
-
-        value, grads = enumerated_for(microbatch, (jnp.zeros(()), jax.tree.map(jnp.zeros_like, w)), batch)
+        value, grads = summed_values(loss, w, batch)
         norm = jnp.sqrt(sum(jnp.sum(g * g) for g in jax.tree.leaves(grads)))
         m = jax.tree.map(lambda g, m: 0.9 * m + g / norm, grads, m)
         return value, jax.tree.map(lambda w, m: w - m / (1 + jnp.abs(m)), w, m), m

@@ -10,11 +10,11 @@ import pytest
 from jax.sharding import AbstractMesh
 
 import mpmd_trace as mt
-from layered_steps import loss
 from mpmd_trace.compiler import parse
 from mpmd_trace.ir.ops import CallOp, Module
 from mpmd_trace.passes.manager import PassManager
 from mpmd_trace_devtools.comparison import assert_same_meaning
+from pipelines import layer, loss_of
 
 MESHES = '#mpmd.topology<<"a" : <["x"=2]>>>'
 T = "tensor<2x4xf32>"
@@ -102,7 +102,7 @@ def test_gradients_of_earlier_microbatches_are_not_held() -> None:
     microbatches, rows, width = 8, 32, 256
 
     def step(weights: list[jax.Array], batch: jax.Array) -> list[jax.Array]:
-        each = [mt.call(jax.grad(loss), i)(weights, x) for i, x in enumerate(batch)]
+        each = [mt.call(jax.grad(loss_of(layer, "layer")), i)(weights, x) for i, x in enumerate(batch)]
         sums = functools.reduce(functools.partial(jax.tree.map, jnp.add), each)
         return jax.tree.map(lambda w, g: w - 0.1 * g, weights, sums)
 

@@ -11,11 +11,11 @@ import pytest
 from jax.sharding import Mesh, NamedSharding, PartitionSpec
 
 import mpmd_trace as mt
-from layered_steps import summed_gradients
 from mpmd_trace.compiler import parse
 from mpmd_trace.ir.ops import CallOp, Module
 from mpmd_trace.passes.manager import PassManager
 from mpmd_trace_devtools.comparison import assert_same_meaning
+from pipelines import layer, loss_of, summed_gradients
 
 MESHES = '#mpmd.topology<<"a" : <["x"=2]>>>'
 
@@ -203,7 +203,7 @@ def lowered_classifier(devices: int, spec: PartitionSpec, **options: Any) -> mt.
     meshes = {name: Mesh(numbered[i], ("data",)) for i, name in enumerate("ab")}
 
     def step(weights: list[jax.Array], batch: jax.Array) -> list[jax.Array]:
-        grads = summed_gradients(weights, batch.reshape(MICROBATCHES, ROWS, PIXELS))
+        grads = summed_gradients(loss_of(layer, "layer"), weights, batch.reshape(MICROBATCHES, ROWS, PIXELS))
         return jax.tree.map(lambda w, g: w - 0.1 * g, weights, grads)
 
     config = mt.make_config(meshes, {f"layer{i}": "aabb"[i] for i in range(4)}, pipeline_schedule="1F1B", **options)

@@ -9,10 +9,10 @@ from jax.flatten_util import ravel_pytree
 from jax.sharding import AbstractMesh
 
 import mpmd_trace as mt
-from layered_steps import summed_gradients
 from mpmd_trace.ir.text import parse
 from mpmd_trace.passes.manager import run_passes
 from mpmd_trace_devtools.comparison import assert_same_meaning
+from pipelines import layer, loss_of, summed_gradients
 
 MODULE = """
 !a = !mpmd.mesh_tensor<"a", tensor<2x3xf32>>
@@ -66,7 +66,7 @@ def test_gradients_that_are_clipped_as_one_vector_stay_on_their_meshes() -> None
     microbatches, rows, width = 8, 32, 256
 
     def step(weights: list[jax.Array], batch: jax.Array) -> list[jax.Array]:
-        vector, unravel = ravel_pytree(summed_gradients(weights, batch))
+        vector, unravel = ravel_pytree(summed_gradients(loss_of(layer, "layer"), weights, batch))
         clipped = unravel(vector * jnp.minimum(1.0, 1.0 / jnp.linalg.norm(vector)))
         return jax.tree.map(lambda w, g: w - 0.1 * g, weights, clipped)
 
