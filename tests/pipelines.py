@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Mapping
 from typing import Any
 
@@ -21,6 +22,18 @@ def topology(count: int = 2, size: int = 2, axis: str = "x") -> dict[str, Mesh]:
     """Meshes `m0`, `m1`, ... with one axis."""
     devices = np.array(jax.devices()[: count * size]).reshape(count, size)
     return {f"m{i}": Mesh(devices[i], (axis,)) for i in range(count)}
+
+
+def mesh(first: int, shape: tuple[int, ...], *names: str) -> Mesh:
+    """A mesh with axes of these names over the devices from number `first` on."""
+    return Mesh(np.array(jax.devices()[first : first + math.prod(shape)]).reshape(shape), names)
+
+
+def transfers(compiled: mpmd_trace.stages.Compiled) -> list[tuple[str, str]]:
+    """Source and target of every transfer: the names of the meshes, and the types."""
+    slots = [f"{slot.mesh} {slot}" for slot in compiled.program.plan.slots]
+    pairs = [pair for t in compiled.program.plan.transfers for pair in zip(t.inputs, t.outputs, strict=True)]
+    return [(slots[a], slots[b]) for a, b in pairs]
 
 
 def config(

@@ -251,18 +251,6 @@ def test_auto_without_a_backward() -> None:
     assert mpmd_trace.jit(step, config).lower(ws, jnp.ones((2, 4))).schedule.name == "GPipe"
 
 
-def test_auto_with_the_other_engine() -> None:
-    config = mpmd_trace.make_config(
-        topology(2, size=1),
-        {"blocks_0": ("m0", 0), "blocks_1": ("m1", 1), "blocks_2": ("m1", 2), "blocks_3": ("m0", 3)},
-        pipeline_schedule="auto",
-    )
-    model = Model(4)
-    jitted = mpmd_trace.jit(training(model, 4), config, engine="cpp")
-    with pytest.raises(MpmdError, match="engine='cpp' knows the reference's schedules only"):
-        jitted.lower(*data(model, 4))
-
-
 LINKS = Links(Link(2e-6, 1e9))
 
 

@@ -55,15 +55,21 @@ def test_the_text_does_not_have_the_functions() -> None:
 Told = list[tuple[Any, ...]]
 
 
-def same_effects(fn: Any, *args: Any, ordered: bool = False) -> Told:
-    """What `fn(told)` tells is the same, and as often, as under `jax.jit`; in the same order where it is ordered."""
+def both_told(fn: Any, *args: Any, **options: Any) -> tuple[Told, Told]:
+    """What `fn(told)` tells under `jax.jit` and here: the same, and as often, with the same result."""
     told: tuple[Told, Told] = [], []
     expected = jax.jit(fn(told[0]))(*args)
-    assert_same(mpmd_trace.jit(fn(told[1]), config())(*args), expected)
+    assert_same(mpmd_trace.jit(fn(told[1]), config(**options))(*args), expected)
     jax.effects_barrier()
+    assert sorted(told[0]) == sorted(told[1]) != []
+    return told
+
+
+def same_effects(fn: Any, *args: Any, ordered: bool = False) -> Told:
+    """What `fn(told)` tells is that under `jax.jit`; in the same order where it is ordered."""
+    told = both_told(fn, *args)
     for kind in (0, 1) if ordered else ():  # JAX orders callbacks of the same kind
         assert [t for t in told[0] if kind in t[1:2]] == [t for t in told[1] if kind in t[1:2]]
-    assert sorted(told[0]) == sorted(told[1]) != []
     return told[1]
 
 
@@ -242,12 +248,8 @@ def test_effects_in_loops_that_stay(where: str, ordered: bool, make: Any, placem
 
         return step
 
-    told: tuple[Told, Told] = [], []
-    expected = jax.jit(run(told[0]))(weights(), batch(2))
-    found = mpmd_trace.jit(run(told[1]), config(placement=placement))(weights(), batch(2))
-    assert_same(found, expected)
-    jax.effects_barrier()
-    assert (told[0] if ordered else sorted(told[0])) == (told[1] if ordered else sorted(told[1])) != []
+    first, second = both_told(run, weights(), batch(2), placement=placement)
+    assert not ordered or first == second
 
 
 @pytest.mark.filterwarnings("ignore:'f0', 'f1' occur inside:mpmd_trace.MpmdWarning")
@@ -279,11 +281,7 @@ def test_order_in_a_loop_with_names(names: tuple[str, ...]) -> None:
 
         return run
 
-    told: tuple[Told, Told] = [], []
-    expected = jax.jit(program(told[0]))(weights(), batch())
-    assert_same(mpmd_trace.jit(program(told[1]), config())(weights(), batch()), expected)
-    jax.effects_barrier()
-    assert sorted(told[0]) == sorted(told[1])
+    told = both_told(program, weights(), batch())
     for name in ("f0", "f1"):  # of different meshes
         order = [[t for t in one if t[0] != f"{name} behind"] for one in told]
         assert order[0] == order[1]

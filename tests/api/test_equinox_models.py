@@ -33,6 +33,25 @@ def compare(step: Callable[..., Any], where: Any, model: Any, *args: Any) -> mpm
     return jitted
 
 
+class TransformerLayer(eqx.Module):
+    attention: eqx.nn.MultiheadAttention
+    norm: eqx.nn.LayerNorm
+    feed_forward: eqx.nn.MLP
+
+    def __init__(self, width: int, key: jax.Array) -> None:
+        k1, k2 = jax.random.split(key)
+        self.attention = eqx.nn.MultiheadAttention(2, width, dropout_p=0.1, key=k1)
+        self.norm = eqx.nn.LayerNorm(width)
+        self.feed_forward = eqx.nn.MLP(width, width, width, 1, key=k2)
+
+    def __call__(
+        self, x: jax.Array, mask: jax.Array | None = None, *, enable_dropout: bool = False, key: jax.Array | None = None
+    ) -> jax.Array:
+        wide = None if mask is None else jnp.multiply(mask[:, None], mask[None]).astype(bool)
+        x = jax.vmap(self.norm)(x + self.attention(x, x, x, wide, inference=not enable_dropout, key=key))
+        return x + jax.vmap(self.feed_forward)(x)
+
+
 # A vision transformer (Equinox's example of that name).
 
 
@@ -50,38 +69,11 @@ class Patches(eqx.Module):
         return jax.vmap(self.linear)(jnp.transpose(x, (1, 3, 0, 2, 4)).reshape(-1, c * self.size**2))
 
 
-class AttentionBlock(eqx.Module):
-    norm1: eqx.nn.LayerNorm
-    norm2: eqx.nn.LayerNorm
-    attention: eqx.nn.MultiheadAttention
-    linear1: eqx.nn.Linear
-    linear2: eqx.nn.Linear
-    dropout1: eqx.nn.Dropout
-    dropout2: eqx.nn.Dropout
-
-    def __init__(self, width: int, key: jax.Array) -> None:
-        keys = jax.random.split(key, 3)
-        self.norm1, self.norm2 = eqx.nn.LayerNorm(width), eqx.nn.LayerNorm(width)
-        self.attention = eqx.nn.MultiheadAttention(2, width, key=keys[0])
-        self.linear1 = eqx.nn.Linear(width, 2 * width, key=keys[1])
-        self.linear2 = eqx.nn.Linear(2 * width, width, key=keys[2])
-        self.dropout1, self.dropout2 = eqx.nn.Dropout(0.3), eqx.nn.Dropout(0.3)
-
-    def __call__(self, x: jax.Array, enable_dropout: bool, key: jax.Array) -> jax.Array:
-        y = jax.vmap(self.norm1)(x)
-        x = x + self.attention(y, y, y)
-        y = jax.nn.gelu(jax.vmap(self.linear1)(jax.vmap(self.norm2)(x)))
-        key1, key2 = jax.random.split(key)
-        y = self.dropout1(y, inference=not enable_dropout, key=key1)
-        y = self.dropout2(jax.vmap(self.linear2)(y), inference=not enable_dropout, key=key2)
-        return x + y
-
-
 class VisionTransformer(eqx.Module):
     patches: Patches
     positions: jax.Array
     cls_token: jax.Array
-    blocks: list[AttentionBlock]
+    blocks: list[TransformerLayer]
     dropout: eqx.nn.Dropout
     mlp: eqx.nn.Sequential
 
@@ -90,7 +82,7 @@ class VisionTransformer(eqx.Module):
         self.patches = Patches(1, width, 2, keys[0])
         self.positions = jax.random.normal(keys[1], (5, width))
         self.cls_token = jax.random.normal(keys[2], (1, width))
-        self.blocks = [AttentionBlock(width, k) for k in keys[3:5]]
+        self.blocks = [TransformerLayer(width, k) for k in keys[3:5]]
         self.dropout = eqx.nn.Dropout(0.2)
         self.mlp = eqx.nn.Sequential([eqx.nn.LayerNorm(width), eqx.nn.Linear(width, 3, key=keys[5])])
 
@@ -99,7 +91,7 @@ class VisionTransformer(eqx.Module):
         dropout_key, *keys = jax.random.split(key, len(self.blocks) + 1)
         x = self.dropout(x, inference=not enable_dropout, key=dropout_key)
         for block, k in zip(self.blocks, keys, strict=True):
-            x = block(x, enable_dropout, key=k)
+            x = block(x, enable_dropout=enable_dropout, key=k)
         return self.mlp(x[0])
 
 
@@ -142,25 +134,6 @@ class EmbedderBlock(eqx.Module):
     ) -> jax.Array:
         x = jax.vmap(self.norm)(jax.vmap(self.tokens)(tokens) + jax.vmap(self.segments)(segments))
         return self.dropout(x, inference=not enable_dropout, key=key)
-
-
-class TransformerLayer(eqx.Module):
-    attention: eqx.nn.MultiheadAttention
-    norm: eqx.nn.LayerNorm
-    feed_forward: eqx.nn.MLP
-
-    def __init__(self, width: int, key: jax.Array) -> None:
-        k1, k2 = jax.random.split(key)
-        self.attention = eqx.nn.MultiheadAttention(2, width, dropout_p=0.1, key=k1)
-        self.norm = eqx.nn.LayerNorm(width)
-        self.feed_forward = eqx.nn.MLP(width, width, width, 1, key=k2)
-
-    def __call__(
-        self, x: jax.Array, mask: jax.Array | None = None, *, enable_dropout: bool = False, key: jax.Array | None = None
-    ) -> jax.Array:
-        wide = None if mask is None else jnp.multiply(mask[:, None], mask[None]).astype(bool)
-        x = jax.vmap(self.norm)(x + self.attention(x, x, x, wide, inference=not enable_dropout, key=key))
-        return x + jax.vmap(self.feed_forward)(x)
 
 
 class Encoder(eqx.Module):

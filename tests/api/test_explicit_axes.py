@@ -148,6 +148,14 @@ def test_auto_and_explicit_axes_of_one_mesh(types: tuple[AxisType, ...]) -> None
     assert_same(mpmd_trace.jit(gradient, config(types))(*args), wanted)
 
 
+def numbers_and_result(fn: Callable[..., Any], *shapes: tuple[int, ...]) -> tuple[list[Any], Any]:
+    """Arrays of these shapes, and what `jax.jit` gives for them on one mesh."""
+    rng = np.random.default_rng(0)
+    args = [rng.normal(size=shape).astype(np.float32) / 4 for shape in shapes]
+    with jax.set_mesh(mesh(0)):
+        return args, jax.jit(fn)(*args)
+
+
 def layered(ps: Any, x: jax.Array) -> jax.Array:
     """Layers in a scan, recomputed; a conditional, a manual and an automatic part."""
 
@@ -171,10 +179,7 @@ def test_gradients_through_scans_conditionals_and_other_axes(inside: bool) -> No
 
         return jax.value_and_grad(loss)(ps)
 
-    rng = np.random.default_rng(0)
-    args = [rng.normal(size=shape).astype(np.float32) / 4 for shape in ((3, 8, 8), (8, 8))]
-    with jax.set_mesh(mesh(0)):
-        wanted = jax.jit(gradient)(*args)
+    args, wanted = numbers_and_result(gradient, (3, 8, 8), (8, 8))
     assert_same(mpmd_trace.jit(gradient, config(names="ab" if inside else "b"))(*args), wanted)
 
 
@@ -192,10 +197,7 @@ def test_layers_of_a_scan_on_both_meshes() -> None:
 
     meshes = {"m0": mesh(0), "m1": mesh(1)}
     cfg = mpmd_trace.make_config(meshes, {"blocks[0:2]": "m0", "blocks[2:4]": "m1"})
-    rng = np.random.default_rng(0)
-    args = [rng.normal(size=shape).astype(np.float32) / 4 for shape in ((4, 8, 8), (8, 8))]
-    with jax.set_mesh(mesh(0)):
-        wanted = jax.jit(update)(*args)
+    args, wanted = numbers_and_result(update, (4, 8, 8), (8, 8))
     results = mpmd_trace.jit(update, cfg)(*args)
     assert_same(jax.tree.map(mpmd_trace.fetch, results), wanted)
 

@@ -130,16 +130,12 @@ def test_creating(compiled: mpmd_trace.stages.Compiled) -> None:
     model = create(Model, compiled, jax.random.key(0))
     assert_same(arrays(model), arrays(Model(jax.random.key(0))))
     both = create(init, compiled, jax.random.key(0), argnums=(0, 1))
-    wanted = jax.tree.leaves(eqx.filter(abstract(compiled, (0, 1)), _is_type))
-    for made, spec in zip(jax.tree.leaves(arrays(both)), wanted, strict=True):
+    wanted = eqx.filter(abstract(compiled, (0, 1)), lambda leaf: isinstance(leaf, jax.ShapeDtypeStruct))
+    for made, spec in zip(jax.tree.leaves(arrays(both)), jax.tree.leaves(wanted), strict=True):
         assert made.sharding.is_equivalent_to(spec.sharding, made.ndim)
     compiled(*both, TOKENS, "fast")
     with pytest.raises(MpmdError, match="this is not the structure"):
         create(lambda key: {"a": jnp.zeros(3)}, compiled, jax.random.key(0))
-
-
-def _is_type(leaf: Any) -> bool:
-    return isinstance(leaf, jax.ShapeDtypeStruct)
 
 
 def test_saving_and_restoring(compiled: mpmd_trace.stages.Compiled, tmp_path: Path) -> None:

@@ -104,6 +104,10 @@ def test_donation_saves_memory() -> None:
 # Values in the memory of the host.
 
 
+HOST = [NamedSharding(mesh, PartitionSpec(), memory_kind="pinned_host") for mesh in ONE.values()]
+KINDS = ["m0#pinned_host", "m1#pinned_host"]
+
+
 def two(ws: Any, x: jax.Array) -> jax.Array:
     h = named_computation(layer, name="f0")(ws[0], x)
     h = named_tensor(h, name="waiting")
@@ -159,13 +163,8 @@ def test_a_state_that_leaves_in_another_memory() -> None:
 
 def test_arguments_of_a_loop() -> None:
     """The calls get them from the device, moved there once."""
-    kinds = ["m0#pinned_host", "m1#pinned_host"]
-    where = config(
-        topology=ONE,
-        input_mesh_assignment=(kinds, None),
-        output_mesh_assignment=(kinds, None),
-        pipeline_schedule="1F1B",
-    )
+    both = {"input_mesh_assignment": (KINDS, None), "output_mesh_assignment": (KINDS, None)}
+    where = config(topology=ONE, pipeline_schedule="1F1B", **both)
     done = mpmd_trace.jit(update, where).lower(weights(), batch(4)).compile()
     found = done(weights(), batch(4))
     assert_same(found, jax.jit(update)(weights(), batch(4)))
@@ -179,16 +178,14 @@ def test_arguments_of_a_loop() -> None:
 @pytest.mark.parametrize("moved", [False, True], ids=["", "moved"])
 def test_shardings_with_a_memory(moved: bool) -> None:
     """With and without the `device_put`s that a program for accelerators needs."""
-    host, device = (
-        [NamedSharding(ONE[m], PartitionSpec(), memory_kind=kind) for m in ONE] for kind in ("pinned_host", "device")
-    )
+    device = [sharding.with_memory_kind("device") for sharding in HOST]
 
     def step(ws: Any, x: jax.Array) -> Any:
         ws = jax.device_put(ws, device) if moved else ws
         new, value = update(ws, x)
-        return (jax.device_put(new, host) if moved else new), value
+        return (jax.device_put(new, HOST) if moved else new), value
 
-    jitted = mpmd_trace.jit(step, config(topology=ONE), in_shardings=(host, None), out_shardings=(host, None))
+    jitted = mpmd_trace.jit(step, config(topology=ONE), in_shardings=(HOST, None), out_shardings=(HOST, None))
     found = jitted(weights(), batch(2))
     assert_same(found, jax.jit(update)(weights(), batch(2)))
     assert [w.sharding.memory_kind for w in found[0]] == ["pinned_host"] * 2
@@ -204,30 +201,32 @@ def test_a_result_that_the_program_puts_there() -> None:
     assert found[0].sharding.memory_kind == "pinned_host"
 
 
-@pytest.mark.parametrize("said", ["array", "in_shardings", "in_mesh", "in_and_out_mesh", "same_mesh", "donated"])
+IN_MESH = {"input_mesh_assignment": (KINDS, None, None)}
+IN_SHARDINGS = {"in_shardings": (HOST, None, None)}
+#: Options of the configuration and of `jit` that put the first argument there.
+SAID: dict[str, tuple[dict[str, Any], dict[str, Any]]] = {
+    "array": ({}, {}),
+    "in_shardings": ({}, IN_SHARDINGS),
+    "donated": ({}, {**IN_SHARDINGS, "donate_argnums": 0}),
+    "in_mesh": (IN_MESH, {}),
+    "in_and_out_mesh": ({**IN_MESH, "output_mesh_assignment": (None, KINDS)}, {}),
+    "same_mesh": ({**IN_MESH, "output_mesh_assignment": (None, mpmd_trace.MeshOfInput(0))}, {}),
+}
+
+
+@pytest.mark.parametrize("said", SAID)
 @pytest.mark.parametrize("used", [True, False], ids=["used", "unused"])
 def test_an_argument_that_is_returned(said: str, used: bool) -> None:
     """It stays where it is, whoever put it there; programs that use it get it as ever."""
-    host = [NamedSharding(mesh, PartitionSpec(), memory_kind="pinned_host") for mesh in ONE.values()]
-    kinds = ["m0#pinned_host", "m1#pinned_host"]
 
     def step(ws: Any, x: jax.Array, others: Any) -> Any:
         return two(ws if used else others, x), ws
 
     ws, others = weights(), [2 * w for w in weights()]
     expected = jax.jit(step)(ws, batch(), others)
-    options: dict[str, Any] = {}
-    where: dict[str, Any] = {}
+    where, options = SAID[said]
     if said == "array":
-        ws = jax.device_put(ws, host)
-    elif said in ("in_shardings", "donated"):
-        options = {"in_shardings": (host, None, None), "donate_argnums": (0,) if said == "donated" else ()}
-    else:
-        where["input_mesh_assignment"] = (kinds, None, None)
-    if said == "in_and_out_mesh":
-        where["output_mesh_assignment"] = (None, kinds)
-    if said == "same_mesh":
-        where["output_mesh_assignment"] = (None, mpmd_trace.MeshOfInput(0))
+        ws = jax.device_put(ws, HOST)
     jitted = mpmd_trace.jit(step, config(topology=ONE, **where), **options)
     found = jitted(ws, batch(), others)
     assert_same(found, expected)

@@ -4,23 +4,18 @@ from __future__ import annotations
 
 import jax
 import jax.numpy as jnp
-import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from jax.sharding import AbstractMesh, AxisType, Mesh
+from jax.sharding import AbstractMesh, AxisType
 
 import mpmd_trace as mt
 from mpmd_trace.ir.text import parse
 from mpmd_trace.scheduling.balance import balanced
-from pipelines import assert_same
+from pipelines import assert_same, mesh
 from util import max_examples
 
 WIDTH = 8
-
-
-def mesh(shape, names):
-    return Mesh(np.array(jax.devices()[: int(np.prod(shape))]).reshape(shape), names)
 
 
 def loss(weights, x, repeats):
@@ -50,7 +45,7 @@ def arguments(repeats):
 
 
 def test_names_are_balanced_and_the_numbers_are_those_of_jit():
-    whole = mesh((2, 2), ("data", "pp"))
+    whole = mesh(0, (2, 2), "data", "pp")
     config = mt.make_config(whole, "auto", stage_axis="pp", pipeline_schedule="1F1B", placement="cut")
     assert {name: m.shape for name, m in config.topology.items()} == {"pp0": {"data": 2}, "pp1": {"data": 2}}
     assert [d.id for d in config.topology["pp1"].devices.flat] == [d.id for d in whole.devices[:, 1]]
@@ -72,7 +67,7 @@ def test_names_are_balanced_and_the_numbers_are_those_of_jit():
 
 
 def test_another_program_is_balanced_by_itself():
-    config = mt.make_config(mesh((2,), ("pp",)), "auto", stage_axis="pp", placement="cut")
+    config = mt.make_config(mesh(0, (2,), "pp"), "auto", stage_axis="pp", placement="cut")
     assert [m.shape for m in config.topology.values()] == [{"pp": 1}, {"pp": 1}]
     sizes = []
     for repeats in ((1, 1, 4), (4, 1, 1)):
@@ -92,8 +87,8 @@ def test_an_abstract_mesh():
 @max_examples(4)
 @given(st.lists(st.integers(1, 5), min_size=1, max_size=6), st.integers(1, 3))
 def test_neighbours_in_the_order_of_the_program_and_every_mesh_has_one(repeats, meshes):
-    traced = jax.tree_util.Partial(step_of(repeats))
-    module = parse(mt.compiler.trace(traced, *jax.eval_shape(lambda: arguments(repeats))).mlir_text())
+    traced = mt.compiler.trace(lambda *args: loss(*args, repeats), *jax.eval_shape(lambda: arguments(repeats)))
+    module = parse(traced.mlir_text())
     names = [f"m{i}" for i in range(meshes)]
     if len(repeats) < meshes:
         with pytest.raises(mt.MpmdError, match=f"has {len(repeats)} named computations"):
@@ -113,9 +108,9 @@ def test_neighbours_in_the_order_of_the_program_and_every_mesh_has_one(repeats, 
 @pytest.mark.parametrize(
     ("topology", "axis", "text"),
     [
-        (lambda: mesh((2,), ("pp",)), None, "needs stage_axis, the axis along which stages lie; its axes are 'pp'"),
-        (lambda: mesh((2,), ("pp",)), "stages", "has no axis 'stages'"),
-        (lambda: {"a": mesh((2,), ("pp",))}, "pp", "cuts one mesh into those of the pipeline"),
+        (lambda: mesh(0, (2,), "pp"), None, "needs stage_axis, the axis along which stages lie; its axes are 'pp'"),
+        (lambda: mesh(0, (2,), "pp"), "stages", "has no axis 'stages'"),
+        (lambda: {"a": mesh(0, (2,), "pp")}, "pp", "cuts one mesh into those of the pipeline"),
     ],
 )
 def test_mistakes_are_told(topology, axis, text):

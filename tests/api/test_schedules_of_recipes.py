@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import functools
+from collections.abc import Callable
 from typing import Any
 
 import equinox as eqx
@@ -145,15 +146,21 @@ def test_two_chains_in_opposite_directions() -> None:
     check("dualpipe", "weighted clipped scaled", loop=False, runs=False, chains=("down_", "up_"), names=plain.BOTH_WAYS)
 
 
+def parameters_and_loss(model: plain.Model) -> tuple[Any, Callable[[Any, jax.Array], jax.Array]]:
+    parameters, static = eqx.partition(model, eqx.is_array)
+
+    def loss(parameters: Any, x: jax.Array) -> jax.Array:
+        return jnp.mean(name_layers(eqx.combine(parameters, static), lambda m: m.blocks)(x) ** 2)
+
+    return parameters, loss
+
+
 @pytest.mark.parametrize(("name", "epochs"), [("1f1b", False), ("zb-v", False), ("1f1b", True)])
 def test_each_of_two_loops_has_the_order_of_the_schedule(name: str, epochs: bool) -> None:
     """Epochs; or a second gradient where the first one has led, with the norm of all in between."""
     schedule = schedules.get_schedule(name, 2, MICROBATCHES, guard=False)
     model = plain.Model(schedule.stages)
-    parameters, static = eqx.partition(model, eqx.is_array)
-
-    def loss(parameters: Any, x: jax.Array) -> jax.Array:
-        return jnp.mean(name_layers(eqx.combine(parameters, static), lambda m: m.blocks)(x) ** 2)
+    parameters, loss = parameters_and_loss(model)
 
     def step(parameters: Any, xs: jax.Array) -> Any:
         gradients = mpmd_trace.value_and_grad(loss, microbatches=MICROBATCHES)
@@ -175,10 +182,7 @@ def test_each_of_two_loops_has_the_order_of_the_schedule(name: str, epochs: bool
 def test_two_gradients_in_a_loop_keep_no_more_microbatches_than_one() -> None:
     """The gradient of each microbatch is that of a step uphill: forward and backward twice, the norm of all between."""
     model = plain.Model(2)
-    parameters, static = eqx.partition(model, eqx.is_array)
-
-    def loss(parameters: Any, x: jax.Array) -> jax.Array:
-        return jnp.mean(name_layers(eqx.combine(parameters, static), lambda m: m.blocks)(x) ** 2)
+    parameters, loss = parameters_and_loss(model)
 
     def gradient(parameters: Any, x: jax.Array) -> Any:
         found = jax.grad(loss)(parameters, x)
@@ -186,10 +190,10 @@ def test_two_gradients_in_a_loop_keep_no_more_microbatches_than_one() -> None:
         return jax.grad(loss)(jax.tree.map(lambda p, g: p + 0.1 * g / norm, parameters, found), x)
 
     def step(parameters: Any, xs: jax.Array) -> Any:
-        def microbatch(i: jax.Array, sums: Any, x: jax.Array) -> Any:
-            return jax.tree.map(jnp.add, sums, gradient(parameters, x))
-
-        return mpmd_trace.enumerated_for(microbatch, jax.tree.map(jnp.zeros_like, parameters), xs)
+        zeros = jax.tree.map(jnp.zeros_like, parameters)
+        return mpmd_trace.enumerated_for(
+            lambda i, sums, x: jax.tree.map(jnp.add, sums, gradient(parameters, x)), zeros, xs
+        )
 
     names = {"blocks_0": "m0", "blocks_1": "m1"}
     args = parameters, jnp.ones((4, 2, plain.WIDTH))

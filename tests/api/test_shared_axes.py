@@ -15,14 +15,9 @@ from jax.sharding import PartitionSpec as P
 import mpmd_trace
 from mpmd_trace import MpmdError, named_computation
 from mpmd_trace.api.lowered import placement_warnings
-from pipelines import accumulate, assert_same
+from pipelines import accumulate, assert_same, layer, mesh, transfers
 
 WIDTH, ROWS = 8, 16
-
-
-def mesh(first: int, shape: tuple[int, ...], *names: str) -> Mesh:
-    count = int(np.prod(shape))
-    return Mesh(np.array(jax.devices()[first : first + count]).reshape(shape), names)
 
 
 TWO, FOUR = mesh(0, (2,), "data"), mesh(2, (4,), "data")
@@ -32,10 +27,6 @@ SQUARE = mesh(2, (2, 2), "data", "model")
 
 def at(where: Any, *spec: Any) -> NamedSharding:
     return NamedSharding(where, P(*spec))
-
-
-def layer(w: jax.Array, x: jax.Array) -> jax.Array:
-    return jnp.tanh(x @ w)
 
 
 def constrained(where: Any, *spec: Any) -> Any:
@@ -76,16 +67,6 @@ def run(where: mpmd_trace.config.Config, *layers: Any, **options: Any) -> mpmd_t
     return compiled
 
 
-def moved(compiled: mpmd_trace.stages.Compiled) -> list[tuple[str, str]]:
-    """Source and target of every transfer, as (mesh, dims)."""
-    plan = compiled.program.plan
-    return [
-        (f"{plan.slots[a].mesh} {plan.slots[a]}", f"{plan.slots[b].mesh} {plan.slots[b]}")
-        for t in plan.transfers
-        for a, b in zip(t.inputs, t.outputs, strict=True)
-    ]
-
-
 @pytest.mark.parametrize("other", [FOUR, SQUARE], ids=["larger", "more"])
 def test_what_arrives_whole_is_told(other: Mesh, monkeypatch: pytest.MonkeyPatch) -> None:
     """Unless the computation there says how it wants its activations."""
@@ -93,12 +74,12 @@ def test_what_arrives_whole_is_told(other: Mesh, monkeypatch: pytest.MonkeyPatch
     where, batch_at = config(TWO, other), (None, at(TWO, "data"))
     with pytest.warns(mpmd_trace.MpmdWarning, match=r"arrive unsharded on a mesh of another shape") as told:
         compiled = run(where, layer, layer, in_shardings=batch_at)
-    assert (f"m0 {SPLIT}", f"m1 {WHOLE}") in moved(compiled)
+    assert (f"m0 {SPLIT}", f"m1 {WHOLE}") in transfers(compiled)
     ((text, place),) = ((str(w.message), w.filename) for w in told)
     assert "tensor<16x8xf32> of f0 (512 bytes on each device in a step) from m0 to m1, split over 'data' on m0" in text
     assert place == __file__
     compiled = run(where, layer, constrained(other, "data"), in_shardings=batch_at)
-    assert (f"m0 {SPLIT}", f"m1 {SPLIT}") in moved(compiled)
+    assert (f"m0 {SPLIT}", f"m1 {SPLIT}") in transfers(compiled)
 
 
 SPLIT, WHOLE = 'f32[16,8]{{"data"}, {}}', "f32[16,8]"
@@ -107,7 +88,7 @@ SPLIT, WHOLE = 'f32[16,8]{{"data"}, {}}', "f32[16,8]"
 def test_constraints_on_both_sides() -> None:
     """Two parts on the first mesh, four on the second one."""
     compiled = run(config(TWO, FOUR), constrained(TWO, "data"), constrained(FOUR, "data"))
-    assert moved(compiled)[0] == (f"m0 {SPLIT}", f"m1 {SPLIT}")
+    assert transfers(compiled)[0] == (f"m0 {SPLIT}", f"m1 {SPLIT}")
     places = compiled.function_named_shardings
     assert places.inputs[0][1] == at(TWO, "data")
     assert {s.mesh for s in jax.tree.leaves(places.outputs)} == {TWO, FOUR}, "the meshes of the user"
@@ -116,7 +97,7 @@ def test_constraints_on_both_sides() -> None:
 @pytest.mark.parametrize("where", [TWO, FOUR, TWO.abstract_mesh])
 def test_of_the_mesh_of_a_constraint_only_the_names_of_axes_count(where: Any) -> None:
     compiled = run(config(TWO, FOUR), constrained(where, "data"), constrained(where, "data"))
-    assert moved(compiled)[0] == (f"m0 {SPLIT}", f"m1 {SPLIT}")
+    assert transfers(compiled)[0] == (f"m0 {SPLIT}", f"m1 {SPLIT}")
 
 
 def test_meshes_that_are_alike_may_be_sharded_differently() -> None:
@@ -137,7 +118,7 @@ def test_meshes_that_are_alike_may_be_sharded_differently() -> None:
     fn = skipping(constrained(TWO, "data"), columns)
     compiled = mpmd_trace.jit(fn, config(TWO, FOUR, LAST)).lower(*args).compile()
     assert_same(compiled(*args), jax.jit(skipping(layer, layer))(*args), rtol=1e-4, atol=1e-5)
-    assert (f"m0 {SPLIT}", 'm2 f32[16,8]{{}, {"data"}}') in moved(compiled)
+    assert (f"m0 {SPLIT}", 'm2 f32[16,8]{{}, {"data"}}') in transfers(compiled)
 
 
 @pytest.mark.parametrize("schedule", ["1F1B", "zb-h1"])
@@ -186,15 +167,12 @@ def test_committed_arrays_keep_their_shardings() -> None:
 
 
 def mapped(where: Mesh) -> Any:
-    def local(w: jax.Array, x: jax.Array) -> jax.Array:
-        return jnp.tanh(x @ w)
-
-    return jax.shard_map(local, mesh=where, in_specs=(P(), P("data")), out_specs=P("data"))
+    return jax.shard_map(layer, mesh=where, in_specs=(P(), P("data")), out_specs=P("data"))
 
 
 def test_shard_map() -> None:
     compiled = run(config(TWO, FOUR), mapped(TWO), mapped(FOUR))
-    assert moved(compiled)[0] == (f"m0 {SPLIT}", f"m1 {SPLIT}")
+    assert transfers(compiled)[0] == (f"m0 {SPLIT}", f"m1 {SPLIT}")
     with pytest.raises(MpmdError) as error:
         run(config(TWO, FOUR), mapped(TWO), mapped(TWO))
     (said,) = {d.message for d in error.value.diagnostics}

@@ -82,6 +82,10 @@ def test_programs_of_several_devices_a_mesh(make: Any, schedule: str | None) -> 
     assert_same(found, jax.jit(program.fn)(*program.args), rtol=2e-4, atol=1e-5)
 
 
+def apart(a: jax.Array, b: jax.Array) -> Any:
+    return named_computation(layer, name="f0")(a, a), named_computation(layer, name="f1")(b, b)
+
+
 def test_results_have_buffers_of_their_own() -> None:
     """A value, and an argument, that are returned on two meshes may be donated one by one."""
 
@@ -98,11 +102,7 @@ def test_results_have_buffers_of_their_own() -> None:
     (_, moved), hidden, y = results
     assert len(set(buffers((moved, hidden[0], hidden[1], y)))) == 4
     assert buffers(moved) != buffers(w)
-    again = mt.jit(
-        lambda a, b: (named_computation(layer, name="f0")(a, a), named_computation(layer, name="f1")(b, b)),
-        config(topology=on_one_device(2)),
-        donate_argnums=0,
-    )
+    again = mt.jit(apart, config(topology=on_one_device(2)), donate_argnums=0)
     expected = layer(np.asarray(hidden[0]), np.asarray(hidden[0]))
     assert_same(again(*hidden), (expected, expected))
     assert hidden[0].is_deleted() and not hidden[1].is_deleted()
@@ -124,10 +124,7 @@ def test_an_argument_that_two_meshes_read_is_donated_after_both() -> None:
 
 
 def test_one_array_for_two_donated_arguments_is_refused() -> None:
-    def fn(a: jax.Array, b: jax.Array) -> Any:
-        return named_computation(layer, name="f0")(a, a), named_computation(layer, name="f1")(b, b)
-
-    run = mt.jit(fn, config(topology=on_one_device(2)), donate_argnums=(0,))
+    run = mt.jit(apart, config(topology=on_one_device(2)), donate_argnums=(0,))
     w = jax.device_put(weights()[0], NamedSharding(on_one_device(1)["m0"], P()))
     alias = jax.device_put(w, w.sharding)
     with pytest.raises(MpmdError, match=r"is donated; pass a copy"):

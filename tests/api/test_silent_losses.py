@@ -98,12 +98,22 @@ def test_donated_arrays_are_not_kept() -> None:
     assert all(index not in compiled.program.plan.donated for index in compiled.program._checker._kept)
 
 
-def test_an_array_may_go_while_host_arrays_are_counted() -> None:
+Called = tuple[mpmd_trace.stages.Compiled, list[Any], Any]
+
+
+@pytest.fixture
+def called_twice() -> Called:
+    """A program, and the large arrays of the host with which it was called twice."""
     ws = [np.ones((512, 512), np.float32) for _ in range(2)]
     x = np.ones((4, 512), np.float32)
     compiled = mpmd_trace.jit(predict, config()).lower(ws, x).compile()
     compiled(ws, x)
     compiled(ws, x)
+    return compiled, ws, x
+
+
+def test_an_array_may_go_while_host_arrays_are_counted(called_twice: Called) -> None:
+    compiled, ws, x = called_twice
     kept, last = compiled.program._checker._kept, [np.ones(3)]
 
     def looked_at() -> Any:
@@ -117,12 +127,8 @@ def test_an_array_may_go_while_host_arrays_are_counted() -> None:
     assert 7 not in kept
 
 
-def test_large_host_arrays_that_come_again_are_warned_of_once() -> None:
-    ws = [np.ones((512, 512), np.float32) for _ in range(2)]
-    x = np.ones((4, 512), np.float32)
-    compiled = mpmd_trace.jit(predict, config()).lower(ws, x).compile()
-    compiled(ws, x)
-    compiled(ws, x)
+def test_large_host_arrays_that_come_again_are_warned_of_once(called_twice: Called) -> None:
+    compiled, ws, x = called_twice
     with pytest.warns(MpmdWarning, match=r"2,\d+,\d+ bytes of host arrays come again .*compiled.place") as said:
         compiled(ws, x)
     assert len(said) == 1 and "test_silent_losses.py" in said[0].filename

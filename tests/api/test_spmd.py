@@ -7,25 +7,19 @@ from typing import Any
 
 import jax
 import jax.numpy as jnp
-import numpy as np
 import pytest
 from jax.sharding import AbstractMesh, Mesh, NamedSharding
 from jax.sharding import PartitionSpec as P
 
 import mpmd_trace
 from mpmd_trace import MpmdError, named_computation
-from pipelines import accumulate, assert_same
+from pipelines import accumulate, assert_same, mesh, transfers
 
 WIDTH, HIDDEN, ROWS = 8, 16, 16
 Layer = Callable[[Any, jax.Array], jax.Array]
 
 
-def mesh(first: int, shape: tuple[int, ...], names: tuple[str, ...]) -> Mesh:
-    count = int(np.prod(shape))
-    return Mesh(np.array(jax.devices()[first : first + count]).reshape(shape), names)
-
-
-M0, M1 = mesh(0, (2, 2), ("data", "model")), mesh(4, (2, 2), ("data", "model"))
+M0, M1 = mesh(0, (2, 2), "data", "model"), mesh(4, (2, 2), "data", "model")
 
 
 def at(where: Mesh | AbstractMesh, *spec: Any) -> NamedSharding:
@@ -54,9 +48,7 @@ def data() -> tuple[Any, jax.Array]:
 
 
 def config(m0: Mesh = M0, m1: Mesh = M1, **options: Any) -> mpmd_trace.config.Config:
-    return mpmd_trace.make_config(
-        {"m0": m0, "m1": m1}, {"f0": "m0", "f1": "m1"}, partitioning_options={"mpmd_infer_transfers": True, **options}
-    )
+    return mpmd_trace.make_config({"m0": m0, "m1": m1}, {"f0": "m0", "f1": "m1"}, **options)
 
 
 def run(
@@ -76,22 +68,16 @@ def specs(compiled: mpmd_trace.stages.Compiled) -> Any:
     return tuple(jax.tree.map(lambda s: s.spec, side) for side in (found.inputs[0], found.outputs))
 
 
-def moved(compiled: mpmd_trace.stages.Compiled) -> list[tuple[str, str]]:
-    """Source and target types of every transfer."""
-    plan = compiled.program.plan
-    return [
-        (str(plan.slots[a]), str(plan.slots[b]))
-        for t in plan.transfers
-        for a, b in zip(t.inputs, t.outputs, strict=True)
-    ]
+#: An activation with its rows over `data`, and its transfer and that of its gradient.
+ROWS_SPLIT = 'f32[16,8]{{"data"}, {}}'
+THERE_AND_BACK = [(f"m0 {ROWS_SPLIT}", f"m1 {ROWS_SPLIT}"), (f"m1 {ROWS_SPLIT}", f"m0 {ROWS_SPLIT}")]
 
 
 def test_data_parallel() -> None:
     compiled = run(program(), config(), (None, at(M0, "data")))
     (_, x), _ = specs(compiled)
     assert x == P("data")
-    sharded = 'f32[16,8]{{"data"}, {}}'
-    assert moved(compiled) == [(sharded, sharded)] * 2, "activation and its gradient stay sharded"
+    assert transfers(compiled) == THERE_AND_BACK, "activation and its gradient stay sharded"
 
 
 TENSOR = [(at(m, None, "model"), at(m, "model", None)) for m in (M0, M1)]
@@ -105,7 +91,7 @@ def test_tensor_parallel() -> None:
 
 def test_data_and_tensor_parallel() -> None:
     compiled = run(program(), config(), (TENSOR, at(M0, "data")))
-    assert moved(compiled)[0][0] == 'f32[16,8]{{"data"}, {}}'
+    assert transfers(compiled)[0][0] == f"m0 {ROWS_SPLIT}"
     half = sum(w.nbytes for w in jax.tree.leaves(data()[0])) // 2
     assert compiled.memory_analysis()["m1"].arguments == half // 2, "a device has half of its mesh's weights"
 
@@ -153,7 +139,7 @@ def mapped(where: Mesh | AbstractMesh) -> Layer:
 def test_shard_map(meshes: tuple[Any, Any]) -> None:
     first, second = (mapped(m) for m in meshes)
     compiled = run(program(first, second), config())
-    assert moved(compiled) == [('f32[16,8]{{"data"}, {}}',) * 2] * 2
+    assert transfers(compiled) == THERE_AND_BACK
 
 
 @pytest.mark.parametrize("inside", [False, True])
@@ -173,7 +159,7 @@ def test_device_put(inside: bool) -> None:
 
 
 def test_a_shard_map_over_other_axes() -> None:
-    other = mesh(0, (4,), ("other",))
+    other = mesh(0, (4,), "other")
     total = jax.shard_map(lambda x: jax.lax.psum(x, "other"), mesh=other, in_specs=P("other"), out_specs=P())
     fn = program(lambda w, x: mlp(w, jnp.tile(total(x), (4, 1))))
     with pytest.raises(MpmdError, match=r"test_spmd.py:\d+: .* axes \{other: 4\}, which no mesh .* has"):
@@ -199,45 +185,43 @@ def test_shard_map_inside_scan_and_remat() -> None:
 def test_microbatches_that_are_sharded(schedule: str) -> None:
     ws, x = data()
     xs = jnp.stack([x, 2 * x, 3 * x])
-    where = mpmd_trace.make_config({"m0": M0, "m1": M1}, {"f0": "m0", "f1": "m1"}, pipeline_schedule=schedule)
 
     def step(ws: Any, xs: jax.Array) -> Any:
         return accumulate(ws, xs, program())
 
-    jitted = mpmd_trace.jit(step, where, in_shardings=(TENSOR, at(M0, None, "data")))
+    jitted = mpmd_trace.jit(step, config(pipeline_schedule=schedule), in_shardings=(TENSOR, at(M0, None, "data")))
     assert_same(jitted(ws, xs), jax.jit(step)(ws, xs), rtol=1e-4, atol=1e-5)
 
 
 # Meshes of different shapes.
 
-WIDE = mesh(0, (4,), ("m0_data",))
-SQUARE = mesh(4, (2, 2), ("m1_data", "m1_model"))
-SMALL = mesh(4, (2,), ("m1_data",))
+WIDE = mesh(0, (4,), "m0_data")
+SQUARE = mesh(4, (2, 2), "m1_data", "m1_model")
+SMALL = mesh(4, (2,), "m1_data")
 
 
 def test_meshes_of_different_shapes() -> None:
-    where = config(WIDE, SMALL, enable_heterogeneous_meshes=True)
+    where = config(WIDE, SMALL, partitioning_options={"enable_heterogeneous_meshes": True})
     compiled = run(program(), where, (None, at(WIDE, "m0_data")))
     assert {s.mesh.size for s in jax.tree.leaves(compiled.function_named_shardings.inputs)} == {4, 2}
-    assert moved(compiled)[0] == ('f32[16,8]{{"m0_data"}, {}}', "f32[16,8]")
+    assert transfers(compiled)[0] == ('m0 f32[16,8]{{"m0_data"}, {}}', "m1 f32[16,8]")
 
 
 def test_transfers_reshard() -> None:
     """Four parts on the first mesh, two parts of another dimension on the second one."""
     ws = [(None, None), (at(SQUARE, "m1_model", None), None)]
-    where = config(WIDE, SQUARE, enable_heterogeneous_meshes=True)
+    where = config(WIDE, SQUARE, partitioning_options={"enable_heterogeneous_meshes": True})
     compiled = run(program(), where, (ws, at(WIDE, "m0_data")))
-    source, target = moved(compiled)[0]
-    assert source == 'f32[16,8]{{"m0_data"}, {}}' and target == 'f32[16,8]{{}, {"m1_model"}}'
+    assert transfers(compiled)[0] == ('m0 f32[16,8]{{"m0_data"}, {}}', 'm1 f32[16,8]{{}, {"m1_model"}}')
     first = constrained(WIDE, "m0_data")
     second = constrained(SQUARE, "m1_data", "m1_model")
     compiled = run(program(first, second), where)
-    assert moved(compiled)[0] == ('f32[16,8]{{"m0_data"}, {}}', 'f32[16,8]{{"m1_data"}, {}}')
+    assert transfers(compiled)[0] == ('m0 f32[16,8]{{"m0_data"}, {}}', 'm1 f32[16,8]{{"m1_data"}, {}}')
 
 
 def test_state_on_meshes_of_different_sizes() -> None:
     """A training loop: what a step returns is taken back, also by a program that is compiled for it."""
-    where = config(mesh(0, (4,), ("data",)), mesh(4, (2,), ("data",)))
+    where = config(mesh(0, (4,), "data"), mesh(4, (2,), "data"))
 
     def step(ws: Any, x: jax.Array) -> Any:
         return jax.tree.map(lambda w, g: w - 0.1 * g, ws, program()(ws, x)[1])

@@ -68,7 +68,6 @@ def trained(case: str, schedule: Any) -> tuple[Any, list[str], Any]:
     with warnings.catch_warnings(record=True) as caught:
         warnings.simplefilter("always")
         lowered = mpmd_trace.jit(step, config).lower(w, x)
-        _ = lowered.partitioned
     texts = [str(one.message) for one in caught if issubclass(one.category, MpmdWarning)]
     return lowered, texts, lambda: assert_same(lowered.compile()(w, x), jax.jit(jax.value_and_grad(loss))(w, x))
 
@@ -116,9 +115,7 @@ def test_a_schedule_is_named_where_none_can_be_ranked() -> None:
         step = mpmd_trace.gradients.encoded_value_and_grad(loss, {"i": (encode, 2)}, microbatches=4)
         assignment = {"encoder": "m0", "decoder": "m1"}
         config = mpmd_trace.make_config(topology(2, size=1), assignment, pipeline_schedule=schedule)
-        lowered = mpmd_trace.jit(step, config).lower(w, {"i": x})
-        _ = lowered.partitioned
-        return lowered
+        return mpmd_trace.jit(step, config).lower(w, {"i": x})
 
     with pytest.raises(MpmdError, match="puts 2 stages on mesh 'm0'") as error:
         lower("interleaved-1f1b")
@@ -173,7 +170,6 @@ def two_losses(kind: str, schedule: Any, microbatches: int) -> tuple[list[str], 
     with warnings.catch_warnings(record=True) as caught:
         warnings.simplefilter("always")
         lowered = mpmd_trace.jit(step, config).lower(w, x, noise)
-        _ = lowered.partitioned
     return [str(one.message) for one in caught], lambda: assert_same(
         lowered.compile()(w, x, noise), jax.jit(step)(w, x, noise)
     )

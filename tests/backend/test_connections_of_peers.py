@@ -69,6 +69,12 @@ def _together(*calls: Callable[[], Any]) -> None:
         assert not thread.is_alive()
 
 
+def _wait_until(true: Callable[[], Any]) -> None:
+    until = time.monotonic() + 60
+    while not true() and time.monotonic() < until:
+        time.sleep(0.01)
+
+
 def test_the_clock_of_process_0(peers: Callable[..., list[Peers]]) -> None:
     first, second = peers(60.0)
     found = offset_of(second.clock)
@@ -82,9 +88,7 @@ def test_who_is_late_is_waited_for(peers: Callable[..., list[Peers]]) -> None:
     found: list[list[bytes]] = []
 
     def late() -> None:
-        until = time.monotonic() + 60
-        while not warned and time.monotonic() < until:
-            time.sleep(0.01)
+        _wait_until(lambda: warned)
         found.append(second.allgather_bytes("end of compiling", b"2", patient=True))
 
     text = "process 1 did not come to the end of compiling within 1 s; still waiting"
@@ -166,9 +170,7 @@ def test_a_listening_thread_that_fails_says_so(
         raise MemoryError
 
     second._look = fails  # type: ignore[method-assign]
-    until = time.monotonic() + 20
-    while first.fault is None and time.monotonic() < until:
-        time.sleep(0.01)
+    _wait_until(lambda: first.fault)
     assert first.fault == second.fault == Fault(1, "cannot listen to the others: MemoryError")
     statuses: list[int] = []
     monkeypatch.setattr(leaving, "_exit", statuses.append)
@@ -291,15 +293,12 @@ def test_what_is_on_its_way_at_the_end_of_its_sender_may_take_its_time(
     ends.start()
     slow = _Slow()
     first.waits.watch(PendingOp(slow, (1,), lambda: "receive x", (1, 0, 7)))  # on its way before step 1
-    until = time.monotonic() + 20
-    while first.ended != [1] and time.monotonic() < until:
-        time.sleep(0.01)
+    _wait_until(lambda: first.ended == [1])
     time.sleep(0.6)  # ten times as long as what was not sent is waited for
     first.check()
     slow.arrives = True
     first.wait()
     first.waits.watch(PendingOp(_Never(), (1,), lambda: "receive y", (1, 1, 6)))
-    while first.fault is None and time.monotonic() < until:
-        time.sleep(0.01)
+    _wait_until(lambda: first.fault)
     ends.join(60)
     assert first.fault == Fault(1, "has ended, and process 0 has waited to receive y")

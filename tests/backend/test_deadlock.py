@@ -364,15 +364,8 @@ def test_the_checker_plays_what_runtimes_issue() -> None:
 
 
 def _receives_before_sends(action: Action) -> int:
-    return (
-        0
-        if isinstance(action, RunProgram)
-        else 1
-        if isinstance(action, Receive)
-        else 2
-        if isinstance(action, Send)
-        else 3
-    )
+    kinds = (RunProgram, Receive, Send)
+    return next((n for n, kind in enumerate(kinds) if isinstance(action, kind)), len(kinds))
 
 
 def test_time_is_linear_in_the_actions() -> None:

@@ -58,35 +58,34 @@ def moved(copied: list[int], signature: str, body: str) -> tuple[LoadedProgram, 
     return program, calls
 
 
-def test_transfers_in_a_row_are_one_call(copied: list[int]) -> None:
-    """Whatever the meshes between which they go."""
-    program, calls = moved(
-        copied,
-        "(%x: !a, %y: !b, %z: !a) -> (!b, !a, !b)",
-        "%0 = mpmd.transfer %x : (!a) -> !b %1 = mpmd.transfer %y : (!b) -> !a\n"
-        "%2 = mpmd.transfer %z : (!a) -> !b return %0, %1, %2 : !b, !a, !b",
-    )
-    assert len(program.plan.transfers) == 3
-    assert calls == [3]
+TWO = "%0 = mpmd.transfer %x : (!a) -> !b %1 = mpmd.transfer %y : (!b) -> !a\n"
 
 
-def test_a_transfer_of_what_was_just_transferred_is_a_call_of_its_own(copied: list[int]) -> None:
-    _, calls = moved(
-        copied,
-        "(%x: !a, %y: !b) -> (!a, !a)",
-        "%0 = mpmd.transfer %x : (!a) -> !b %1 = mpmd.transfer %y : (!b) -> !a\n"
-        "%2 = mpmd.transfer %0 : (!b) -> !a return %2, %1 : !a, !a",
-    )
-    assert calls == [1, 2]
-
-
-def test_a_transfer_that_reshards_is_a_call_of_its_own(copied: list[int]) -> None:
-    _, calls = moved(
-        copied,
-        "(%x: !a, %y: !b) -> (!split, !a)",
-        "%0 = mpmd.transfer %x : (!a) -> !split %1 = mpmd.transfer %y : (!b) -> !a\nreturn %0, %1 : !split, !a",
-    )
-    assert calls == [1, 1]
+@pytest.mark.parametrize(
+    ("signature", "body", "transfers", "wanted"),
+    [
+        (
+            "(%x: !a, %y: !b, %z: !a) -> (!b, !a, !b)",
+            f"{TWO} %2 = mpmd.transfer %z : (!a) -> !b return %0, %1, %2 : !b, !a, !b",
+            3,
+            [3],
+        ),
+        ("(%x: !a, %y: !b) -> (!a, !a)", f"{TWO} %2 = mpmd.transfer %0 : (!b) -> !a return %2, %1 : !a, !a", 2, [1, 2]),
+        (
+            "(%x: !a, %y: !b) -> (!split, !a)",
+            "%0 = mpmd.transfer %x : (!a) -> !split %1 = mpmd.transfer %y : (!b) -> !a return %0, %1 : !split, !a",
+            2,
+            [1, 1],
+        ),
+    ],
+    ids=["in a row", "of what was just transferred", "that reshards"],
+)
+def test_transfers_in_a_row_are_one_call(
+    signature: str, body: str, transfers: int, wanted: list[int], copied: list[int]
+) -> None:
+    """Whatever the meshes between which they go; the others are calls of their own."""
+    program, calls = moved(copied, signature, body)
+    assert (len(program.plan.transfers), calls) == (transfers, wanted)
 
 
 def test_transfer_guards_take_transfers_for_explicit_ones(copied: list[int]) -> None:
@@ -110,11 +109,7 @@ def test_transfer_guards_take_transfers_for_explicit_ones(copied: list[int]) -> 
 
 
 def test_an_error_in_a_batch_names_all_transfers_of_it(copied: list[int]) -> None:
-    program, _ = moved(
-        copied,
-        "(%x: !a, %y: !b) -> (!b, !a)",
-        "%0 = mpmd.transfer %x : (!a) -> !b %1 = mpmd.transfer %y : (!b) -> !a return %0, %1 : !b, !a",
-    )
+    program, _ = moved(copied, "(%x: !a, %y: !b) -> (!b, !a)", f"{TWO} return %0, %1 : !b, !a")
     (step,) = program.runtime.steps
 
     def broken(_: object) -> list[jax.Array]:

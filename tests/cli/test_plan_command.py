@@ -13,7 +13,7 @@ from commands import Command, Writer, runner
 from mpmd_trace import schedules
 
 PROGRAMS = Path(__file__).parent.parent / "programs"
-UNEVEN, TIED = str(PROGRAMS / "uneven.py"), str(PROGRAMS / "tied.py")
+UNEVEN, TIED, TINY = (str(PROGRAMS / f"{name}.py") for name in ("uneven", "tied", "tiny"))
 
 
 @pytest.fixture
@@ -119,18 +119,18 @@ def test_microbatches_and_memory(command) -> None:  # type: ignore[no-untyped-de
 
 def test_times_of_a_stated_machine(command) -> None:  # type: ignore[no-untyped-def]
     machine = ("--tflops", "0.001", "--gbytes", "1")
-    found = planned(command, UNEVEN, *machine)
+    found = planned(command, TINY, *machine)
     assert found["unit"] == "ms" and found["links"] is None
     assert all(s["forward"] > 0 for s in found["stages"])
     assert all(0 <= o["bubble_rate_span"] <= o["bubble_rate_makespan"] <= 1 for o in found["alternatives"])
     link = ("--latency-us", "100", "--link-gbytes", "0.01")
-    one = planned(command, UNEVEN, *machine, *link, "--link", "m1:m0=7,1", "--link", "m0:m1=8,1")
-    assert [s["time"] for s in one["sends"]] == pytest.approx([0.008 + 0.000512, 0.007 + 0.000512])
-    slow = planned(command, UNEVEN, *machine, *link)
-    assert [(s["from"], s["to"], s["bytes"]) for s in slow["sends"]] == [(0, 1, 512), (1, 0, 512)]
-    assert [s["time"] for s in slow["sends"]] == pytest.approx([0.1 + 0.0512] * 2)
+    one = planned(command, TINY, *machine, *link, "--link", "m1:m0=7,1", "--link", "m0:m1=8,1")
+    assert [s["time"] for s in one["sends"]] == pytest.approx([0.008 + 0.000064, 0.007 + 0.000064])
+    slow = planned(command, TINY, *machine, *link)
+    assert [(s["from"], s["to"], s["bytes"]) for s in slow["sends"]] == [(0, 1, 64), (1, 0, 64)]
+    assert [s["time"] for s in slow["sends"]] == pytest.approx([0.1 + 0.0064] * 2)
     assert slow["now"]["step"] > found["now"]["step"]
-    blocking = planned(command, UNEVEN, *machine, *link, "--transfers", "blocking")
+    blocking = planned(command, TINY, *machine, *link, "--transfers", "blocking")
     assert blocking["links"]["transfers"] == "blocking" and blocking["now"]["step"] > slow["now"]["step"]
 
 
@@ -275,32 +275,27 @@ def test_nothing_to_plan(command, program: str, message: str) -> None:  # type: 
 
 def test_meshes_that_share_devices_take_turns(command: Command) -> None:
     """Times and peaks are the sums of what they are on devices of their own; `explain` tells, too."""
-    tiny = str(PROGRAMS / "tiny.py")
-    apart, found = planned(command, tiny), planned(command, f"{tiny}:sharing")
+    apart, found = planned(command, TINY), planned(command, f"{TINY}:sharing")
     own, other = apart["now"], found["now"]
     assert own["schedule"] == other["schedule"] == "1f1b"
     assert other["peak_bytes"]["m0"] == other["peak_bytes"]["m1"]
     assert other["peak_bytes"]["m0"] == pytest.approx(sum(own["peak_bytes"].values()), rel=0.2)
     assert other["step"] > 1.2 * own["step"]
     assert found["placement"]["sharing_devices"] == [["m0", "m1"]] and not apart["placement"]["sharing_devices"]
-    result = command(f"{tiny}:sharing")
+    result = command(f"{TINY}:sharing")
     assert "m0, m1 share their devices: the peak is that of all together" in result.err
 
 
 def test_machines_that_are_not_there(command: Command) -> None:
-    tiny = str(PROGRAMS / "tiny.py")
-    real, found = planned(command, tiny), planned(command, f"{tiny}:abstract")
+    real, found = planned(command, TINY), planned(command, f"{TINY}:abstract")
     assert found["meshes"] == real["meshes"]
     assert found["stages"][0]["forward"] == pytest.approx(real["stages"][0]["forward"], rel=0.2)
     peaks = [[mesh["peak"] for mesh in one["placement"]["meshes"]] for one in (real, found)]
     assert peaks[1] == pytest.approx(peaks[0], rel=0.3)
-    result = command(f"{tiny}:abstract", "--memory-limit", "0.0001")
+    result = command(f"{TINY}:abstract", "--memory-limit", "0.0001")
     assert result.status == 1 and "MiB" in result.err
-    result = command(f"{tiny}:abstract", "--measure")
+    result = command(f"{TINY}:abstract", "--measure")
     assert result.status == 2 and "abstract meshes have no devices" in result.err
-
-
-TINY = str(PROGRAMS / "tiny.py")
 
 
 def test_numbers_of_microbatches_divide_the_batch(command: Command) -> None:

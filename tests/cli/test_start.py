@@ -12,25 +12,17 @@ import pytest
 HEAVY = ("jax", "jaxlib", "numpy", "scipy", "matplotlib", "equinox", "pydantic", "rich", "typer")
 
 
-def _loaded(arguments: list[str]) -> list[str]:
+def test_nothing_heavy_is_imported() -> None:
     code = (
         "import sys\n"
         "from mpmd_trace_cli.entry import main\n"
-        f"try: main({arguments!r})\n"
-        "except SystemExit as stop: assert not stop.code, stop.code\n"
-        f"print([m for m in {HEAVY!r} if m in sys.modules], file=sys.stderr)\n"
+        "for call in ('opt --help', 'passes', 'passes --json', 'passes mpmd-call-inline'):\n"
+        "    try: main(call.split())\n"
+        "    except SystemExit as stop: assert not stop.code, (call, stop.code)\n"
+        f"    print(call, [m for m in {HEAVY!r} if m in sys.modules], file=sys.stderr)\n"
     )
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
-    assert done.stdout
-    found: list[str] = eval(done.stderr)
-    return found
-
-
-@pytest.mark.parametrize(
-    "arguments", [["opt", "--help"], ["passes"], ["passes", "--json"], ["passes", "mpmd-call-inline"]]
-)
-def test_nothing_heavy_is_imported(arguments: list[str]) -> None:
-    assert _loaded(arguments) == []
+    assert len(done.stderr.splitlines()) == 4 and all(line.endswith(" []") for line in done.stderr.splitlines())
 
 
 def test_interrupts_are_caught_before_anything_is_imported() -> None:
@@ -45,10 +37,18 @@ def test_interrupts_are_caught_before_anything_is_imported() -> None:
     assert (done.returncode, done.stdout, done.stderr) == (130, "", "interrupted\n")
 
 
-@pytest.mark.parametrize("option", ["--version", "-h"])
-def test_options_of_all_commands(option: str) -> None:
-    done = subprocess.run([sys.executable, "-m", "mpmd_trace", option], capture_output=True, text=True, check=True)
-    assert ("mpmd-trace 0.1.0 (jax " if option == "--version" else "Usage: mpmd-trace") in done.stdout
+@pytest.mark.parametrize(
+    ("argument", "status", "text"),
+    [
+        ("--version", 0, "mpmd-trace 0.1.0 (jax "),
+        ("-h", 0, "Usage: mpmd-trace"),
+        ("passes", 0, "mpmd-call-inline"),
+        ("pases", 2, "No such command 'pases'"),
+    ],
+)
+def test_the_package_is_the_command(argument: str, status: int, text: str) -> None:
+    done = subprocess.run([sys.executable, "-m", "mpmd_trace", argument], capture_output=True, text=True, check=False)
+    assert done.returncode == status and text in (done.stderr if status else done.stdout)
 
 
 def test_parsing_needs_no_jax() -> None:
@@ -69,23 +69,17 @@ def test_a_step_of_one_process_needs_nothing_of_several() -> None:
     assert done.stdout.split() == []
 
 
-def test_the_package_is_the_command() -> None:
-    done = subprocess.run([sys.executable, "-m", "mpmd_trace", "passes", "--json"], capture_output=True, check=True)
-    assert b'"mpmd-call-inline"' in done.stdout
-    wrong = subprocess.run([sys.executable, "-m", "mpmd_trace", "pases"], capture_output=True, text=True, check=False)
-    assert wrong.returncode == 2 and "No such command 'pases'" in wrong.stderr
-
-
-@pytest.mark.parametrize(
-    ("typed", "offered"),
-    [("ex", "explore explain"), ("schedule show zb-h", "zb-h1 zb-h2"), ("passes mpmd-call", "mpmd-call-inline")],
-)
-def test_shells_complete(typed: str, offered: str) -> None:
-    words = {"COMP_WORDS": f"mpmd-trace {typed}", "COMP_CWORD": str(typed.count(" ") + 1)}
-    asked = {"_MPMD_TRACE_COMPLETE": "complete_bash", **words}
-    code = "from mpmd_trace_cli.entry import main; main([])"
-    done = subprocess.run(
-        [sys.executable, "-c", code], capture_output=True, text=True, check=False, env={**os.environ, **asked}
+def test_shells_complete() -> None:
+    offered = {"ex": "explore explain", "schedule show zb-h": "zb-h1 zb-h2", "passes mpmd-call": "mpmd-call-inline"}
+    code = (
+        "import os\nfrom mpmd_trace_cli.entry import main\n"
+        f"for typed in {[*offered]!r}:\n"
+        "    os.environ.update(COMP_WORDS=f'mpmd-trace {typed}', COMP_CWORD=str(typed.count(' ') + 1))\n"
+        "    try: main([])\n"
+        "    except SystemExit: print('---')\n"
     )
-    assert set(offered.split()) <= set(done.stdout.split()), done.stderr
-    assert all(word.startswith(typed.split()[-1]) for word in done.stdout.split())
+    env = {**os.environ, "_MPMD_TRACE_COMPLETE": "complete_bash"}
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False, env=env)
+    for (typed, wanted), told in zip(offered.items(), done.stdout.split("---")[:-1], strict=True):
+        assert set(wanted.split()) <= set(told.split()), done.stderr
+        assert all(word.startswith(typed.split()[-1]) for word in told.split())
