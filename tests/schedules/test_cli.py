@@ -10,6 +10,7 @@ from typing import NamedTuple
 
 import pytest
 
+from mpmd_trace.schedules import search
 from mpmd_trace_cli.entry import main
 
 
@@ -92,7 +93,8 @@ def test_memory_limit_of_a_named_schedule() -> None:
     assert run("check", "gpipe", *SIZE, "--memory-limit", "4").exit_code == 1
 
 
-def test_the_search_hides_collectives_in_blocks() -> None:
+def test_the_search_hides_collectives_in_blocks(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(search.__kwdefaults__, "effort", 2_000)  # a search that does not meet its bound takes long
     size = ("--meshes", "2", "--microbatches", "8", "--collectives", "1,1,0", "--no-exact")
     assert "OVERLAP_F_B" in run("search", *size, "--orders").stdout
     assert "must be three numbers, for F, I and W" in run("search", *size, "--collectives", "1").stderr
