@@ -1,28 +1,11 @@
-"""inline"""
+"""`inline` without simplification."""
 
-from mpmd_trace.ir.text import parse
-from mpmd_trace.passes.inline_calls import has_calls
-from util import check, distinct_bodies, run
-
-PASS = "inline{default-pipeline=canonicalize max-iterations=4}"
+from mpmd_trace.passes.inline_calls import InlineCalls
+from mpmd_trace.passes.manager import run_passes
+from util import distinct_bodies, run
 
 
-def test_mpmd_calls_stay() -> None:
-    text = """
-        func.func @main(%a: tensor<4xf32>) -> tensor<4xf32> attributes {topology = #topo} {
-          %0 = mpmd.call @f(%a) : (tensor<4xf32>) -> tensor<4xf32>
-          return %0 : tensor<4xf32>
-        }
-        func.func private @f(%a: tensor<4xf32>) -> tensor<4xf32> attributes {topology = #topo} {
-          %0 = stablehlo.abs %a : tensor<4xf32>
-          return %0 : tensor<4xf32>
-        }
-        """
-    check(text, PASS, text)
-    assert not has_calls(parse('#topo = #mpmd.topology<<"alpha" : <["x"=2]>>>' + text))
-
-
-def test_without_simplification_a_shared_body_stays_shared() -> None:
+def test_a_shared_body_stays_shared() -> None:
     module = run(
         """
         func.func @main(%a: tensor<4xf32>) -> tensor<4xf32> attributes {topology = #topo} {
@@ -42,9 +25,6 @@ def test_without_simplification_a_shared_body_stays_shared() -> None:
     first = module.main.body.first
     assert first is not None
     module.main.body.insert_after(first, first.clone())
-    from mpmd_trace.passes.inline_calls import InlineCalls
-    from mpmd_trace.passes.manager import run_passes
-
     run_passes(module, [InlineCalls(default_pipeline="")])
     assert distinct_bodies(module) == 1
     assert len(module.functions) == 1

@@ -55,35 +55,6 @@ def test_meaning(before: str, limit: int, after: str) -> None:
     assert_same_meaning(program, run_passes(program.clone(), PASS), rtol=1e-6)
 
 
-@pytest.mark.parametrize(
-    ("op", "folds"),
-    [
-        ("stablehlo.add %x, %x : tensor<2xf32>", False),
-        ("stablehlo.slice %x [0:2] : (tensor<2xf32>) -> tensor<2xf32>", True),  # the identity
-        ("stablehlo.exponential %x : tensor<2xf32>", True),
-        ("stablehlo.add %i, %i : tensor<2xi32>", True),
-        ("stablehlo.convert %x : (tensor<2xf32>) -> tensor<2xi32>", False),
-        ("stablehlo.select %p, %x, %y : tensor<2xi1>, tensor<2xf32>", True),
-    ],
-)
-def test_folding_of_floats_is_optional(op: str, folds: bool) -> None:
-    result = "tensor<2xi32>" if op.endswith("i32>") else "tensor<2xf32>"
-    module = run(
-        f"""
-        func.func @main() -> {result} {{
-          %x = stablehlo.constant dense<[1.0, 2.0]> : tensor<2xf32>
-          %y = stablehlo.constant dense<3.0> : tensor<2xf32>
-          %i = stablehlo.constant dense<[1, 2]> : tensor<2xi32>
-          %p = stablehlo.constant dense<[true, false]> : tensor<2xi1>
-          %r = {op}
-          return %r : {result}
-        }}
-        """,
-        f"{PASS}{{optimize-float=false}}",
-    )
-    assert folds is (op.split()[0] not in {o.name for o in module.main.body})
-
-
 FRAGMENTS = """
         func.func @main(%a: !A) -> (!A, !A) attributes {topology = #topo} {
           %0 = mpmd.fragment<mesh="alpha", origin=["f"]> (%a) (%x: tensor<4xf32>) {
@@ -97,12 +68,6 @@ FRAGMENTS = """
           return %0, %0 : !A, !A
         }
         """
-
-
-def test_a_fragment_that_nothing_uses_goes() -> None:
-    fragment = FRAGMENTS[FRAGMENTS.index("mpmd.fragment") : FRAGMENTS.index("          return")]
-    module = run(FRAGMENTS.replace("          return", f"          %unused = {fragment}          return"), PASS)
-    assert len([op for op in module.main.body if isinstance(op, FragmentOp)]) == 1
 
 
 def test_a_shared_body_stays_shared() -> None:

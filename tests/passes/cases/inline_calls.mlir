@@ -1,4 +1,5 @@
 // passes: inline{default-pipeline=canonicalize max-iterations=4}
+#topo = #mpmd.topology<<"alpha" : <["x"=2]>>, <"beta" : <["x"=2]>>>
 
 // ----- Calls in regions and passed through arguments
 func.func @main(%i: tensor<i32>, %a: tensor<4xf32>) -> (tensor<4xf32>, tensor<4xf32>) {
@@ -48,5 +49,15 @@ func.func @main(%a: tensor<4xf32>) -> tensor<4xf32> {
 }
 func.func @f(%a: tensor<4xf32>) -> tensor<4xf32> {
   %0 = func.call @f(%a) : (tensor<4xf32>) -> tensor<4xf32>
+  return %0 : tensor<4xf32>
+}
+
+// ----- Calls of mpmd stay
+func.func @main(%a: tensor<4xf32>) -> tensor<4xf32> attributes {topology = #topo} {
+  %0 = mpmd.call @f(%a) : (tensor<4xf32>) -> tensor<4xf32>
+  return %0 : tensor<4xf32>
+}
+func.func private @f(%a: tensor<4xf32>) -> tensor<4xf32> attributes {topology = #topo} {
+  %0 = stablehlo.abs %a : tensor<4xf32>
   return %0 : tensor<4xf32>
 }

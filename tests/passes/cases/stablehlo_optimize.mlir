@@ -85,3 +85,128 @@ func.func @main(%a: !A) -> (!A, !A) attributes {topology = #topo} {
   } : (!A) -> !A
   return %0, %0 : !A, !A
 }
+
+// ----- Sums of floats are not folded without folding of floats
+// passes: stablehlo-target-independent-optimization{optimize-float=false}
+func.func @main() -> tensor<2xf32> {
+  %x = stablehlo.constant dense<[1.0, 2.0]> : tensor<2xf32>
+  %y = stablehlo.constant dense<3.0> : tensor<2xf32>
+  %i = stablehlo.constant dense<[1, 2]> : tensor<2xi32>
+  %p = stablehlo.constant dense<[true, false]> : tensor<2xi1>
+  %r = stablehlo.add %x, %x : tensor<2xf32>
+  return %r : tensor<2xf32>
+}
+// =>
+func.func @main() -> tensor<2xf32> {
+  %cst = stablehlo.constant dense<[1.000000e+00, 2.000000e+00]> : tensor<2xf32>
+  %0 = stablehlo.add %cst, %cst : tensor<2xf32>
+  return %0 : tensor<2xf32>
+}
+
+// ----- Slices of all are folded without folding of floats
+// passes: stablehlo-target-independent-optimization{optimize-float=false}
+func.func @main() -> tensor<2xf32> {
+  %x = stablehlo.constant dense<[1.0, 2.0]> : tensor<2xf32>
+  %y = stablehlo.constant dense<3.0> : tensor<2xf32>
+  %i = stablehlo.constant dense<[1, 2]> : tensor<2xi32>
+  %p = stablehlo.constant dense<[true, false]> : tensor<2xi1>
+  %r = stablehlo.slice %x [0:2] : (tensor<2xf32>) -> tensor<2xf32>
+  return %r : tensor<2xf32>
+}
+// =>
+func.func @main() -> tensor<2xf32> {
+  %cst = stablehlo.constant dense<[1.000000e+00, 2.000000e+00]> : tensor<2xf32>
+  return %cst : tensor<2xf32>
+}
+
+// ----- Exponentials are folded without folding of floats
+// passes: stablehlo-target-independent-optimization{optimize-float=false}
+func.func @main() -> tensor<2xf32> {
+  %x = stablehlo.constant dense<[1.0, 2.0]> : tensor<2xf32>
+  %y = stablehlo.constant dense<3.0> : tensor<2xf32>
+  %i = stablehlo.constant dense<[1, 2]> : tensor<2xi32>
+  %p = stablehlo.constant dense<[true, false]> : tensor<2xi1>
+  %r = stablehlo.exponential %x : tensor<2xf32>
+  return %r : tensor<2xf32>
+}
+// CHECK-NOT: exponential
+
+// ----- Sums of integers are folded without folding of floats
+// passes: stablehlo-target-independent-optimization{optimize-float=false}
+func.func @main() -> tensor<2xi32> {
+  %x = stablehlo.constant dense<[1.0, 2.0]> : tensor<2xf32>
+  %y = stablehlo.constant dense<3.0> : tensor<2xf32>
+  %i = stablehlo.constant dense<[1, 2]> : tensor<2xi32>
+  %p = stablehlo.constant dense<[true, false]> : tensor<2xi1>
+  %r = stablehlo.add %i, %i : tensor<2xi32>
+  return %r : tensor<2xi32>
+}
+// =>
+func.func @main() -> tensor<2xi32> {
+  %c = stablehlo.constant dense<[2, 4]> : tensor<2xi32>
+  return %c : tensor<2xi32>
+}
+
+// ----- Integers of floats are not folded without folding of floats
+// passes: stablehlo-target-independent-optimization{optimize-float=false}
+func.func @main() -> tensor<2xi32> {
+  %x = stablehlo.constant dense<[1.0, 2.0]> : tensor<2xf32>
+  %y = stablehlo.constant dense<3.0> : tensor<2xf32>
+  %i = stablehlo.constant dense<[1, 2]> : tensor<2xi32>
+  %p = stablehlo.constant dense<[true, false]> : tensor<2xi1>
+  %r = stablehlo.convert %x : (tensor<2xf32>) -> tensor<2xi32>
+  return %r : tensor<2xi32>
+}
+// =>
+func.func @main() -> tensor<2xi32> {
+  %cst = stablehlo.constant dense<[1.000000e+00, 2.000000e+00]> : tensor<2xf32>
+  %0 = stablehlo.convert %cst : (tensor<2xf32>) -> tensor<2xi32>
+  return %0 : tensor<2xi32>
+}
+
+// ----- Floats that are chosen are folded without folding of floats
+// passes: stablehlo-target-independent-optimization{optimize-float=false}
+func.func @main() -> tensor<2xf32> {
+  %x = stablehlo.constant dense<[1.0, 2.0]> : tensor<2xf32>
+  %y = stablehlo.constant dense<3.0> : tensor<2xf32>
+  %i = stablehlo.constant dense<[1, 2]> : tensor<2xi32>
+  %p = stablehlo.constant dense<[true, false]> : tensor<2xi1>
+  %r = stablehlo.select %p, %x, %y : tensor<2xi1>, tensor<2xf32>
+  return %r : tensor<2xf32>
+}
+// =>
+func.func @main() -> tensor<2xf32> {
+  %cst = stablehlo.constant dense<[1.000000e+00, 3.000000e+00]> : tensor<2xf32>
+  return %cst : tensor<2xf32>
+}
+
+// ----- A fragment that nothing uses goes
+// passes: stablehlo-target-independent-optimization
+func.func @main(%a: !A) -> !A attributes {topology = #topo} {
+  %0 = mpmd.fragment<mesh="alpha", origin=["f"]> (%a) (%x: tensor<4xf32>) {
+    %z = stablehlo.constant dense<0.0> : tensor<f32>
+    %b = stablehlo.broadcast_in_dim %z, dims = [] : (tensor<f32>) -> tensor<4xf32>
+    %1 = stablehlo.add %b, %x : tensor<4xf32>
+    %c = stablehlo.constant dense<2.0> : tensor<4xf32>
+    %2 = stablehlo.multiply %c, %1 : tensor<4xf32>
+    mpmd.return %2 : tensor<4xf32>
+  } : (!A) -> !A
+  %unused = mpmd.fragment<mesh="alpha", origin=["f"]> (%a) (%x: tensor<4xf32>) {
+    %z = stablehlo.constant dense<0.0> : tensor<f32>
+    %b = stablehlo.broadcast_in_dim %z, dims = [] : (tensor<f32>) -> tensor<4xf32>
+    %1 = stablehlo.add %b, %x : tensor<4xf32>
+    %c = stablehlo.constant dense<2.0> : tensor<4xf32>
+    %2 = stablehlo.multiply %c, %1 : tensor<4xf32>
+    mpmd.return %2 : tensor<4xf32>
+  } : (!A) -> !A
+  return %0 : !A
+}
+// =>
+func.func @main(%arg0: !A) -> !A attributes {topology = #topo} {
+  %0 = mpmd.fragment<mesh="alpha", origin=["f"]> (%arg0) (%arg1: tensor<4xf32>) {
+    %cst = stablehlo.constant dense<2.000000e+00> : tensor<4xf32>
+    %1 = stablehlo.multiply %arg1, %cst : tensor<4xf32>
+    mpmd.return %1 : tensor<4xf32>
+  } : (!A) -> !A
+  return %0 : !A
+}

@@ -9,7 +9,7 @@ from microbatched_programs import Step
 
 from mpmd_trace.diagnostics.messages import MpmdError
 from mpmd_trace.ir.attributes import StringAttr, TopologyAttr
-from mpmd_trace.ir.ops import FragmentOp, Module, TransferOp
+from mpmd_trace.ir.ops import FragmentOp, Module
 from mpmd_trace.ir.text import parse
 from mpmd_trace.passes import mlir_pass
 from mpmd_trace.passes.compile_options import CompileOptions
@@ -117,56 +117,6 @@ def test_equal_bodies_are_one_object_afterwards() -> None:
     assert distinct_bodies(propagated(module, 10**9)) <= 2 * 3 * 2
 
 
-def test_shardings_reach_fragments_transfers_and_results() -> None:
-    text = """
-!a = !mpmd.mesh_tensor<"m0", tensor<8x6xf32>>
-!b = !mpmd.mesh_tensor<"m1", tensor<8x6xf32>>
-module {
-  sdy.mesh @mesh = <["d"=2]>
-  func.func public @main(%p: !a {sdy.sharding = #sdy.sharding<@mesh, [{"d"}, {}]>}, %q: !a) -> (!b, !a)
-      attributes {topology = #mpmd.topology<<"m0" : <["d"=2]>>, <"m1" : <["d"=2]>>>} {
-    %f:2 = mpmd.fragment<mesh="m0", origin=["f"]> (%p, %q) (%x: tensor<8x6xf32>, %z: tensor<8x6xf32>) {
-      %c = stablehlo.constant dense<1.0> : tensor<8x6xf32>
-      %y = stablehlo.add %x, %c : tensor<8x6xf32>
-      %w = stablehlo.add %z, %c : tensor<8x6xf32>
-      mpmd.return %y, %w : tensor<8x6xf32>, tensor<8x6xf32>
-    } : (!a, !a) -> (!a, !a)
-    %t = mpmd.transfer %f#0 : (!a) -> !b
-    return %t, %f#1 : !b, !a
-  }
-}
-"""
-    module = propagated(parse(text), 10**9)
-    fragment, transfer = module.main.body.ops[:2]
-    assert isinstance(fragment, FragmentOp) and isinstance(transfer, TransferOp)
-    assert fragment.in_shardings is not None and fragment.out_shardings is not None
-    wanted = ['<@mesh, [{"d"}, {}]>', "<@mesh, [{}, {}]>"]
-    assert [s.stripped for s in fragment.in_shardings.shardings] == wanted
-    assert [s.stripped for s in fragment.out_shardings.shardings] == wanted
-    assert wanted[0] in transfer.attrs["sdy.sharding"].text
-    assert [d.text for d in module.main.res_attrs] == ['{sdy.sharding = #sdy.sharding<@mesh, [{"d"}, {}]>}', "{}"]
-    assert sum(op.name == "sdy.constant" for op in fragment.body.walk()) == 2
-    assert "stablehlo.mesh" in module.body.ops[0].attrs
-
-
-def test_meshes_of_different_shape_stop_propagation() -> None:
-    text = """
-!a = !mpmd.mesh_tensor<"m0", tensor<8xf32>>
-!b = !mpmd.mesh_tensor<"m1", tensor<8xf32>>
-module {
-  sdy.mesh @mesh = <["d"=2]>
-  func.func public @main(%p: !a {sdy.sharding = #sdy.sharding<@mesh, [{"d"}]>}) -> !b
-      attributes {topology = #mpmd.topology<<"m0" : <["d"=2]>>, <"m1" : <["d"=4]>>>} {
-    %t = mpmd.transfer %p : (!a) -> !b
-    return %t : !b
-  }
-}
-"""
-    module = propagated(parse(text), 10**9)
-    (transfer,) = [op for op in module.main.body if isinstance(op, TransferOp)]
-    assert "sdy.sharding" not in transfer.attrs
-
-
 def test_functions_with_loops_are_propagated_as_they_are() -> None:
     text = """
 !a = !mpmd.mesh_tensor<"m0", tensor<8xf32>>
@@ -215,30 +165,6 @@ def test_pipeline_text_parses_and_leaves_partitioning_out() -> None:
     assert "sdy-user-priority-propagate" in text
     assert "sdy-insert-explicit-reshards" not in text
     assert "sdy-save-module" not in text
-
-
-def test_unused_ops_go_and_the_others_are_still_matched() -> None:
-    text = """
-!a = !mpmd.mesh_tensor<"m0", tensor<8xf32>>
-module {
-  sdy.mesh @mesh = <["d"=2]>
-  func.func public @main(%p: !a {sdy.sharding = #sdy.sharding<@mesh, [{"d"}]>}, %q: !a) -> !a
-      attributes {topology = #mpmd.topology<<"m0" : <["d"=2]>>>} {
-    %t = mpmd.transfer %q : (!a) -> !a
-    %u = mpmd.transfer %t : (!a) -> !a
-    %f = mpmd.fragment<mesh="m0", origin=["f"]> (%p) {call_counter = 1 : ui32} (%x: tensor<8xf32>) {
-      %y = stablehlo.cosine %x : tensor<8xf32>
-      mpmd.return %y : tensor<8xf32> } : (!a) -> !a
-    return %f : !a
-  }
-}
-"""
-    module = propagated(parse(text), 10**9)
-    fragment, _ = module.main.body.ops
-    assert isinstance(fragment, FragmentOp)
-    assert fragment.origin[0].name == "f"
-    assert list(fragment.attrs) == ["call_counter"]
-    assert fragment.in_shardings is not None
 
 
 def test_memory_kinds_that_the_verifier_does_not_want_do_not_matter() -> None:

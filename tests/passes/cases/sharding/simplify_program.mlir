@@ -182,3 +182,31 @@ func.func @main(%p: !s, %q: !s) -> (!s, !s) attributes {topology = #topo} {
   } : (!s) -> (!s, !s)
   return %q, %0#1 : !s, !s
 }
+
+// ----- Equal changes give one body
+// passes: mpmd-call-inline,mpmd-symbol-dce,mpmd-simplify-program
+func.func public @main(%a: !s, %b: !s) -> (!s, !s) attributes {topology = #topo} {
+  %0 = mpmd.call @f(%a, %b) : (!s, !s) -> !s
+  %1 = mpmd.call @f(%b, %a) : (!s, !s) -> !s
+  return %0, %1 : !s, !s
+}
+func.func private @f(%a: !s, %b: !s) -> !s attributes {topology = #topo} {
+  %f = mpmd.fragment<mesh="s0", origin=["f"]> (%a, %b) (%x: tensor<4xf32>, %y: tensor<4xf32>) {
+    %u = stablehlo.sine %y : tensor<4xf32>
+    mpmd.return %u : tensor<4xf32>
+  } : (!s, !s) -> !s
+  return %f : !s
+}
+// =>
+func.func public @main(%arg0: !s, %arg1: !s) -> (!s, !s) attributes {topology = #topo} {
+  %0 = mpmd.fragment<mesh="s0", origin=["f"]> (%arg1) (%arg2: tensor<4xf32>) {
+    %2 = stablehlo.sine %arg2 : tensor<4xf32>
+    mpmd.return %2 : tensor<4xf32>
+  } : (!s) -> !s
+  %1 = mpmd.fragment<mesh="s0", origin=["f"]> (%arg0) (%arg2: tensor<4xf32>) {
+    %2 = stablehlo.sine %arg2 : tensor<4xf32>
+    mpmd.return %2 : tensor<4xf32>
+  } : (!s) -> !s
+  return %0, %1 : !s, !s
+}
+// bodies: 1
