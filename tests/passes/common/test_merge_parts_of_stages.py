@@ -22,7 +22,6 @@ from mpmd_trace_devtools.comparison import assert_same_meaning
 from util import PRELUDE, max_examples, run
 
 PASS = "mpmd-merge-parts-of-stages"
-COUNTER = "{call_counter = 0 : ui32}"
 
 
 def origins(text: str) -> list[str]:
@@ -31,51 +30,6 @@ def origins(text: str) -> list[str]:
     after = run(text, PASS)
     assert_same_meaning(before, after)
     return [", ".join(o.short for o in op.origin) for op in after.main.body if isinstance(op, FragmentOp)]
-
-
-@pytest.mark.parametrize(
-    ("origin", "attrs", "stage"),
-    [
-        ('"g"', COUNTER, ", stage=0"),
-        ('"g"(1)', "{call_counter = 1 : ui32}", ", stage=0"),
-        ('"g"(1)', COUNTER, ", stage=1"),
-        ('"g"(1)', COUNTER, ""),
-        ("", COUNTER, ""),
-    ],
-    ids=["phase", "microbatch", "stage", "no stage", "inferred"],
-)
-def test_what_is_not_one_unit(origin: str, attrs: str, stage: str) -> None:
-    first = frag("alpha", '"f"(1)', "%p", attrs=COUNTER, stage=", stage=0")
-    body = f"  %0 = {first}\n  %1 = {frag('alpha', origin, '%p', 'abs', attrs=attrs, stage=stage)}"
-    assert origins(function(body, "%0, %1", "!A, !A")) == ['"f"(1)', origin]
-    same = frag("alpha", '"g"(1)', "%p", "abs", attrs=COUNTER, stage=", stage=0")
-    assert origins(function(f"  %0 = {first}\n  %1 = {same}", "%0, %1", "!A, !A")) == ['"f"(1), "g"(1)']
-
-
-def test_a_cycle_stays() -> None:
-    """What lies between on another mesh needs the first and feeds the second."""
-    stage = ", stage=0"
-    body = f"""\
-  %0 = {frag("alpha", '"f"', "%p", attrs=COUNTER, stage=stage)}
-  %1 = mpmd.transfer %0 : (!A) -> !B
-  %2 = {frag("beta", '"g"', "%1", "abs")}
-  %3 = mpmd.transfer %2 : (!B) -> !A
-  %4 = {frag("alpha", '"f"', "%3", attrs=COUNTER, stage=stage)}"""
-    assert origins(function(body, "%4", "!A")) == ['"f"', '"g"', '"f"']
-
-
-def test_parts_that_are_apart() -> None:
-    """As a discriminator of data, what generates something, and the discriminator of that; then the next microbatch."""
-    lines = []
-    for i in (0, 1):
-        attrs = f"{{call_counter = {i} : ui32}}"
-        lines += [
-            f"%{3 * i} = " + frag("alpha", '"d"', "%p", attrs=attrs, stage=", stage=1"),
-            f"%{3 * i + 1} = " + frag("alpha", '"g"', "%p", "abs", attrs=attrs, stage=", stage=0"),
-            f"%{3 * i + 2} = " + frag("alpha", '"e"', f"%{3 * i + 1}", attrs=attrs, stage=", stage=1"),
-        ]
-    found = origins(function("\n".join(lines), "%0, %2, %3, %5", "!A, !A, !A, !A"))
-    assert found == ['"g"', '"d", "e"'] * 2
 
 
 @max_examples(40)

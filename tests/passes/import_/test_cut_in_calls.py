@@ -160,40 +160,6 @@ def test_rows_that_are_sharded_are_sharded_in_each_microbatch(rows: str, shape: 
     assert found == ([f"#sdy.sharding<{mesh}, {constraint}>"] if constraint else [])
 
 
-NUMBERS = """
-!x = tensor<4xi32>
-!i = tensor<i32>
-func.func public @main(%x: !x) -> (!x, !x, !x)
-    attributes {topology = #mpmd.topology<<"a" : <["x"=2]>>>} {
-  %same = stablehlo.constant dense<7> : !i
-  %c0 = stablehlo.constant dense<0> : !i
-  %c1 = stablehlo.constant dense<1> : !i
-  %r0 = mpmd.call @f(%x, %c0, %same) {call_counter = 0 : ui32} : (!x, !i, !i) -> !x
-  %r1 = mpmd.call @f(%x, %c1, %same) {call_counter = 1 : ui32} : (!x, !i, !i) -> !x
-  %r2 = mpmd.call @f(%x, %c0, %same) {call_counter = 2 : ui32} : (!x, !i, !i) -> !x
-  return %r0, %r1, %r2 : !x, !x, !x
-}
-func.func private @f(%u: !x, %i: !i, %n: !i) -> !x
-    attributes {topology = #mpmd.topology<<"a" : <["x"=2]>>>} {
-  %0 = stablehlo.add %i, %n : !i
-  %1 = stablehlo.broadcast_in_dim %0, dims = [] : (!i) -> !x
-  %2 = stablehlo.multiply %u, %1 : !x
-  return %2 : !x
-}
-"""
-
-
-def test_numbers_that_differ_from_call_to_call_are_indices_and_others_are_not() -> None:
-    before = parse(NUMBERS)
-    after, _ = cut(before)
-    first, second, third = (op for op in after.main.body if isinstance(op, CallOp))
-    zero, one, *_ = after.main.body.ops
-    assert (zero.attr("value").text, one.attr("value").text) == ("dense<0> : tensor<i32>", "dense<1> : tensor<i32>")
-    assert first.operand(1) is third.operand(1) is zero.result
-    assert second.operand(1) is one.result
-    assert first.operand(2) is second.operand(2)
-
-
 MICROBATCHES, ROWS, PIXELS, WIDTH = 8, 64, 3072, 256
 
 
