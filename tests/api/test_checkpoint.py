@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import re
 from collections.abc import Callable
 from typing import Any
@@ -12,7 +13,7 @@ import pytest
 
 import mpmd_trace
 from mpmd_trace import MpmdError, call, enumerated_for, fori_loop, named_computation, named_tensor
-from pipelines import Weights, batch, check, config, layer, weights
+from pipelines import Weights, batch, check, config, layer, summed_gradients, weights
 from util import nightly
 
 STAGES = {f"f{i}": (f"m{i // 2}", i // 2) for i in range(4)}
@@ -62,15 +63,7 @@ def residual(ws: Weights, x: jax.Array) -> jax.Array:
 
 
 def gradients(model: Model) -> Callable[..., Weights]:
-    def step(ws: Weights, xs: jax.Array) -> Weights:
-        def body(i: Any, grads: Weights, x: jax.Array) -> Weights:
-            added: Weights = jax.tree.map(jnp.add, grads, jax.grad(model)(ws, x))
-            return added
-
-        grads: Weights = enumerated_for(body, jax.tree.map(jnp.zeros_like, ws), xs)
-        return grads
-
-    return step
+    return functools.partial(summed_gradients, model)
 
 
 @pytest.mark.parametrize("model", [whole, across, nested, with_policy, residual])
@@ -80,10 +73,10 @@ def test_around_several_stages(model: Model) -> None:
 
 def test_each_stage_runs_once_forwards_and_once_backwards() -> None:
     """The gradient alone: the forward pass is there for what the stages hand on."""
-    jitted = check(gradients(whole), weights(4), batch(3), config=config(STAGES))
-    plan = jitted.lower(weights(4), batch(3)).compile().program.plan
-    assert [run.mesh for run in plan.runs].count("m0") == 1 + 6  # the indices; forward and backward of each microbatch
-    assert [run.mesh for run in plan.runs].count("m1") == 1 + 3  # zeros for the sums; both at once
+    jitted = check(gradients(whole), weights(4), batch(2), config=config(STAGES))
+    plan = jitted.lower(weights(4), batch(2)).compile().program.plan
+    assert [run.mesh for run in plan.runs].count("m0") == 1 + 4  # the indices; forward and backward of each microbatch
+    assert [run.mesh for run in plan.runs].count("m1") == 1 + 2  # zeros for the sums; both at once
 
 
 def test_the_backward_recomputes_its_stage() -> None:
@@ -135,11 +128,11 @@ def around(model: Model, loop: str, with_value: bool) -> Callable[..., Any]:
 def test_gradient_around_the_loop(loop: str, stages: bool, with_value: bool) -> None:
     """Forward and backward of a microbatch are different calls, and each stage runs once in each of them."""
     names = STAGES if stages else {name: mesh for name, (mesh, _) in STAGES.items()}
-    jitted = check(around(whole, loop, with_value), weights(4), batch(3), config=config(names, placement="cut"))
-    plan = jitted.lower(weights(4), batch(3)).compile().program.plan
+    jitted = check(around(whole, loop, with_value), weights(4), batch(2), config=config(names, placement="cut"))
+    plan = jitted.lower(weights(4), batch(2)).compile().program.plan
     runs = [run.mesh for run in plan.runs if run.origins]
-    assert runs.count("m0") == 6
-    assert runs.count("m1") == (6 if with_value or loop == "scan" else 3), "both at once where nobody wants the value"
+    assert runs.count("m0") == 4
+    assert runs.count("m1") == (4 if with_value or loop == "scan" else 2), "both at once where nobody wants the value"
 
 
 @pytest.mark.parametrize("model", [across, residual])

@@ -182,7 +182,8 @@ def test_random_numbers_stay_functions(name: str) -> None:
         if run.changed:
             seen.append(str(module))
 
-    traced = jitted.trace(*arguments())
+    args = arguments(2)
+    traced = jitted.trace(*args)
     lowered = traced.lower(lowering_platforms=("cuda",), hooks=[look])
     assert all("custom_call @mpmd_trace.outlined" in text and "func.func private @" in text for text in seen[1:-1])
     for text in seen[:: len(seen) // 3]:
@@ -191,9 +192,9 @@ def test_random_numbers_stay_functions(name: str) -> None:
     for text in (lowered.as_text(), without):
         assert "mpmd_trace" not in text
         assert text.count("stablehlo.xor") <= lowered.as_text("stablehlo").count("stablehlo.xor")
-    expected = jax.jit(step)(*arguments())
-    assert_same(jitted(*arguments()), expected)
-    assert_same(jitted.lower(*arguments(), hooks=[look]).compile()(*arguments()), expected)
+    expected = jax.jit(step)(*args)
+    assert_same(jitted(*args), expected)
+    assert_same(jitted.lower(*args, hooks=[look]).compile()(*args), expected)
 
 
 def test_each_device_makes_its_own_random_numbers(monkeypatch: pytest.MonkeyPatch) -> None:

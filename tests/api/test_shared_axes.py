@@ -16,6 +16,7 @@ import mpmd_trace
 from mpmd_trace import MpmdError, named_computation
 from mpmd_trace.api.lowered import placement_warnings
 from pipelines import accumulate, assert_same, layer, mesh, transfers
+from util import nightly
 
 WIDTH, ROWS = 8, 16
 
@@ -121,7 +122,7 @@ def test_meshes_that_are_alike_may_be_sharded_differently() -> None:
     assert (f"m0 {SPLIT}", 'm2 f32[16,8]{{}, {"data"}}') in transfers(compiled)
 
 
-@pytest.mark.parametrize("schedule", ["1F1B", "zb-h1"])
+@pytest.mark.parametrize("schedule", ["1F1B", nightly("zb-h1")])
 def test_training(schedule: str, tmp_path: Path) -> None:
     """Data parallel on two devices, data and tensor parallel on four; the state goes round, and to a file and back."""
 

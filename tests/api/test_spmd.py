@@ -14,6 +14,7 @@ from jax.sharding import PartitionSpec as P
 import mpmd_trace
 from mpmd_trace import MpmdError, named_computation
 from pipelines import accumulate, assert_same, mesh, transfers
+from util import nightly
 
 WIDTH, HIDDEN, ROWS = 8, 16, 16
 Layer = Callable[[Any, jax.Array], jax.Array]
@@ -181,7 +182,7 @@ def test_shard_map_inside_scan_and_remat() -> None:
     assert_same(found, jax.jit(program(mlp, plain))(*args), rtol=1e-4, atol=1e-5)
 
 
-@pytest.mark.parametrize("schedule", ["1F1B", "zb-h1"])
+@pytest.mark.parametrize("schedule", ["1F1B", nightly("zb-h1")])
 def test_microbatches_that_are_sharded(schedule: str) -> None:
     ws, x = data()
     xs = jnp.stack([x, 2 * x, 3 * x])

@@ -243,12 +243,6 @@ def test_numbers_out_of_range(command: Command, arguments: tuple[str, ...], mess
     assert message in " ".join(result.err.replace("│", " ").split()) and "Traceback" not in result.err
 
 
-def test_help_tells_every_command(command: Command) -> None:
-    told = command("--help").out
-    for name in ("run", "dump", "show", "plan", "diff", "passes", "opt", "reduce", "explain", "compare", "schedule"):
-        assert f"│ {name} " in told or f"\n  {name} " in told, name
-
-
 # Programs that are not what they seem.
 
 

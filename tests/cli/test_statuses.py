@@ -111,4 +111,6 @@ def test_the_examples_of_help_pages_are_calls(name: str, command: Command) -> No
 def test_every_command_has_examples_and_help_tells_statuses(command: Command) -> None:
     top: Any = typer.main.get_command(app)
     assert {*EXAMPLES} == {*top.commands} - {"opt", "schedule"}
-    assert "Exit status" in " ".join(command("--help").out.split())
+    told = command("--help").out
+    assert all(f"│ {name} " in told or f"\n  {name} " in told for name in top.commands)
+    assert "Exit status" in " ".join(told.split())
