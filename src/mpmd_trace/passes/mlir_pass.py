@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 
 from mpmd_trace.diagnostics.messages import MpmdError
 from mpmd_trace.ir.diagnostics import Diagnostics
@@ -26,16 +27,23 @@ def _on_functions(name: str) -> bool:
 
 def run_on_text(module: Module, pipeline: str, diagnostics: Diagnostics) -> str | None:
     """Return the text of the module after MLIR's pass manager has run the pipeline; None when that failed."""
-    try:
+    with failing(diagnostics):
         text, reported = run_pipeline(
             module.to_generic(debug_info=True, outlined=False), pipeline, allow_unregistered=True
         )
+        diagnostics.found += reported
+        return text
+    return None
+
+
+@contextmanager
+def failing(diagnostics: Diagnostics) -> Iterator[None]:
+    """Turn an `MpmdError` into diagnostics of a pass that fails."""
+    try:
+        yield
     except MpmdError as error:
         diagnostics.found += error.diagnostics
         diagnostics.fail()
-        return None
-    diagnostics.found += reported
-    return text
 
 
 @dataclasses.dataclass(frozen=True)

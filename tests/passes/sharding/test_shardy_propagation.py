@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any
 
 import pytest
@@ -16,6 +17,7 @@ from mpmd_trace.passes.compile_options import CompileOptions
 from mpmd_trace.passes.manager import run_passes
 from mpmd_trace.passes.pipelines import passes_of
 from mpmd_trace.passes.request import PartitionRequest
+from mpmd_trace.passes.sharding import shardy
 from mpmd_trace.passes.sharding.equivalence_classes import Kinds
 from mpmd_trace.passes.sharding.reduced_program import Reduction, reducible
 from mpmd_trace.passes.sharding.shardy import propagation_pipeline
@@ -68,15 +70,18 @@ def _fragments_of_runs(
 ) -> tuple[str, list[int]]:
     """What the reduced program gives, and how many fragments (or what is `counted`) each text had that Shardy got."""
     seen: list[int] = []
-    run = mlir_pass.run_pipeline
 
-    def spy(text: str, *args: Any, **options: Any) -> Any:
-        if text.count('"mpmd.fragment"') > 1:  # the first one alone tells whether stages may be taken for one
-            seen.append(text.count(counted))
-        return run(text, *args, **options)
+    def spied(run: Callable[..., Any]) -> Callable[..., Any]:
+        def spy(text: str, *args: Any, **options: Any) -> Any:
+            if text.count('"mpmd.fragment"') > 1:  # the first one alone tells whether stages may be taken for one
+                seen.append(text.count(counted))
+            return run(text, *args, **options)
+
+        return spy
 
     with monkeypatch.context() as patch:
-        patch.setattr(mlir_pass, "run_pipeline", spy)
+        patch.setattr(mlir_pass, "run_pipeline", spied(mlir_pass.run_pipeline))
+        patch.setattr(shardy, "run_on_numbered", spied(shardy.run_on_numbered))
         return str(propagated(module, 0)), seen
 
 

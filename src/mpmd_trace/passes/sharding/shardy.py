@@ -3,15 +3,17 @@
 from __future__ import annotations
 
 import functools
+from typing import cast
 
 from mpmd_trace.diagnostics.messages import MpmdError
-from mpmd_trace.ir.attributes import Attribute
-from mpmd_trace.ir.core import Op
+from mpmd_trace.ir.attributes import Attribute, integer_in, parse_attribute
+from mpmd_trace.ir.core import Op, Region, Value
 from mpmd_trace.ir.diagnostics import Diagnostics
-from mpmd_trace.ir.ops import Module
+from mpmd_trace.ir.ops import FragmentOp, FuncOp, Module
 from mpmd_trace.ir.parser import parse_apart
 from mpmd_trace.jax_compat.mlir import expand_pipeline
-from mpmd_trace.passes.mlir_pass import run_on_text
+from mpmd_trace.jax_compat.repeated_bodies import Changes, run_on_numbered
+from mpmd_trace.passes.mlir_pass import failing, run_on_text
 from mpmd_trace.passes.option_text import split_outside
 from mpmd_trace.passes.sharding.chlo_rules import RULE
 
@@ -55,3 +57,45 @@ def run_shardy(
     """
     text = run_on_text(module, propagation_pipeline(keep_rules=keep_rules), diagnostics)
     return None if text is None else parse_apart(text, RULE)
+
+
+def run_shardy_on_numbered(
+    module: Module, name: str, number: str, diagnostics: Diagnostics, *, keep_rules: bool = False
+) -> tuple[Module, dict[Op, Attribute]] | None:
+    """As `run_shardy`, for a module with a function `name` of fragments and transfers, numbered by an attribute.
+
+    Bodies that are one object, and come out alike, are read once; they are one object afterwards, too.
+    """
+    function = cast(FuncOp, module.lookup(name))
+    ops = {integer_in(op.attrs, number): op for op in function.body}
+    bodies = {n: id(op.body) for n, op in ops.items() if n is not None and isinstance(op, FragmentOp)}
+    with failing(diagnostics):
+        text = module.to_generic(debug_info=True, outlined=False)
+        run = run_on_numbered(text, propagation_pipeline(keep_rules=keep_rules), name, number, bodies)
+        diagnostics.found += run.diagnostics
+        after, rules = parse_apart(run.text, RULE)
+        if run.changes is not None:
+            done = cast(FuncOp, after.lookup(name))
+            holders = done.body.ops
+            for op in holders:
+                op.erase()
+            mapping: dict[Value, Value] = dict(zip(function.args, done.args, strict=True))
+            for n, changes in run.changes.items():
+                copy = done.body.append(ops[n].clone(mapping))
+                _apply(changes, copy, [op.regions[0] for op in holders])
+            done.body.append(function.body.terminator.clone(mapping))
+        return after, rules
+    return None
+
+
+def _apply(changes: Changes, op: Op, bodies: list[Region]) -> None:
+    for name, text in changes.attributes.items():
+        if name == RULE:
+            continue
+        held = op.props if name in op.props or name in ("in_shardings", "out_shardings") else op.attrs
+        if text is None:
+            held.pop(name, None)
+        else:
+            held[name] = parse_attribute(text)
+    if changes.region is not None:
+        op.regions[0] = bodies[changes.region]

@@ -22,8 +22,8 @@ from mpmd_trace.passes.sharding.propagate_without_shardings import (
     has_no_shardings,
     propagate_in_bodies,
 )
-from mpmd_trace.passes.sharding.reduced_program import Reduction, numbered, reducible, with_body
-from mpmd_trace.passes.sharding.shardy import run_shardy
+from mpmd_trace.passes.sharding.reduced_program import NUMBER, Reduction, numbered, reducible, with_body
+from mpmd_trace.passes.sharding.shardy import run_shardy, run_shardy_on_numbered
 
 
 @dataclasses.dataclass(frozen=True)
@@ -91,7 +91,9 @@ class ShardyPropagation(Pass):
             reduction = Reduction(module, function, kinds)
             if kinds.body and 2 * _size(reduction.body) > size:
                 continue  # not worth it
-            propagated = run_shardy(reduction.module, diagnostics, keep_rules=bool(kinds.alike))
+            propagated = run_shardy_on_numbered(
+                reduction.module, function.sym_name, NUMBER, diagnostics, keep_rules=bool(kinds.alike)
+            )
             if propagated is None:
                 return False
             if reduction.spread(module, *propagated):
