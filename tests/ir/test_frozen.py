@@ -92,7 +92,7 @@ WAYS: list[Callable[[Parts], object]] = [
     lambda p: p.case.regions.clear(),
     lambda p: p.case.regions.__setitem__(0, Region([Block()])),
     lambda p: p.add.regions.append(Region()),
-    lambda p: p.add.successors.append(Block()),
+    lambda p: _set(p.add, "successors", (Block(),)),
     lambda p: p.add.erase(),
     lambda p: p.block.terminator.erase(),
     lambda p: p.add.drop_all_references(),

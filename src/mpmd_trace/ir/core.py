@@ -179,7 +179,7 @@ class Op(OperandList["Use", "Value"]):
         for type in result_types:
             self.results.append(OpResult(type, len(self.results), self))
         self.regions: list[Region] = list(regions)
-        self.successors: list[Block] = list(successors)
+        self.successors: tuple[Block, ...] = tuple(successors)
         self.loc = loc
         self.block: Block | None = None
         self._prev: Op | None = None
@@ -307,7 +307,7 @@ class Op(OperandList["Use", "Value"]):
         # What `__init__` does, without the detours.
         copy.name, copy.loc = self.name, self.loc
         copy.props, copy.attrs = self.props.copy(), self.attrs.copy()
-        copy.regions, copy.successors = list(regions), self.successors.copy()
+        copy.regions, copy.successors = list(regions), self.successors
         copy.block = copy._prev = copy._next = None
         copy._order = -1
         copy.results = results = []
@@ -428,7 +428,7 @@ class Region:
             clones = [op.clone(mapping) for op in old]
             for clone in clones:
                 if clone.successors:
-                    clone.successors = [blocks.get(b, b) for b in clone.successors]
+                    clone.successors = tuple([blocks.get(b, b) for b in clone.successors])
             new.append_all(clones)
         if later:
             copy._refer_to_copies({stand_in: mapping[result] for result, stand_in in later.items()})

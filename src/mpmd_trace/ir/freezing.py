@@ -38,7 +38,6 @@ def _freeze_blocks(region: Region) -> None:
                 op.regions = FrozenList(op.regions)
             else:
                 op.regions = NO_ENTRIES
-            op.successors = FrozenList(op.successors) if op.successors else NO_ENTRIES
             cls = op.__class__
             op.__class__ = _FROZEN_CLASSES.get(cls) or _frozen_class(cls)
             op = op._next

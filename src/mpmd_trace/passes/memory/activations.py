@@ -154,16 +154,20 @@ _SMALL = 64
 
 @dataclasses.dataclass(frozen=True, eq=False)
 class Forward:
-    """A forward fragment, and the backward fragments of its microbatch that read what it leaves."""
+    """A forward fragment, and the backward fragments of its microbatch that read what it leaves.
+
+    before: what its devices run directly before the first of these.
+    """
 
     fragment: FragmentOp
     backwards: tuple[FragmentOp, ...]
+    before: FragmentOp
 
     @functools.cached_property
     def left(self) -> frozenset[int]:
         """The results that backwards read."""
         readers = set(self.backwards)
-        return frozenset(r.index for r in self.fragment.results if any(u in readers for u in r.users))
+        return frozenset([r.index for r in self.fragment.results if not readers.isdisjoint(r.users)])
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
@@ -213,10 +217,9 @@ class Stage:
     bytes: float
 
 
-def stages_of(mesh: str, shape: MeshAttr, held: Liveness, *, remat: bool, offload: bool) -> list[Stage]:
-    """The stages of a mesh, whose devices are laid out as `shape`, whose forwards leave something, with options."""
+def forwards_of(mesh: str, fragments: Sequence[FragmentOp]) -> list[list[Forward]]:
+    """Return the forwards of a mesh that leave something, by stage; `fragments` are all on its devices, in order."""
     groups: dict[object, list[Forward]] = {}
-    fragments = [op for op in held.ops if isinstance(op, FragmentOp)]
     place = {fragment: i for i, fragment in enumerate(fragments)}
     for fragment in fragments:
         if fragment.mesh != mesh or not is_plain_fragment(fragment):
@@ -226,25 +229,26 @@ def stages_of(mesh: str, shape: MeshAttr, held: Liveness, *, remat: bool, offloa
             # What is read directly afterwards is gone before anything else is made.
             if backwards and place[backwards[0]] > place[fragment] + 1:
                 key = fragment.stage if fragment.stage is not None else fragment.origin
-                groups.setdefault(key, []).append(Forward(fragment, backwards))
+                before = fragments[place[backwards[0]] - 1]
+                groups.setdefault(key, []).append(Forward(fragment, backwards, before))
+    return list(groups.values())
+
+
+def stage_of(forwards: list[Forward], shape: MeshAttr, held: Liveness, *, remat: bool, offload: bool) -> Stage:
+    """Return the stage of these forwards with its options; the devices of its mesh are laid out as `shape`."""
     devices = math.prod(size for _, size in shape.axes)
-    result = []
-    for forwards in groups.values():
-        checkpointed = any(has_checkpoint(b.body) for one in forwards for b in one.backwards)
-        options = [Option(0.0, Change())]
-        if remat and not checkpointed:
-            options += _recomputing(forwards, held, devices)
-        if offload:
-            before = {one: fragments[place[one.backwards[0]] - 1] for one in forwards}
-            early = {one: op for one, op in before.items() if op is not one.fragment}
-            for option in [one for one in options if one.how != "recompute"]:
-                for fetched in [early, {}] if early else [{}]:
-                    options.append(_offloading(option, forwards, held, fetched, devices))
-        first = forwards[0]
-        size = max(sum(held.size(f.fragment.results[i]) for i in f.left) for f in forwards)
-        names = tuple(dict.fromkeys(origin.name for origin in first.fragment.origin))
-        result.append(Stage(names, tuple(forwards), checkpointed, tuple(options), size))
-    return result
+    checkpointed = any(has_checkpoint(b.body) for one in forwards for b in one.backwards)
+    options = [Option(0.0, Change())]
+    if remat and not checkpointed:
+        options += _recomputing(forwards, held, devices)
+    if offload:
+        early = {one: one.before for one in forwards if one.before is not one.fragment}
+        for option in [one for one in options if one.how != "recompute"]:
+            for fetched in [early, {}] if early else [{}]:
+                options.append(_offloading(option, forwards, held, fetched, devices))
+    size = max(sum(held.size(f.fragment.results[i]) for i in f.left) for f in forwards)
+    names = tuple(dict.fromkeys(origin.name for origin in forwards[0].fragment.origin))
+    return Stage(names, tuple(forwards), checkpointed, tuple(options), size)
 
 
 def _backwards(forward: FragmentOp) -> Iterator[FragmentOp]:
@@ -290,7 +294,8 @@ def _change_of_recomputing(one: Forward, results: tuple[int, ...], made: Recompu
     unread: list[tuple[Value, int]] = []
     held_again: list[tuple[float, int, int]] = []
     for i in results:
-        times = [held.time[b] for b in one.backwards if any(u is b for u in fragment.results[i].users)]
+        users = fragment.results[i].users
+        times = [held.time[b] for b in one.backwards if b in users]
         unread += [(fragment.results[i], at) for at in times]
         held_again.append((held.size(fragment.results[i]), before, max(times)))
     return Change(tuple(unread), tuple((value, before) for value in read), tuple(held_again))

@@ -18,7 +18,7 @@ from mpmd_trace.ir.types import MeshTensorType, mesh_tensor
 from mpmd_trace.passes.base import FunctionPass, option
 from mpmd_trace.passes.common.body_rewrites import prune, replace_op
 from mpmd_trace.passes.fragment_info import call_counter, set_call_counter
-from mpmd_trace.passes.memory.activations import Forward, Option, Recomputed, Stage, stages_of, work_of
+from mpmd_trace.passes.memory.activations import Forward, Option, Recomputed, Stage, forwards_of, stage_of, work_of
 from mpmd_trace.passes.memory.liveness import Liveness, Places
 from mpmd_trace.passes.memory.remarks import MEMORY
 from mpmd_trace.passes.memory.reserved import Reserved, room_on
@@ -127,9 +127,16 @@ class FitMemory(FunctionPass):
         chosen: list[Option] = []
         symbols, places = mesh_symbols(module), Places(function)
         for mesh in dict.fromkeys(function.device_owners.values()):
-            room = room_on(mesh, self.limit, self.reserved)
-            held = Liveness(function, mesh, symbols, places)
-            chosen += self._on_devices(function, meshes, held, room, diagnostics)
+            sharing = function.sharing(mesh)
+            fragments = [op for op in places.ops_of(sharing) if isinstance(op, FragmentOp)]
+            forwards = [(meshes[own], group) for own in sharing for group in forwards_of(own, fragments)]
+            if forwards:
+                room = room_on(mesh, self.limit, self.reserved)
+                held = Liveness(function, mesh, symbols, places)
+                stages = [
+                    stage_of(group, shape, held, remat=self.remat, offload=self.offload) for shape, group in forwards
+                ]
+                chosen += self._on_devices(function, meshes, held, stages, room, diagnostics)
         for one in chosen:
             for forward, (results, made) in one.dropped.items():
                 _recompute(forward, results, made, one.offloaded.get(forward, ()), one.fetched.get(forward))
@@ -142,14 +149,16 @@ class FitMemory(FunctionPass):
         return bool(chosen)
 
     def _on_devices(
-        self, function: FuncOp, meshes: Mapping[str, MeshAttr], held: Liveness, room: float, diagnostics: Diagnostics
+        self,
+        function: FuncOp,
+        meshes: Mapping[str, MeshAttr],
+        held: Liveness,
+        stages: list[Stage],
+        room: float,
+        diagnostics: Diagnostics,
     ) -> list[Option]:
         """Return the options that change something on the devices of a mesh, or of several that share them."""
         mesh = ", ".join(held.sharing)
-        stages: list[Stage] = []
-        for own in held.sharing:
-            stages += stages_of(own, meshes[own], held, remat=self.remat, offload=self.offload)
-
         held_with, choice = _chosen(held, stages, room)
         part = self._part_of_copies(function, meshes, held, stages, choice) if self.offload_up_to else 0.0
         if part > self.offload_up_to:
@@ -173,9 +182,8 @@ class FitMemory(FunctionPass):
         options = [stage.options[i] for stage, i in zip(stages, choice, strict=True)]
         for stage, one in zip(stages, options, strict=True):
             diagnostics.remark(function.loc, _described(mesh, stage, one))
-        if stages:
-            text = f"{MEMORY}on mesh '{mesh}' values take {after:,.0f} bytes at the peak"
-            diagnostics.remark(function.loc, text + (f", without that {before:,.0f}" if before != after else ""))
+        text = f"{MEMORY}on mesh '{mesh}' values take {after:,.0f} bytes at the peak"
+        diagnostics.remark(function.loc, text + (f", without that {before:,.0f}" if before != after else ""))
         return [one for one in options if one.changes_something]
 
     def _part_of_copies(

@@ -52,9 +52,8 @@ class ValueShardings:
             loop = value.owner.parent_op
             return None if loop is None else per_value(loop.attr(SHARDING), value.index)
         op = cast(OpResult, value).op
-        if isinstance(op, FragmentOp):
-            return per_value(op.props.get("out_shardings"), value.index)
-        return per_value(op.attr(SHARDING), value.index)
+        shardings = op.props.get("out_shardings") if isinstance(op, FragmentOp) else op.attr(SHARDING)
+        return None if shardings is None else per_value(shardings, value.index)
 
 
 def in_sharding(op: FragmentOp, index: int) -> TensorShardingAttr | None:
