@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+from collections.abc import Callable, Sequence
 
 from mpmd_trace.ir.diagnostics import Diagnostics
 from mpmd_trace.ir.ops import FragmentOp, FuncOp, Module
@@ -86,24 +87,13 @@ class MergeInferredFragments(FunctionPass):
 
     def merge(self, function: FuncOp, mode: Mode) -> bool:
         """Merge the fragments of a function; says whether anything changed."""
-        return merge_neighbours(function, allowed, mode, Inferred())
+        return merge_neighbours(function, allowed, mode, with_inferred)
 
 
-class Inferred:
-    """Every allowed pair has an inferred fragment: a user fragment needs one on its mesh."""
-
-    def __init__(self) -> None:
-        #: The numbers of inferred fragments on each mesh.
-        self.on_mesh: dict[str, int] = {}
-
-    def note(self, fragment: FragmentOp, change: int) -> None:
-        if not fragment.is_user:
-            self.on_mesh[fragment.mesh] = self.on_mesh.get(fragment.mesh, 0) + change
-
-    def possible(self, producer: FragmentOp) -> bool:
-        if not self.on_mesh:
-            return False
-        return not producer.is_user or self.on_mesh.get(producer.mesh, 0) > 0
+def with_inferred(fragments: Sequence[FragmentOp]) -> Callable[[FragmentOp], bool]:
+    """Return what tells who may be in an allowed pair: inferred fragments, and those with one on their mesh."""
+    meshes = {fragment.mesh for fragment in fragments if not fragment.is_user}
+    return lambda producer: producer.mesh in meshes
 
 
 def allowed(producer: FragmentOp, consumer: FragmentOp, is_next: bool) -> bool:

@@ -12,8 +12,8 @@ import functools
 import heapq
 import itertools
 import math
-from collections.abc import Callable, Iterator
-from typing import Literal, Protocol
+from collections.abc import Callable, Iterator, Sequence
+from typing import Literal
 
 from mpmd_trace.ir.core import Op
 from mpmd_trace.ir.diagnostics import error_at
@@ -29,20 +29,10 @@ Mode = Literal["closest", "any", "sideways"]
 #: Whether producer and consumer may be merged; the last argument: is the consumer the next on the mesh?
 Allowed = Callable[[FragmentOp, FragmentOp, bool], bool]
 
-
-class Prospects(Protocol):
-    """Tells from a fragment alone whether a pass may merge it, so that most need no look at their users.
-
-    For such a pass it makes no difference whether the consumer is the next on the mesh.
-    """
-
-    def note(self, fragment: FragmentOp, change: int) -> None:
-        """A fragment like this one is there (`change` is 1), or no longer (-1)."""
-        raise NotImplementedError
-
-    def possible(self, producer: FragmentOp) -> bool:
-        """False when no pair of the producer and a fragment that was noted is allowed, nor will be after merges."""
-        raise NotImplementedError
+#: Given the fragments of a function, returns what tells from a producer alone whether it may be merged with any of
+#: them, now or after merges, so that most need no look at their users.  For such a pass it makes no difference whether
+#: the consumer is the next on the mesh.
+Prospects = Callable[[Sequence[FragmentOp]], Callable[[FragmentOp], bool]]
 
 
 def merge_neighbours(
@@ -123,18 +113,13 @@ class _Merger:
 
     def run(self) -> bool:
         fragments = self.fragments()
-        prospects = self.prospects
-        if prospects is not None:
-            for fragment in fragments:
-                prospects.note(fragment, 1)
+        may_merge = None if self.prospects is None else self.prospects(fragments)
         changed = False
         for fragment in reversed(fragments):
             if not fragment.has_uses and is_pure(fragment):
-                if prospects is not None:
-                    prospects.note(fragment, -1)
                 fragment.erase()
                 changed = True
-            elif prospects is not None and (not prospects.possible(fragment) or self.has_no_partner(fragment)):
+            elif may_merge is not None and (not may_merge(fragment) or self.has_no_partner(fragment)):
                 self.passed.setdefault(fragment.mesh, []).append(fragment)
             else:
                 self.add_passed(fragment.mesh)
@@ -202,9 +187,6 @@ class _Merger:
             at_consumer, vacated = False, second
         else:
             return None
-        if self.prospects is not None:
-            self.prospects.note(producer.label, -1)
-            self.prospects.note(consumer.label, -1)
         users = self.users_of(producer)
         users.take(self.users_of(consumer))
         del self.users[producer], self.users[consumer]
@@ -213,8 +195,6 @@ class _Merger:
         self.users[merged] = users
         if read is not None:
             self.read[merged] = read
-        if self.prospects is not None:
-            self.prospects.note(merged.label, 1)
         line = self.lines[merged.label.mesh]
         del line[bisect.bisect_left(line, -vacated)]
         self.at_place[second if at_consumer else first] = merged

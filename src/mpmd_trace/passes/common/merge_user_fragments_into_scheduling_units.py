@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Hashable
+from collections import Counter
+from collections.abc import Callable, Hashable, Sequence
 
 from mpmd_trace.ir.diagnostics import Diagnostics, error_at
 from mpmd_trace.ir.ops import FragmentOp, FuncOp, Module
@@ -46,38 +47,22 @@ class MergeUserFragmentsIntoSchedulingUnits(FunctionPass):
     summary = "merge user fragments of one phase and microbatch"
 
     def run_on_function(self, function: FuncOp, module: Module, diagnostics: Diagnostics) -> bool:
-        return merge_neighbours(function, _allowed, prospects=_Alike())
+        return merge_neighbours(function, _allowed, prospects=_alike)
 
 
-class _Alike:
-    """User fragments of one mesh, phase and microbatch; fragments that are not clear about these may go with any."""
+def _alike(fragments: Sequence[FragmentOp]) -> Callable[[FragmentOp], bool]:
+    """Return what tells user fragments with others of their mesh, phase and microbatch.
 
-    def __init__(self) -> None:
-        self.counts: dict[Hashable, int] = {}
-        self.unclear = 0
-        #: How many fragments there are beyond the first one of each kind.
-        self.more = 0
+    Those that are not clear about these may go with any.
+    """
+    counts = Counter(_kind(fragment) for fragment in fragments if fragment.is_user)
+    return lambda producer: producer.is_user and (counts[None] > 0 or counts[_kind(producer)] > 1)
 
-    def note(self, fragment: FragmentOp, change: int) -> None:
-        kind = self.kind(fragment)
-        if kind is None:
-            self.unclear += change
-        else:
-            count = self.counts[kind] = self.counts.get(kind, 0) + change
-            if max(count, count - change) > 1:
-                self.more += change
 
-    def possible(self, producer: FragmentOp) -> bool:
-        if not self.more and not self.unclear:
-            return False
-        return self.unclear > 0 or self.counts.get(self.kind(producer), 0) > 1
-
-    def kind(self, fragment: FragmentOp) -> Hashable | None:
-        """Mesh, phase and microbatch; the fragment itself when it is inferred."""
-        phase, counter = single_transpose_count(fragment), fragment.attrs.get("call_counter")
-        if phase is not None and counter is not None:
-            return fragment.mesh, phase, counter
-        return None if fragment.is_user else fragment
+def _kind(fragment: FragmentOp) -> Hashable | None:
+    """Return mesh, phase and microbatch; None if one of these is unclear."""
+    phase, counter = single_transpose_count(fragment), fragment.attrs.get("call_counter")
+    return None if phase is None or counter is None else (fragment.mesh, phase, counter)
 
 
 def _allowed(producer: FragmentOp, consumer: FragmentOp, is_next: bool) -> bool:

@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import dataclasses
+from collections.abc import Callable, Sequence
 
 from mpmd_trace.ir.diagnostics import Diagnostics
 from mpmd_trace.ir.ops import FragmentOp, FuncOp, TransferOp
 from mpmd_trace.passes.base import option
-from mpmd_trace.passes.common.merge_inferred_fragments import Inferred, MergeInferredFragments, allowed
+from mpmd_trace.passes.common.merge_inferred_fragments import MergeInferredFragments, allowed, with_inferred
 from mpmd_trace.passes.common.merge_neighbours import Mode, merge_neighbours
 from mpmd_trace.passes.fragment_info import is_of_microbatch
 
@@ -35,28 +36,18 @@ class MergeInferredApart(MergeInferredFragments):
     def merge(self, function: FuncOp, mode: Mode) -> bool:
         stays = _sends if self.keep_sends_separate else None
         if self.uniform and _has_microbatches(function):
-            return merge_neighbours(function, _allowed_apart, mode, _InferredApart(), stays)
-        return merge_neighbours(function, allowed, mode, Inferred(), stays)
+            return merge_neighbours(function, _allowed_apart, mode, _with_inferred_apart, stays)
+        return merge_neighbours(function, allowed, mode, with_inferred, stays)
 
 
-class _InferredApart(Inferred):
-    """Besides, an inferred fragment that belongs to a microbatch goes with one that does, too."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.of_microbatches: dict[str, int] = {}
-
-    def note(self, fragment: FragmentOp, change: int) -> None:
-        if not fragment.is_user:
-            super().note(fragment, change)
-            if is_of_microbatch(fragment):
-                self.of_microbatches[fragment.mesh] = self.of_microbatches.get(fragment.mesh, 0) + change
-
-    def possible(self, producer: FragmentOp) -> bool:
-        # One that belongs to none may be merged with what was merged of several microbatches.
-        if is_of_microbatch(producer) and producer.is_user:
-            return self.of_microbatches.get(producer.mesh, 0) > 0
-        return super().possible(producer)
+def _with_inferred_apart(fragments: Sequence[FragmentOp]) -> Callable[[FragmentOp], bool]:
+    """As `with_inferred`; besides, a fragment that belongs to a microbatch goes with one that does, too."""
+    possible = with_inferred(fragments)
+    meshes = {fragment.mesh for fragment in fragments if not fragment.is_user and is_of_microbatch(fragment)}
+    # One that belongs to none may be merged with what was merged of several microbatches.
+    return lambda producer: (
+        producer.mesh in meshes if producer.is_user and is_of_microbatch(producer) else possible(producer)
+    )
 
 
 def _sends(fragment: FragmentOp) -> bool:
