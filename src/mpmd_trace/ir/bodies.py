@@ -97,7 +97,8 @@ class BodyBuilder:
 
 def effective_operands(op: Op) -> list[Value]:
     """Return the operands of the op, then the values that its regions capture, each once."""
-    return list(dict.fromkeys(op.operands + free_values(op) if op.regions else op.operands))
+    own = [use.value for use in op.operand_uses]
+    return list(dict.fromkeys(own + free_values(op) if op.regions else own))
 
 
 def free_values(op: Op) -> list[Value]:

@@ -6,6 +6,8 @@ is not listed has unknown effects.
 
 from __future__ import annotations
 
+import functools
+
 from mpmd_trace.ir.attributes import BoolAttr
 from mpmd_trace.ir.core import Op, Region, Value
 from mpmd_trace.ir.outlined import outlined_callee
@@ -55,7 +57,19 @@ REDUCTION_OPS = {kind: name for name, kind in _REDUCTIONS.items()}
 
 
 def _is_dynamic(op: Op) -> bool:
-    return any("?" in r.type.text for r in op.results) or any("?" in v.type.text for v in op.operands)
+    for result in op.results:  # nearly no op is: no generators
+        if result.type.is_dynamic:
+            return True
+    for use in op.operand_uses:  # noqa: SIM110
+        if use.value.type.is_dynamic:
+            return True
+    return False
+
+
+@functools.cache
+def _is_removable(name: str) -> bool:
+    """Return whether ops of this name are removable; `is_removable_alone` knows exceptions."""
+    return name not in EFFECTFUL and (name.startswith(_KNOWN_DIALECTS) or name in _PURE_ELSEWHERE)
 
 
 def region_is_removable(region: Region) -> bool:
@@ -86,27 +100,20 @@ def is_removable(op: Op) -> bool:
 
 def is_removable_alone(op: Op) -> bool:
     """Return whether the op is removable if all the ops in it are."""
-    name = op.name
-    if name in EFFECTFUL:
-        return False
-    if op.is_terminator:
-        return True
-    if name == "stablehlo.custom_call" and _side_effect(op):
-        return False
-    return name.startswith(_KNOWN_DIALECTS) or name in _PURE_ELSEWHERE
+    if op.name == "stablehlo.custom_call":
+        return not _side_effect(op)
+    return _is_removable(op.name) or (op.is_terminator and op.name not in EFFECTFUL)
 
 
 def is_pure(op: Op) -> bool:
     """Return whether the op has no effect and may be executed speculatively."""
     name = op.name
-    if name in EFFECTFUL or name in REMOVABLE_ONLY:
+    if name in REMOVABLE_ONLY:
         return outlined_callee(op) is not None
-    if op.is_terminator:
-        return True
-    if not name.startswith(_KNOWN_DIALECTS) and name not in _PURE_ELSEWHERE:
-        return False
+    if not _is_removable(name):
+        return op.is_terminator and name not in EFFECTFUL
     if name.startswith("stablehlo.") and _is_dynamic(op):
-        return False
+        return op.is_terminator
     return not op.regions or all(_nested(region, pure=True) for region in op.regions)
 
 

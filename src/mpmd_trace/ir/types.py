@@ -37,14 +37,26 @@ class Type(Interned):
         """Whether this is a tensor without dimensions, on no mesh."""
         return False
 
+    @property
+    def is_empty(self) -> bool:
+        """Whether this is a tensor without elements, on no mesh."""
+        return False
+
+    @property
+    def is_dynamic(self) -> bool:
+        """Whether a size is not known."""
+        return "?" in self.text
+
 
 class TensorType(Type):
     """A builtin tensor.  `shape` is None when unranked; a dynamic dimension is -1."""
 
-    __slots__ = ("_on_meshes", "element", "encoding", "shape")
+    __slots__ = ("_on_meshes", "element", "encoding", "is_dynamic", "is_empty", "shape")
     shape: tuple[int, ...] | None
     element: str
     encoding: str | None
+    is_empty: bool  # this and `is_dynamic` are asked of all values of a program
+    is_dynamic: bool
     #: What `mesh_tensor` gave for this tensor: it is asked very often, and its text is long.
     _on_meshes: dict[tuple[str, TensorShardingAttr | None, str | None], MeshTensorType]
 
@@ -123,7 +135,16 @@ def tensor(shape: tuple[int, ...] | None, element: str, encoding: str | None = N
     """
     dims = "*x" if shape is None else "".join("?x" if size < 0 else f"{size}x" for size in shape)
     text = f"tensor<{dims}{element}{', ' + encoding if encoding else ''}>"
-    return TensorType.interned(text, shape=shape, element=element, encoding=encoding, _on_meshes={})
+    is_dynamic = "?" in text
+    return TensorType.interned(
+        text,
+        shape=shape,
+        element=element,
+        encoding=encoding,
+        is_empty=not is_dynamic and 0 in (shape or ()),
+        is_dynamic=is_dynamic,
+        _on_meshes={},
+    )
 
 
 def mesh_tensor(

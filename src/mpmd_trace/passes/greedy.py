@@ -15,7 +15,7 @@ from typing import Protocol
 
 from mpmd_trace.ir.bodies import region_dce as remove_dead_code
 from mpmd_trace.ir.bodies import without_dead_ops
-from mpmd_trace.ir.core import Block, Op, OpResult, Region, Value
+from mpmd_trace.ir.core import Block, Op, Region, Value
 from mpmd_trace.ir.ops import FuncOp, Module
 from mpmd_trace.ir.semantics import is_constant_like, trivially_dead
 from mpmd_trace.ir.walk import walk_regions
@@ -295,8 +295,8 @@ class Choices:
         if every is plain:
             return every
         for use in op.operand_uses:
-            value = use.value
-            if isinstance(value, OpResult) and is_constant_like(value.op):
+            maker = use.value.defining_op
+            if maker is not None and is_constant_like(maker):
                 return every
         return plain
 

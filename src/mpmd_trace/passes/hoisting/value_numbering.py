@@ -132,7 +132,7 @@ class ValueNumbering:
         self._open = self._shared_slices()
         if self._open:  # more is known than was thought
             self._of_value.clear()
-            self._memo.clear()
+            self._memo = {k: one for k, one in self._memo.items() if self._open.isdisjoint(one.slices)}
             self._known_like.clear()
             self.known = {fragment: self._learn(fragment) for fragment in self.fragments}
 
@@ -212,6 +212,12 @@ class ValueNumbering:
             return values[value].sharding if value in values else body_sharding(fragment, value)
 
         for op in block:
+            for use in op.operand_uses:  # most ops read nothing but activations
+                if use.value in values:
+                    break
+            else:
+                if op.operand_uses:
+                    continue
             if op.is_terminator:
                 continue
             operands = [self._use(op, i, values, uses, of) for i in range(op.num_operands)]

@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import dataclasses
-import functools
-import operator
 from collections.abc import Callable, Hashable, Iterable, Mapping, Sequence
 
 from mpmd_trace.ir.attributes import DictAttr
@@ -69,9 +67,13 @@ def _late_results(body: Region) -> LateResults:
     ops = list(block)[:-1]
     #: The ops that an op depends on, itself among them, as bits.
     before: dict[Op, int] = {}
+    read = [effective_operands(op) for op in ops]
     for i, op in enumerate(ops):
-        makers = [before[maker] for value in effective_operands(op) if (maker := value.defining_op) is not None]
-        before[op] = functools.reduce(operator.or_, makers, 1 << i)
+        bits = 1 << i
+        for value in read[i]:
+            if (maker := value.defining_op) is not None:
+                bits |= before[maker]
+        before[op] = bits
     makers_of_results = [value.defining_op for value in body.returned]
     counts = [0 if maker is None else before[maker].bit_count() for maker in makers_of_results]
     order = sorted(range(len(counts)), key=lambda k: -counts[k])
@@ -83,13 +85,14 @@ def _late_results(body: Region) -> LateResults:
     every = (1 << len(order)) - 1
     of_args: list[int | None] = [None] * len(block.args)
     for op in reversed(ops):
-        for value in effective_operands(op):
+        results = after[op]
+        for value in read.pop():
             if (maker := value.defining_op) is not None:
-                after[maker] |= after[op]
+                after[maker] |= results
             elif isinstance(value, BlockArg):
                 known = of_args[value.index]
-                of_args[value.index] = after[op] & (every if known is None else known)
-    return LateResults(tuple(order), tuple([results or 0 for results in of_args]))
+                of_args[value.index] = results & (every if known is None else known)
+    return LateResults(tuple(order), tuple([known or 0 for known in of_args]))
 
 
 def _keep_scalars(fragments: Iterable[FragmentOp], program: Mapping[Region, Region]) -> None:

@@ -14,7 +14,7 @@ from mpmd_trace.ir.attributes import Attribute, IntegerAttr
 from mpmd_trace.ir.core import Op, Value, make_op
 from mpmd_trace.ir.reading import integer, integers, listed, ranked, shape_of
 from mpmd_trace.ir.semantics import is_removable
-from mpmd_trace.ir.types import TensorType, Type
+from mpmd_trace.ir.types import TensorType
 from mpmd_trace.passes.greedy import Pattern, Rewriter, rewrites
 from mpmd_trace.passes.stablehlo.elements import (
     constant_of,
@@ -276,18 +276,14 @@ def _dimension_size(op: Op, value: Value) -> Result:
     return np.array(size) if size >= 0 else None
 
 
-def _is_empty(type: Type) -> bool:
-    return isinstance(type, TensorType) and 0 in (type.shape or ()) and -1 not in (type.shape or ())
-
-
 class _Empty:
     """Replaces values without elements by constants."""
 
     op_name: str | None = None
 
     def match_and_rewrite(self, op: Op, rewriter: Rewriter) -> bool:
-        results = [value for value in op.results if value.has_uses and _is_empty(value.type)]
-        operands = [i for i, value in enumerate(op.operands) if _is_empty(value.type) and not constant(value)]
+        results = [value for value in op.results if value.type.is_empty and value.has_uses]
+        operands = [use.index for use in op.operand_uses if use.value.type.is_empty and not constant(use.value)]
         if not (results or operands) or not _reads_constants(op):
             return False
         for value in results:
