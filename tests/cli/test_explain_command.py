@@ -64,10 +64,10 @@ import sys
 sys.path.insert(0, {str(PROGRAM.parent)!r})
 import tiny, jax, jax.numpy as jnp, mpmd_trace
 from jax.sharding import NamedSharding, PartitionSpec as P
+from pipelines import summed_values
 
 def step(ws, batch):
-    add = lambda i, total, x: jax.tree.map(jnp.add, total, jax.value_and_grad(tiny.loss)(ws, x))
-    return mpmd_trace.enumerated_for(add, (jnp.zeros(()), [jnp.zeros_like(w) for w in ws]), batch)
+    return summed_values(tiny.loss, ws, batch)
 
 base = tiny.program()
 meshes = base.config.topology
@@ -91,7 +91,7 @@ def test_what_is_done_once_per_step(explain: Command, written: Writer) -> None:
 
 def test_small_values_of_each_microbatch_are_counted_alone(explain: Command, written: Writer) -> None:
     cast = "lambda ws, x: tiny.loss([w.astype(jnp.bfloat16) for w in ws], x.astype(jnp.bfloat16)).astype(jnp.float32)"
-    wide = SHARDED.partition("places =")[0].replace("(tiny.loss)", f"({cast})")
+    wide = SHARDED.partition("places =")[0].replace("tiny.loss", cast)
     args = "[jnp.ones((32, 32))] * 2, jnp.ones((2, 4, 32))"
     source = written(f"{wide}program = mpmd_trace.Program(step, ({args}), base.config)\n", "small.py")
     status, out, err = explain(source)
@@ -130,13 +130,10 @@ TOGETHER = """
 import jax, jax.numpy as jnp, mpmd_trace
 from jax.flatten_util import ravel_pytree
 from jax.sharding import AbstractMesh
-
-def loss(ws, x):
-    for i, w in enumerate(ws):
-        x = mpmd_trace.named_computation(lambda w, x: jnp.tanh(x @ w), name=f"f{i}")(w, x)
-    return jnp.mean(x**2)
+from pipelines import layer, loss_of
 
 def step(ws, momentum, x):
+    loss = loss_of(layer)
     flat, apart = ravel_pytree(jax.grad(loss)(ws, x))
     ranked = apart(jnp.sort(flat))
     momentum = jax.tree.map(lambda m, g: 0.9 * m + g, momentum, ranked)

@@ -164,22 +164,17 @@ def test_shared_parameters(command) -> None:  # type: ignore[no-untyped-def]
 
 #: Weights and momentum are sharded over the axis of the batch; `limited` has no memory for copies of them.
 SHARDED = """
-import dataclasses, jax, jax.numpy as jnp, numpy as np, mpmd_trace
-from jax.sharding import Mesh, NamedSharding, PartitionSpec as P
-
-def loss(ws, x):
-    for i, w in enumerate(ws):
-        x = mpmd_trace.named_computation(lambda w, x: x + jnp.tanh(x @ w), name=f"f{i}")(w, x)
-    return jnp.mean(x**2)
+import dataclasses, jax, jax.numpy as jnp, mpmd_trace, pipelines
+from jax.sharding import NamedSharding, PartitionSpec as P
 
 def step(ws, momentum, batch):
+    loss = pipelines.loss_of(lambda w, x: x + jnp.tanh(x @ w))
     value, grads = mpmd_trace.value_and_grad(loss, microbatches=2)(ws, batch)
     momentum = jax.tree.map(lambda m, g: 0.9 * m + g, momentum, grads)
     return jax.tree.map(lambda w, m: w - 0.1 * m, ws, momentum), momentum, value
 
-devices = np.array(jax.devices()[:4]).reshape(2, 2)
-meshes = {f"m{i}": Mesh(row, ("data",)) for i, row in enumerate(devices)}
-config = mpmd_trace.make_config(meshes, {"f0": "m0", "f1": "m1"}, pipeline_schedule="1F1B")
+meshes = pipelines.topology(axis="data")
+config = pipelines.config(topology=meshes, pipeline_schedule="1F1B")
 columns = [NamedSharding(mesh, P(None, "data")) for mesh in meshes.values()]
 ws = [jnp.eye(16), jnp.eye(16)]
 args = ws, [jnp.zeros_like(w) for w in ws], jnp.ones((64, 16))
