@@ -4,22 +4,11 @@
 
 from __future__ import annotations
 
-import jax
-import numpy as np
-from jax.sharding import Mesh
-
-
-def mesh(first: int, *axes: tuple[str, int]) -> Mesh:
-    """A mesh with these axes over the CPU devices from number `first` on."""
-    sizes = [n for _, n in axes]
-    count = int(np.prod(sizes))
-    devices = np.array(jax.devices("cpu")[first : first + count]).reshape(sizes)
-    return Mesh(devices, tuple(a for a, _ in axes))
-
+from pipelines import mesh
 
 #: Meshes `a` and `b` of one device each, and of two.
-ONES = {"a": mesh(0, ("x", 1)), "b": mesh(1, ("x", 1))}
-PAIRS = {"a": mesh(0, ("x", 2)), "b": mesh(2, ("x", 2))}
+ONES = {"a": mesh(0, (1,), "x"), "b": mesh(1, (1,), "x")}
+PAIRS = {"a": mesh(0, (2,), "x"), "b": mesh(2, (2,), "x")}
 
 
 #: The sum of %p over two devices, in the manual computation that gives %r of %x.

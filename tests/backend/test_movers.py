@@ -5,12 +5,12 @@ from __future__ import annotations
 import jax
 import numpy as np
 import pytest
-from exported import mesh
 from jax.sharding import Mesh
 
 from mpmd_trace.backend import movers
 from mpmd_trace.backend.placement import Placement
 from mpmd_trace.ir.types import MeshTensorType, parse_type
+from pipelines import mesh
 
 ROWS, COLUMNS = '[{"x"}, {}]', '[{}, {"x"}]'
 
@@ -33,8 +33,8 @@ def on_mesh(name: str, dims: str, memory: str = "") -> MeshTensorType:
 )
 def test_where_a_copy_follows(target: MeshTensorType, copied: list[bool], monkeypatch: pytest.MonkeyPatch) -> None:
     """It has a buffer of its own where it might share that of the program's result."""
-    a = mesh(0, ("x", 2))
-    placement = Placement({"a": a, "the same backwards": Mesh(a.devices[::-1], ("x",)), "b": mesh(2, ("x", 2))})
+    a = mesh(0, (2,), "x")
+    placement = Placement({"a": a, "the same backwards": Mesh(a.devices[::-1], ("x",)), "b": mesh(2, (2,), "x")})
     copies: list[movers.Copy] = []
     copying = movers.copying
     monkeypatch.setattr(movers, "copying", lambda those: (copies.extend(those), copying(those))[1])

@@ -7,7 +7,7 @@ import random
 
 import numpy as np
 import pytest
-from exported import PIPELINE, mesh
+from exported import PIPELINE
 from jax.sharding import Mesh
 
 from mpmd_trace.backend.distribution.order import (
@@ -27,6 +27,7 @@ from mpmd_trace.backend.planner import make_plan
 from mpmd_trace.ir.attributes import MeshAttr
 from mpmd_trace.ir.sharding_attributes import parse_sharding_body
 from mpmd_trace.ir.text import parse
+from pipelines import mesh
 
 ONE_EACH = {"a": (0, 0), "b": (1, 1)}
 
@@ -104,7 +105,7 @@ def _cases() -> list[tuple[Mesh, str]]:
     for axes, text in itertools.product(MESHES, SHARDINGS):
         sizes = dict(axes)
         if ("y" not in text or "y" in sizes) and ("(" not in text or sizes["x"] == 4):
-            found.append((mesh(0, *axes), text))
+            found.append((mesh(0, tuple(sizes.values()), *sizes), text))
     return found
 
 
@@ -146,8 +147,8 @@ def test_pieces_make_up_the_target() -> None:
 
 
 def test_what_a_process_has_is_not_sent() -> None:
-    four = _boxes(mesh(0, ("x", 4)), '[{"x"}, {}]', (8, 2))
-    whole = _boxes(mesh(0, ("x", 2)), "[{}, {}]", (8, 2))
+    four = _boxes(mesh(0, (4,), "x"), '[{"x"}, {}]', (8, 2))
+    whole = _boxes(mesh(0, (2,), "x"), "[{}, {}]", (8, 2))
     found = slice_overlaps(four, whole, owners=(0, 0, 1, 1), wanted=(1, 1))
     assert [(p.source, p.targets) for p in found] == [(n, (0, 1)) for n in range(4)]  # once for both devices
     copies = slice_overlaps(whole, four, owners=(0, 1), wanted=(1, 1, 2, 2))
@@ -155,7 +156,7 @@ def test_what_a_process_has_is_not_sent() -> None:
 
 
 def test_values_without_elements_are_not_sent() -> None:
-    empty = _boxes(mesh(0, ("x", 2)), '[{}, {"x"}]', (0, 4))
+    empty = _boxes(mesh(0, (2,), "x"), '[{}, {"x"}]', (0, 4))
     assert slice_overlaps(empty, empty, owners=(0, 0), wanted=(1, 1)) == []
 
 

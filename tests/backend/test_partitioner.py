@@ -7,7 +7,6 @@ from pathlib import Path
 import jax
 import numpy as np
 import pytest
-from exported import mesh
 
 from mpmd_trace.backend.load import load
 from mpmd_trace.ir.text import parse
@@ -15,6 +14,7 @@ from mpmd_trace.passes.cpp_engine import available, partition_with_cpp
 from mpmd_trace.passes.request import PartitionRequest
 from mpmd_trace_devtools.comparison import assert_same_meaning
 from mpmd_trace_devtools.interpreter import interpret, random_args
+from pipelines import mesh
 
 HERE = Path(__file__).parent
 
@@ -23,7 +23,7 @@ def check(text: str) -> None:
     traced = parse((HERE / "data" / "mlp_traced.mlir").read_text())
     module = parse(text)
     assert_same_meaning(traced, module, rtol=1e-5)
-    program = load(module, {"m0": mesh(0, ("x", 2)), "m1": mesh(4, ("x", 2))})
+    program = load(module, {"m0": mesh(0, (2,), "x"), "m1": mesh(4, (2,), "x")})
     assert len(program.plan.runs) > 4 and len(program.plan.transfers) == 4
     assert program.plan.donated == frozenset(range(8))
     assert any(run.donated for run in program.plan.runs)

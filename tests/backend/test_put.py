@@ -8,19 +8,19 @@ import jax
 import ml_dtypes
 import numpy as np
 import pytest
-from exported import mesh
 from jax.sharding import NamedSharding, PartitionSpec
 
 from mpmd_trace.jax_compat.layouts import Format, Layout, layout_of, put
+from pipelines import mesh
 
 SHARDINGS = {
-    "one": NamedSharding(mesh(0, ("x", 1)), PartitionSpec()),
-    "one, by an axis": NamedSharding(mesh(1, ("x", 1)), PartitionSpec("x")),
-    "rows": NamedSharding(mesh(0, ("x", 4)), PartitionSpec("x")),
-    "columns": NamedSharding(mesh(0, ("x", 4)), PartitionSpec(None, "x")),
-    "both": NamedSharding(mesh(0, ("x", 2), ("y", 2)), PartitionSpec("y", "x")),
-    "rows, twice": NamedSharding(mesh(0, ("x", 2), ("y", 2)), PartitionSpec("y")),
-    "all": NamedSharding(mesh(0, ("x", 4)), PartitionSpec()),
+    "one": NamedSharding(mesh(0, (1,), "x"), PartitionSpec()),
+    "one, by an axis": NamedSharding(mesh(1, (1,), "x"), PartitionSpec("x")),
+    "rows": NamedSharding(mesh(0, (4,), "x"), PartitionSpec("x")),
+    "columns": NamedSharding(mesh(0, (4,), "x"), PartitionSpec(None, "x")),
+    "both": NamedSharding(mesh(0, (2, 2), "x", "y"), PartitionSpec("y", "x")),
+    "rows, twice": NamedSharding(mesh(0, (2, 2), "x", "y"), PartitionSpec("y")),
+    "all": NamedSharding(mesh(0, (4,), "x"), PartitionSpec()),
 }
 
 

@@ -9,7 +9,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
-from exported import MANUAL_SUM, ONES, PAIRS, PIPELINE, mesh
+from exported import MANUAL_SUM, ONES, PAIRS, PIPELINE
 from jaxlib.mlir import ir
 
 from mpmd_trace.backend.load import LoadedProgram, load, run_module
@@ -17,6 +17,7 @@ from mpmd_trace.diagnostics.messages import MpmdError
 from mpmd_trace.ir.text import parse
 from mpmd_trace.jax_compat.mlir import new_context
 from mpmd_trace_devtools.interpreter import interpret, random_args
+from pipelines import mesh
 from util import only_new_objects
 
 
@@ -130,7 +131,7 @@ def test_sub_axes() -> None:
     func.func @f(%x: tensor<4x4xf32>) -> tensor<4x4xf32> attributes {mesh_shape = #sdy.mesh<["x"=4]>} {
       %0 = stablehlo.negate %x : tensor<4x4xf32> return %0 : tensor<4x4xf32> } }
     """
-    program = check(text, {"a": mesh(0, ("x", 4)), "b": mesh(4, ("x", 4))})
+    program = check(text, {"a": mesh(0, (4,), "x"), "b": mesh(4, (4,), "x")})
     assert program.input_shardings[0].shard_shape((4, 4)) == (2, 2)
     # Device 1 holds the second half of the columns, device 2 the second half of the rows.
     boxes = program.input_shardings[0].devices_indices_map((4, 4))
@@ -152,7 +153,7 @@ def test_manual_computation() -> None:
         + MANUAL_SUM
         + "return %r : tensor<2xf32> } }"
     )
-    check(text, {"a": mesh(2, ("x", 2))})
+    check(text, {"a": mesh(2, (2,), "x")})
 
 
 def test_host_memory() -> None:
@@ -205,7 +206,7 @@ def test_a_donated_argument_that_is_returned_stays() -> None:
     text = """!a = !mpmd.mesh_tensor<"a", tensor<2xf32>>
     module { func.func @main(%x: !a {jax.buffer_donor = true}) -> !a attributes {
       topology = #mpmd.topology<<"a" : <["x"=1]>>>} { return %x : !a } }"""
-    program = load(parse(text), {"a": mesh(0, ("x", 1))})
+    program = load(parse(text), {"a": mesh(0, (1,), "x")})
     (x,) = place(program, [np.ones(2, np.float32)])
     np.testing.assert_array_equal(program(x)[0], [1, 1])
 
@@ -242,7 +243,7 @@ def test_arguments_that_fit_are_taken_and_placed() -> None:
     found = program(x, jnp.asarray(w), v.astype(np.float64))
     np.testing.assert_allclose(found[0], expected[0], rtol=1e-5)
     # Another sharding object of the same meaning.
-    other = jax.sharding.NamedSharding(mesh(0, ("rows", 2)), jax.sharding.PartitionSpec("rows"))
+    other = jax.sharding.NamedSharding(mesh(0, (2,), "rows"), jax.sharding.PartitionSpec("rows"))
     np.testing.assert_allclose(program(jax.device_put(x, other), w, v)[0], expected[0], rtol=1e-5)
 
 
@@ -259,7 +260,7 @@ def test_every_argument_that_does_not_fit_is_named() -> None:
     assert "argument params['w'] must be float32[8, 8], not int32[8, 8]" in text
     assert "argument params['v'] must be" in text
     with pytest.raises(MpmdError, match=r"argument params\['v'\] is on devices 0, 1.*mesh 'b' \(devices 2, 3\)"):
-        own = jax.sharding.NamedSharding(mesh(0, ("own", 2)), jax.sharding.PartitionSpec())
+        own = jax.sharding.NamedSharding(mesh(0, (2,), "own"), jax.sharding.PartitionSpec())
         program(arrays[0], arrays[1], jax.device_put(v, own))
     with pytest.raises(MpmdError, match=r"argument x has sharding .*input_shardings\[0\]"):
         program(jax.device_put(x, program.input_shardings[1]), *arrays[1:])
@@ -284,13 +285,13 @@ def test_the_same_array_donated_and_kept_is_an_error() -> None:
 def test_topology_errors_come_together() -> None:
     module = parse(PIPELINE)
     with pytest.raises(MpmdError) as error:
-        load(module, {"a": mesh(0, ("rows", 2), ("columns", 2)), "other": mesh(2, ("x", 2))})
+        load(module, {"a": mesh(0, (2, 2), "rows", "columns"), "other": mesh(2, (2,), "x")})
     text = str(error.value)
     assert "mesh 'a' has axes (rows=2, columns=2) with 4 devices, and the program was compiled for (x=2)" in text
     assert """runs on mesh 'b' <["x"=2]>, and the topology has no such mesh (it has 'a', 'other')""" in text
     abstract = jax.sharding.AbstractMesh((2,), ("x",))
     with pytest.raises(MpmdError, match="mesh 'b' is a AbstractMesh, which has no devices"):
-        load(module, {"a": mesh(0, ("x", 2)), "b": abstract})  # type: ignore[dict-item]
+        load(module, {"a": mesh(0, (2,), "x"), "b": abstract})  # type: ignore[dict-item]
 
 
 def test_a_program_that_xla_refuses() -> None:
