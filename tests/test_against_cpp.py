@@ -15,7 +15,7 @@ import mpmd_trace as mt
 from mpmd_trace.diagnostics.messages import MpmdError
 from mpmd_trace.frontend.trace import trace
 from mpmd_trace.passes.cpp_engine import CppPartitioner, available, partition_with_cpp
-from mpmd_trace.passes.optimize.schedules import Schedule
+from mpmd_trace.passes.optimize.reference_schedules import Schedule
 from mpmd_trace.passes.partition import partition, partition_as
 from mpmd_trace.passes.request import PartitionRequest, Phases
 

@@ -22,7 +22,7 @@ from mpmd_trace.ir import ops
 from mpmd_trace.ir.text import parse
 from mpmd_trace.passes.manager import PassManager, run_passes
 from mpmd_trace.passes.optimize.pipeline_scheduler import PipelineScheduler
-from mpmd_trace.passes.optimize.schedules import Comparator
+from mpmd_trace.passes.optimize.reference_schedules import Comparator
 from mpmd_trace_devtools.interpreter import interpret
 from util import nightly
 

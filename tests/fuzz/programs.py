@@ -12,7 +12,7 @@ from collections.abc import Callable, Iterator, Sequence
 from typing import Any, TypeVar
 
 from fuzz.pieces import BETWEEN, LAYERS, LOOPS, OPTIMISERS, RESULTS
-from mpmd_trace.passes.optimize.schedules import SCHEDULES as REFERENCE_SCHEDULES
+from mpmd_trace.passes.optimize.reference_schedules import SCHEDULES as REFERENCE_SCHEDULES
 from mpmd_trace.schedules import ScheduleError, get_schedule, schedule_names
 
 T = TypeVar("T")

@@ -6,7 +6,7 @@ import itertools
 
 import pytest
 
-from mpmd_trace.passes.optimize.schedules import SCHEDULES, Unit
+from mpmd_trace.passes.optimize.reference_schedules import SCHEDULES, Unit
 from mpmd_trace.schedules import Schedule, find_entry, get_schedule
 
 NAMES = [name for name in SCHEDULES if name != "none"]

@@ -10,7 +10,7 @@ from typing import Any, Literal, Self, TypeAlias
 
 from mpmd_trace.diagnostics.messages import Diagnostic, MpmdError, raise_errors
 from mpmd_trace.passes.base import option
-from mpmd_trace.passes.optimize.schedules import SCHEDULES, Order
+from mpmd_trace.passes.optimize.reference_schedules import SCHEDULES, Order
 from mpmd_trace.passes.options import nearest
 
 #: Whether fragments of several microbatches become one program: always, or where a step becomes shorter.

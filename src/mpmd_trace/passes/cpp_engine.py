@@ -17,7 +17,7 @@ from mpmd_trace.diagnostics.messages import MpmdError
 from mpmd_trace.ir.text import parse
 from mpmd_trace.passes.compile_options import OUR_OPTIONS
 from mpmd_trace.passes.manager import PassRun
-from mpmd_trace.passes.optimize.schedules import SCHEDULES, Schedule
+from mpmd_trace.passes.optimize.reference_schedules import SCHEDULES, Schedule
 from mpmd_trace.passes.partition import IoSpec, Partitioned
 from mpmd_trace.passes.request import PartitionRequest, Phases
 

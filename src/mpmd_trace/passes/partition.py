@@ -22,7 +22,7 @@ from mpmd_trace.ir.types import MeshTensorType
 from mpmd_trace.passes.import_.clean_up import CleanUp, read_clean
 from mpmd_trace.passes.manager import Hook, PassManager, PassRun
 from mpmd_trace.passes.microbatches.rule_orders import UserRules
-from mpmd_trace.passes.optimize.schedules import Predicate
+from mpmd_trace.passes.optimize.reference_schedules import Predicate
 from mpmd_trace.passes.pipelines import passes_of
 from mpmd_trace.passes.placement.hypergraph import TOGETHER
 from mpmd_trace.passes.request import NamedMeshes, PartitionRequest, Phases, check_phases

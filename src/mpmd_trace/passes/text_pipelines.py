@@ -15,7 +15,7 @@ from mpmd_trace.passes.export.validate_no_inferred_fragments import ValidateNoIn
 from mpmd_trace.passes.export.validate_no_param_transfers import ValidateNoParamTransfers
 from mpmd_trace.passes.export.validate_no_reshards import ValidateNoReshards
 from mpmd_trace.passes.import_.assignments import NameAssignment
-from mpmd_trace.passes.optimize.schedules import SCHEDULES, Order
+from mpmd_trace.passes.optimize.reference_schedules import SCHEDULES, Order
 from mpmd_trace.passes.pipelines import infer_mesh, passes_of
 from mpmd_trace.passes.request import PartitionRequest
 

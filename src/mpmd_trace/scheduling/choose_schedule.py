@@ -15,7 +15,7 @@ from mpmd_trace.passes.compile_options import Overlap
 from mpmd_trace.passes.fragment_info import is_scheduling_unit
 from mpmd_trace.passes.mesh_order import device_meshes, schedulable_meshes
 from mpmd_trace.passes.microbatches.action_order import ActionOrder, MeshOrders, for_inference
-from mpmd_trace.passes.optimize.schedules import SCHEDULES, Comparator, Order, find_schedule
+from mpmd_trace.passes.optimize.reference_schedules import SCHEDULES, Comparator, Order, find_schedule
 from mpmd_trace.passes.placement.find_stages import comes_back, stage_edges
 from mpmd_trace.schedules import MemoryLimit, Schedule, find_entry, get_schedule, meshes_over
 from mpmd_trace.schedules import ScheduleError as LibraryError

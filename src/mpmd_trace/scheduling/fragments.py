@@ -15,7 +15,7 @@ from mpmd_trace.ir.types import MeshTensorType
 from mpmd_trace.ir.work import flops
 from mpmd_trace.passes.fragment_rules import FragmentInfo
 from mpmd_trace.passes.mesh_order import schedulable_meshes
-from mpmd_trace.passes.optimize.schedules import ScheduleError
+from mpmd_trace.passes.optimize.reference_schedules import ScheduleError
 from mpmd_trace.scheduling.transfers import fragment_action
 
 

@@ -15,7 +15,7 @@ from mpmd_trace.passes.fragment_info import is_forward, is_scheduling_unit
 from mpmd_trace.passes.loop_numbers import LoopNumbers
 from mpmd_trace.passes.mesh_order import schedulable_meshes
 from mpmd_trace.passes.optimize.pipeline_scheduler import scheduling_units
-from mpmd_trace.passes.optimize.schedules import Unit
+from mpmd_trace.passes.optimize.reference_schedules import Unit
 from mpmd_trace.schedules import Costs, Transfers
 from mpmd_trace.schedules._costs import PerLink
 from mpmd_trace.scheduling.costs import Hiding, exposed_bytes

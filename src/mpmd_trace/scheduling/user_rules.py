@@ -13,7 +13,7 @@ from mpmd_trace.frontend.errors import place_of, raise_problems, warn
 from mpmd_trace.ir.ops import FragmentOp, Module
 from mpmd_trace.passes.fragment_rules import FragmentInfo, MergeRule, ScheduleRule, rule_problems
 from mpmd_trace.passes.microbatches.rule_orders import UserRules
-from mpmd_trace.passes.optimize.schedules import Comparator, Predicate, Unit
+from mpmd_trace.passes.optimize.reference_schedules import Comparator, Predicate, Unit
 from mpmd_trace.scheduling.fragments import Fragment, Fragments, fragments_of, reader
 
 if TYPE_CHECKING:

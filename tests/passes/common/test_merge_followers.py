@@ -15,7 +15,7 @@ from mpmd_trace.ir.verifier import verify
 from mpmd_trace.passes.fragment_info import call_counter
 from mpmd_trace.passes.manager import run_passes
 from mpmd_trace.passes.optimize.pipeline_scheduler import PipelineScheduler
-from mpmd_trace.passes.optimize.schedules import SCHEDULES
+from mpmd_trace.passes.optimize.reference_schedules import SCHEDULES
 from mpmd_trace.passes.programs.merge_followers import MergeFollowers
 from mpmd_trace_devtools.comparison import assert_same_meaning
 from util import max_examples

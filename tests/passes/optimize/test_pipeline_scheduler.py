@@ -15,7 +15,7 @@ from mpmd_trace.ir.text import parse
 from mpmd_trace.passes.block_order import Join, scan_order
 from mpmd_trace.passes.manager import run_passes
 from mpmd_trace.passes.optimize.pipeline_scheduler import PipelineScheduler
-from mpmd_trace.passes.optimize.schedules import SCHEDULES, Comparator, Order, ScheduleError, Unit
+from mpmd_trace.passes.optimize.reference_schedules import SCHEDULES, Comparator, Order, ScheduleError, Unit
 from mpmd_trace_devtools.comparison import assert_same_meaning
 from util import max_examples
 

@@ -19,7 +19,7 @@ from mpmd_trace.passes.manager import PassManager, run_passes
 from mpmd_trace.passes.microbatches.action_order import ActionOrder
 from mpmd_trace.passes.microbatches.follow_schedule import FollowSchedule
 from mpmd_trace.passes.microbatches.rule_orders import UserRules
-from mpmd_trace.passes.optimize.schedules import SCHEDULES, Comparator, Order
+from mpmd_trace.passes.optimize.reference_schedules import SCHEDULES, Comparator, Order
 from mpmd_trace.passes.pipelines import pipeline as passes_of_jit
 from mpmd_trace.passes.request import PartitionRequest, StepFacts
 from mpmd_trace.schedules import Schedule, from_orders

@@ -8,8 +8,8 @@ import itertools
 from collections.abc import Callable, Collection, Sequence
 from typing import TYPE_CHECKING, Self, TypeAlias
 
-from mpmd_trace.passes.optimize.schedules import Constraints, Order, ScheduleError, Unit
-from mpmd_trace.passes.optimize.schedules import Schedule as ReferenceSchedule
+from mpmd_trace.passes.optimize.reference_schedules import Constraints, Order, ScheduleError, Unit
+from mpmd_trace.passes.optimize.reference_schedules import Schedule as ReferenceSchedule
 
 if TYPE_CHECKING:
     from mpmd_trace.schedules import Schedule

@@ -35,7 +35,7 @@ from mpmd_trace.passes.microbatches.action_order import (
 from mpmd_trace.passes.microbatches.loop_order import order_of_loops
 from mpmd_trace.passes.microbatches.rule_orders import contradictions, obstacle, ordered_pairs
 from mpmd_trace.passes.optimize.pipeline_scheduler import PipelineScheduler, as_graph, by_mesh, scheduling_units
-from mpmd_trace.passes.optimize.schedules import (
+from mpmd_trace.passes.optimize.reference_schedules import (
     SCHEDULES,
     Comparator,
     Constraints,

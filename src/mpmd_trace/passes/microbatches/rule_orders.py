@@ -13,7 +13,7 @@ from mpmd_trace.ir.ops import FragmentOp
 from mpmd_trace.passes.block_order import Join
 from mpmd_trace.passes.fragment_info import is_scheduling_unit
 from mpmd_trace.passes.fragment_rules import FragmentInfo, MergeRule, ScheduleRule
-from mpmd_trace.passes.optimize.schedules import Comparator
+from mpmd_trace.passes.optimize.reference_schedules import Comparator
 
 _DATA, _RULES = "the data flow", "a schedule rule"
 #: The shortest explanation is the one with the least of what the user can change.

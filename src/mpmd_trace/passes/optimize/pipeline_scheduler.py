@@ -16,7 +16,7 @@ from mpmd_trace.passes.control_dependencies import add_control_dependency, remov
 from mpmd_trace.passes.fragment_info import call_counter, single_transpose_count, split_type
 from mpmd_trace.passes.mesh_order import schedulable_meshes
 from mpmd_trace.passes.optimize.paths import find_path
-from mpmd_trace.passes.optimize.schedules import SCHEDULES, Constraints, Order, Schedule, ScheduleError, Unit
+from mpmd_trace.passes.optimize.reference_schedules import SCHEDULES, Constraints, Order, Schedule, ScheduleError, Unit
 
 log = logging.getLogger(__name__)
 
@@ -71,8 +71,8 @@ class PipelineScheduler(FunctionPass):
     """Order the fragments of each mesh by a pipeline schedule, and other ops by their operands.
 
     For each two scheduling units a and b of a mesh, in the order of the program, unless one already depends on the
-    other: if the schedule (`optimize/schedules.py`) orders a first, b gets a control operand, which counts as a
-    dependence from then on. Then the block is sorted: repeated scans append each op as soon as all ops that it reads
+    other: if the schedule (`optimize/reference_schedules.py`) orders a first, b gets a control operand, which counts as
+    a dependence from then on. Then the block is sorted: repeated scans append each op as soon as all ops that it reads
     have been appended. If there is a cycle, the order does not change. In the end, the control operands are removed,
     unless `remove_control_dependencies` is off.
 
