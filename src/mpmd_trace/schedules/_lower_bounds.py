@@ -8,7 +8,7 @@ import itertools
 import math
 from collections.abc import Mapping, Sequence
 
-from mpmd_trace.schedules._costs import Costs, most_hidden
+from mpmd_trace.schedules._costs import Costs, Timer, most_hidden
 from mpmd_trace.schedules._mixed_integer_program import Flow
 from mpmd_trace.schedules._result import Measure
 from mpmd_trace.schedules._schedule import Schedule
@@ -366,6 +366,53 @@ def memory_floor(
         first = 0.0 if measure == "span" else min(starts[n][0] for n in mates)
         best = max(best, first + span)
     return best
+
+
+def starts_floor(schedule: Schedule, costs: Costs, measure: Measure) -> float:
+    """Return a bound for any stages, as those of two chains, whose whole backwards take no less than their parts.
+
+    The first action of a mesh is a forward, which waits for the forwards of one microbatch before it. From then on, the
+    mesh has all its work, and until the first of its gradients can run it has only forwards, which hide no collectives,
+    nor does idle time. Spans begin with the mesh that starts first, which has a stage that nothing feeds. As in
+    `least_time`, a block has one action of each kind at most; it saves no more than its forward could with the
+    gradients that compute and send the most.
+    """
+    timer = Timer(schedule, costs)
+    mesh_of, graph = schedule.placement.mesh_of, schedule.graph
+    starts, turns = [0.0] * schedule.stages, [0.0] * schedule.stages
+    order = graph.order()
+    for stage in order:
+        feeds = [starts[p] + timer.table["F"][p] + costs.delay(mesh_of[p], mesh_of[stage]) for p in graph.feeds[stage]]
+        starts[stage] = max(feeds, default=0.0)
+    for stage in reversed(order):
+        reads = [turns[r] + timer.table["I"][r] + costs.delay(mesh_of[r], mesh_of[stage]) for r in graph.readers[stage]]
+        turns[stage] = max([starts[stage] + timer.table["F"][stage], *reads])
+    entries: list[float] = []
+    low = 0.0
+    for own in filter(None, schedule.placement.stages_on):
+        counts = [len(schedule.microbatches_of(s)) for s in own]
+        hides = _most_hidden_by_forwards(timer, own)
+        forwards = [timer.table["F"][s] for s in own]
+        work = sum(
+            n * (timer.table["F"][s] + timer.table["I"][s] + timer.table["W"][s] - h)
+            for s, n, h in zip(own, counts, hides, strict=True)
+        )
+        share = min((h / f if f else 1.0) for f, h in zip(forwards, hides, strict=True))
+        start = min(starts[s] for s in own)
+        length = work + share * (min(turns[s] for s in own) - start)
+        low = max(low, work if measure == "span" else start + length)
+        if any(not graph.feeds[s] for s in own):
+            entries.append(length)
+    return max(low, min(entries)) if measure == "span" else low
+
+
+def _most_hidden_by_forwards(timer: Timer, stages: Sequence[int]) -> list[float]:
+    """Return the most that a block hides which has a forward of each of these stages of a mesh."""
+    if not timer.hiding:
+        return [0.0] * len(stages)
+    gradients = [[timer.hiding[kind][s] for s in stages] for kind in ("I", "W")]
+    most = [(False, max(time for time, _ in of), max(own for _, own in of)) for of in gradients]
+    return [most_hidden([(True, *timer.hiding["F"][s]), *most]) for s in stages]
 
 
 def _longest(flow: Flow, source: int, target: int) -> float:

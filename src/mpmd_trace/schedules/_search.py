@@ -9,7 +9,7 @@ from mpmd_trace.schedules._costs import Costs, Timer
 from mpmd_trace.schedules._dispatch import ACTIONS_TO_PLACE, dispatched_schedule
 from mpmd_trace.schedules._errors import ScheduleError
 from mpmd_trace.schedules._exact_solver import Exact, binaries, solve_exact
-from mpmd_trace.schedules._lower_bounds import memory_floor
+from mpmd_trace.schedules._lower_bounds import memory_floor, starts_floor
 from mpmd_trace.schedules._memory import MemoryLimit, limits_of, meshes_over
 from mpmd_trace.schedules._mixed_integer_program import Flow
 from mpmd_trace.schedules._overlap import overlapped
@@ -248,9 +248,6 @@ def _bound(
     A mesh cannot finish before its first input arrives and all its work is done, and see `memory_floor`. Of the work,
     blocks may hide collectives: as much as there is computation on the way that they do not belong to.
 
-    Stages that run some of the microbatches, as those of two chains, start no earlier than the forwards of one
-    microbatch before them have run.
-
     After its last input-gradient a mesh may still have weight-gradients to run, so the way back to
     mesh 0 counts only as far as those do not cover it.
     """
@@ -260,37 +257,16 @@ def _bound(
         rows = [[part for step in row for part in step.parts] for row in schedule.orders]
         hiding = max(sum(map(timer.part, row)) - timer.most_hidden(row) for row in rows)
         low = min(best.result.ideal, max(best.result.busy), hiding)
-        is_plain = not (costs.actions or costs.collectives) and costs.backward is None and costs.fused is None
-        return (
-            max(low, _with_starts(best, costs))
-            if is_plain and measure == "makespan" and schedule.graph.entry is None
-            else low
-        )
+        is_known = not costs.actions and costs.backward is None and costs.fused is None
+        return max(low, starts_floor(schedule, costs, measure)) if is_known and schedule.graph.entry is None else low
     floors = [Flow(schedule, costs, split=True).floor(measure == "span")]
     if costs.backward is None and costs.fused is None:
         limits = [float(schedule.microbatches)] * schedule.meshes if limits is None else limits
         floors[0] = max(floors[0], memory_floor(schedule, costs, limits, weight_fraction, measure))
+        if costs.collectives:
+            floors[0] = max(floors[0], starts_floor(schedule, costs, measure))
     if costs.backward is not None:
         floors.append(Flow(schedule, costs, split=False).floor(measure == "span"))
     if costs.fused is not None:
         floors.append(max(best.result.busy))
     return min(floors)
-
-
-def _with_starts(best: Candidate, costs: Costs) -> float:
-    """Return the longest time until a mesh can begin, by what feeds its stages, and of its work behind that.
-
-    Its first action is a forward, since backwards follow forwards of their stage. That waits for the forwards of the
-    stages that feed it, one after the other.  All its work comes behind that start: the sum of its parts, as long as
-    whole backwards and blocks take no less.
-    """
-    schedule = best.schedule
-    forward = Timer(schedule, costs).table["F"]
-    mesh_of = schedule.placement.mesh_of
-    starts = [0.0] * schedule.stages
-    for stage in schedule.graph.order():
-        feeds = schedule.graph.feeds[stage]
-        wires = {p: costs.delay(mesh_of[p], mesh_of[stage]) for p in feeds}
-        starts[stage] = max((starts[p] + forward[p] + wires[p] for p in feeds), default=0.0)
-    firsts = [min((starts[s] for s in own), default=0.0) for own in schedule.placement.stages_on]
-    return max(map(sum, zip(firsts, best.result.busy, strict=True)))
