@@ -6,7 +6,6 @@ jax itself is not imported here, so that tools that only read MLIR start fast.
 from __future__ import annotations
 
 import functools
-import itertools
 import os
 import re
 import sys
@@ -392,16 +391,26 @@ _OPEN, _CLOSE = "<([{", ">)]}"
 _WITHOUT_BRACKETS = re.compile(r'"(?:[^"\\\n]|\\.)*"|//[^\n]*|->|[<>]=')
 _TOKENS = re.compile(rf"{_WITHOUT_BRACKETS.pattern}|(?<![\w$.-])loc\(|[<(\[{{>)\]}}]")
 _DELETED = bytes(sorted(set(range(256)) - set((_OPEN + _CLOSE).encode())))
-_STEPS = {ord(c): 1 if c in _OPEN else -1 for c in _OPEN + _CLOSE}
+_ROUND = bytes.maketrans((_OPEN + _CLOSE).encode(), b"(" * len(_OPEN) + b")" * len(_CLOSE))
+
+
+def _outside_of_strings(text: str) -> str:
+    """Return the text without strings, comments and arrows."""
+    parts = text.split('"')
+    if len(parts) % 2 == 0 or "\\" in text or "//" in text or any("\n" in string for string in parts[1::2]):
+        return _WITHOUT_BRACKETS.sub("", text)
+    return " ".join(parts[::2]).replace("->", " ").replace("<=", " ").replace(">=", " ")  # several times as fast
 
 
 def check_nesting(text: str, filename: str) -> None:
     """Raise `MpmdError` for text in which more brackets are open at a place than we, or MLIR, could follow."""
     if sum(map(text.count, _OPEN)) <= MOST_BRACKETS:
         return
-    brackets = _WITHOUT_BRACKETS.sub("", text).encode(errors="replace").translate(None, _DELETED)
-    if max(itertools.accumulate(map(_STEPS.__getitem__, brackets))) <= MOST_BRACKETS:
-        return
+    brackets = _outside_of_strings(text).encode(errors="replace").translate(_ROUND, _DELETED)
+    for removed in range(MOST_BRACKETS):  # each time the innermost pairs, which takes one level away
+        if removed + brackets.count(b"(") <= MOST_BRACKETS:
+            return
+        brackets = brackets.replace(b"()", b"")
     depth = in_location = 0
     for match in _TOKENS.finditer(text):
         token = match.group()
