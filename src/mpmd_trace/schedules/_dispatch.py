@@ -35,6 +35,12 @@ TARGETS = ((1.0, 0.8), (1.01, 0.7), (1.003, 1.0), (1.0, 1.0), (1.02, 0.9))
 """The times to reach, as multiples of the bound, and how many forwards there are before the first backward, as parts
 of those that do not delay it."""
 
+NEEDS = ((1.0, 0.75), (1.02, 0.7), (1.02, 0.8), (1.0, 0.65))
+"""The same for settings that use no more memory than a multiple of what keeps all meshes busy."""
+
+MULTIPLES = (1.75, 2.2)
+"""How many times the microbatches between forward and backward that would do if nothing ever waited."""
+
 ACTIONS_TO_PLACE = 12_000_000
 """How many actions all attempts together place: half a minute."""
 
@@ -61,7 +67,7 @@ DISPATCHED = 0.5
 SWEEP = 16
 """About how many runs take as long as one sweep of local search."""
 
-PASSES = 4
+PASSES = 3
 """About how many runs take as long as one that is justified."""
 
 UNCHANGED = 0.5
@@ -194,21 +200,58 @@ def _has_blocks(rows: Sequence[bytearray]) -> bool:
 
 def _settings(chain: Chain, bound: float) -> Iterator[Settings]:
     """Yield the settings to begin with, those that succeed most often first."""
+    both = [_filling(chain, bound)] if chain.has_blocks else [_sparing(chain, bound), _filling(chain, bound)]
+    seen = set()
+    for settings in itertools.chain.from_iterable(itertools.zip_longest(*both)):
+        if settings is not None and settings not in seen:
+            seen.add(settings)
+            yield settings
+
+
+def _sparing(chain: Chain, bound: float) -> Iterator[Settings]:
+    """Yield settings for unequal stages and little memory, where what waits on one mesh is missing on another."""
+    cycle = max(chain.work) / chain.count or 1.0
+    zero, none = (0.0,) * chain.meshes, (0,) * chain.meshes
+
+    def needed(multiple: float, more: int) -> tuple[int, ...]:
+        paths = zip(chain.paths, chain.most, strict=True)
+        return tuple(min(most, math.ceil(multiple * path / cycle) + more) for path, most in paths)
+
+    starts = [
+        (_first_forwards(chain, bound * slack, share), multiple) for slack, share in NEEDS for multiple in MULTIPLES
+    ]
+    short = tuple(0.1 * max(0.0, bound - work) for work in chain.work)
+    ends = ((_rising(chain, 0.5), none), (none, needed(1.5, 1)), (_rising(chain, 1.0), none))
+    gaps = ((0.2, short), (0.0, zero))
+    for (first, multiple), (rise, eager), (gap, spare) in itertools.product(starts, ends, gaps):
+        most = needed(multiple, 2)
+        yield Settings(first, most, most, rise, eager, (gap,) * chain.meshes, spare, zero, zero)
+
+
+def _first_forwards(chain: Chain, time: float, share: float) -> tuple[int, ...]:
+    numbers = chain.forwards_first(time + _TINY, share=share)
+    assert numbers is not None
+    return _reachable(numbers)
+
+
+def _rising(chain: Chain, part: float) -> tuple[int, ...]:
+    """Return how many input gradients fill that part of the time between the last forward and its own, and one more."""
+    paths = zip(chain.paths, chain.forward, chain.input_grad, chain.most, strict=True)
+    return tuple(min(most, math.ceil(part * (path - f) / i) + 1) if i else most for path, f, i, most in paths)
+
+
+def _filling(chain: Chain, bound: float) -> Iterator[Settings]:
+    """Yield settings that fill the memory, or start as many forwards as there were before the first backward."""
     meshes = range(chain.meshes)
     cycle = max(chain.work) / chain.count or 1.0
     full = tuple(chain.most)
     back = [i + w for i, w in zip(chain.input_grad, chain.weight_grad, strict=True)]
-    turns = [path - forward for path, forward in zip(chain.paths, chain.forward, strict=True)]
-    times = zip(turns, chain.input_grad, chain.most, strict=True)
-    rise = tuple(min(most, math.ceil(turn / i) + 1) if i else most for turn, i, most in times)
-    seen = set()
+    rise = _rising(chain, 1.0)
     shares = [((0.0,) * chain.meshes,) * 2]
     if chain.has_blocks:
         shares = [((joined,) * chain.meshes, (covered,) * chain.meshes) for joined, covered in BLOCKS]
     for gap, (slack, share) in itertools.product((0.0, 0.3), TARGETS):
-        numbers = chain.forwards_first(bound * slack + _TINY, share=share)
-        assert numbers is not None
-        first, none = _reachable(numbers), (0,) * chain.meshes
+        first, none = _first_forwards(chain, bound * slack, share), (0,) * chain.meshes
         needed = tuple(min(full[s], math.ceil(chain.paths[s] / cycle) + 1) for s in meshes)
         heads = [0.0] * chain.meshes if chain.span else chain.heads
         spare = [max(0.0, bound * slack - work - head) for work, head in zip(chain.work, heads, strict=True)]
@@ -220,10 +263,7 @@ def _settings(chain: Chain, bound: float) -> Iterator[Settings]:
             gaps, spares = (gap,) * chain.meshes, tuple(part * one for one in spare)
             for joined, covered in shares:
                 ends_in = rise if ends else none
-                settings = Settings(first, most, last, ends_in, eager, gaps, spares, joined, covered)
-                if settings not in seen:
-                    seen.add(settings)
-                    yield settings
+                yield Settings(first, most, last, ends_in, eager, gaps, spares, joined, covered)
 
 
 def _changed(settings: Settings, chain: Chain, draw: random.Random, slowest: int) -> Settings:

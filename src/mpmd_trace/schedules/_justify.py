@@ -81,15 +81,17 @@ class Project:
         freed: dict[int, list[int]] = {}
         part = self.chain.fraction
         for s, row in enumerate(rows):
-            limit, first = self.chain.limits[s] + _TINY, 3 * s * self.count
+            room, first = self.chain.limits[s] - 1 + _TINY, 3 * s * self.count
             done = [0, 0, 0]
             for kind in row:
                 if kind == 0:
                     f, i, w = done
-                    while w and (f - i) + (i - w + 1) * part + 1 <= limit:
-                        w -= 1
-                    while i > w and (f - i + 1) + (i - 1 - w) * part + 1 <= limit:
-                        i -= 1
+                    # The fewest weight gradients with all those input gradients, then the fewest of these.
+                    w = min(w, max(0, math.ceil(i - (room - (f - i)) / part))) if part else 0
+                    if part < 1.0:
+                        i = min(i, max(w, math.ceil((f - part * w - room) / (1.0 - part))))
+                    else:
+                        i = w
                     freed[first + f] = [first + k * self.count + number - 1 for k, number in ((1, i), (2, w)) if number]
                     for gradient in freed[first + f]:
                         frees.setdefault(gradient, []).append(first + f)
