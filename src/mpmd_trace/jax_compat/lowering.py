@@ -7,6 +7,7 @@ become private functions, one per distinct jaxpr and module.
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Callable, Sequence
 from typing import Any
 
@@ -93,7 +94,7 @@ def _lower_named_computation(
     mpmd.register_dialect(ctx.module_context.context)
     quoted = ir.StringAttr.get(name)
     count = f"({transpose_count})" if transpose_count else ""
-    function, location = _function_for(ctx, body, BODY)
+    function, location = _function_for(ctx, body, None)
     op = ir.Operation.create(
         "mpmd.named_computation",
         results=_result_types(ctx),
@@ -110,20 +111,26 @@ def _lower_named_computation(
     return list(op.results)
 
 
-def _function_for(ctx: Any, body: Any, name: str) -> tuple[func_dialect.FuncOp, ir.Location]:
-    """Return the private function that holds `body`, made when this is its first use, and the place of that."""
+def _function_for(ctx: Any, body: Any, name: str | None) -> tuple[func_dialect.FuncOp, ir.Location]:
+    """Return the private function that holds `body`, made when this is its first use, and the place of that.
+
+    Without a name, it is the body of named computations.
+    """
     module = ctx.module_context
     made = module.cached_primitive_lowerings
-    key = ("mpmd_trace.function", name == BODY, id(body))
+    key = ("mpmd_trace.function", name is None, id(body))
     if key in made:
         _, function, location = made[key]
         return function, location
     location = ir.Location.current
     inputs = [jax_mlir.aval_to_ir_type(module, a) for a in tracing.in_avals(body)]
     outputs = [jax_mlir.aval_to_ir_type(module, a) for a in tracing.out_avals(body)]
-    function = func_dialect.FuncOp(jax_mlir.sanitize_name(name), ir.FunctionType.get(inputs, outputs), ip=module.ip)
+    # Bodies get different names at once: a name that the module has would change the numbers in those of JAX.
+    number = made.setdefault(BODY, itertools.count())
+    symbol = f"{BODY}{next(number)}" if name is None else jax_mlir.sanitize_name(name)
+    function = func_dialect.FuncOp(symbol, ir.FunctionType.get(inputs, outputs), ip=module.ip)
     function.attributes["sym_visibility"] = ir.StringAttr.get("private")
-    if name == BODY:
+    if name is None:
         function.attributes[BODY] = ir.UnitAttr.get()
     module.symbol_table.insert(function)
     block = ir.Block.create_at_start(function.body, inputs, [location] * len(inputs))
