@@ -6,6 +6,7 @@ region of a named computation does is to call it.
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Mapping, Sequence
 from typing import Any
 
@@ -87,8 +88,11 @@ class Calls:
         #: The functions that other ops refer to, and those that are the bodies of named computations.
         self.roots: set[str] = set()
         self.bodies: list[str] = []
+        #: The functions with an op that has side effects.
+        self.effects: set[str] = set()
         result: list[Any] = []
         constraints: list[Any] = []
+        effects: list[Any] = []
 
         def visit(op: Any) -> Any:
             name = op.name
@@ -98,6 +102,10 @@ class Calls:
                 self.roots.add(_callee(op))
             elif name == "sdy.sharding_constraint":
                 constraints.append(op)
+            elif name == "stablehlo.custom_call":
+                attributes = op.attributes
+                if "has_side_effect" in attributes and attributes["has_side_effect"].value:
+                    effects.append(op)
             return ir.WalkResult.ADVANCE
 
         empty: list[str] = []
@@ -111,7 +119,10 @@ class Calls:
                     self.bodies.append(name)
                 top.operation.walk(visit)
                 self.of[name] = list(result)
+                if effects:
+                    self.effects.add(name)
                 result.clear()
+                effects.clear()
         for op in constraints:
             if empty and str(op.attributes["sharding"]).startswith(tuple(empty)):
                 _replace(op, list(op.operands))
@@ -162,8 +173,23 @@ class Calls:
             self.of[name] = left
 
     def keep_bodies(self) -> None:
-        """Have bodies of named computations handled once: no call of them is inlined, nor is one removed."""
-        self.replace({name: {"call_target_name": quote(BODY), "backend_config": quote(name)} for name in self.bodies})
+        """Have bodies of named computations handled once: no call of them is inlined, nor one with effects removed."""
+        callees = self.callees()
+
+        @functools.cache
+        def effects(name: str) -> bool:
+            return name in self.effects or any(map(effects, callees.get(name, ())))
+
+        self.replace(
+            {
+                name: {
+                    "call_target_name": quote(BODY),
+                    "backend_config": quote(name),
+                    "has_side_effect": "true" if effects(name) else "false",
+                }
+                for name in self.bodies
+            }
+        )
         for name in self.bodies:
             del self.functions[name].attributes["sym_visibility"]
 
