@@ -207,7 +207,7 @@ def assigned(
     """For each argument (`what` is "input") or result ("output") its mesh or None, and the contradictions.
 
     A sharding over a mesh of the topology names that mesh, unless the topology has these devices twice.  The host
-    memory of an argument is left out: `finishing.put_on_host` cares for it.
+    memory of an argument is left out: `annotate_io.put_on_host` cares for it.
     """
     per_argument: list[Assignment | None] = []
     problems: list[str] = []
