@@ -407,3 +407,12 @@ def test_the_best_of_all_orders_with_blocks_is_not_below_the_bound_and_often_at_
             assert bound <= time + 1e-9
             at_the_bound += bound > time - 1e-5
     assert at_the_bound >= 69
+
+
+def test_a_weight_gradient_in_a_block_holds_its_part_of_the_memory_for_longer() -> None:
+    costs = Costs(2.0, 1.0, 1.0, collectives={"F": 0.5})
+    frame = make("blocks", [()], Placement.loop(1), 2)
+    best = min(
+        simulate(make("blocks", [order], Placement.loop(1), 2), costs).span for order in _all_orders(0, 2, 1.3, 0.3)
+    )
+    assert Chain(frame, costs, [1.3], 0.3, "span").floor() == pytest.approx(best) == 8.5
