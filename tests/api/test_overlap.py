@@ -77,7 +77,10 @@ def test_pairs_give_the_same_numbers(
 
 
 def test_blocks_that_would_wait_for_themselves_are_warned_of() -> None:
-    """The second mesh runs the forward of the block before the backward that the block waits for."""
+    """The second mesh runs the forward of the block before the backward that the block waits for.
+
+    Nor are pairs made of what the schedule has in no block.
+    """
     orders = [["0F0", "(0F1;0B0)OVERLAP_F_B", "0B1"], ["1F0", "1F1", "1B0", "1B1"]]
     schedule, actions, args = schedules.from_orders(orders), FragmentActions(), arguments(2, 2)
     config = mpmd_trace.make_config(topology(), {"f0": "m0", "f1": "m1"}, pipeline_schedule=schedule, overlap="pairs")
@@ -90,8 +93,32 @@ def test_blocks_that_would_wait_for_themselves_are_warned_of() -> None:
         "[\"f1\"(1)] on mesh 'm1', call_counter 0, which waits for 0F1. Its parts run as separate programs; leave it "
         "out of the schedule to simulate what runs"
     ) in text
-    assert not any("OVERLAP" in str(action) for action in actions.of_mesh["m0"])
+    assert not any("OVERLAP" in str(step) for row in actions.of_mesh.values() for step in row)
     assert_same(compiled(*args), jax.jit(step_of(2))(*args))
+
+
+@pytest.mark.parametrize(
+    "more",
+    [
+        {"partitioning_options": {"mpmd_fragment_remat": True}},
+        {"partitioning_options": {"mpmd_fragment_remat": True, "mpmd_merge_remat_fragments": True}},
+        {"remat": "auto", "device_memory": 3200},
+    ],
+)
+def test_what_is_recomputed_is_of_the_block_of_its_backward(more: dict[str, Any]) -> None:
+    names = {f"f{stage}": (f"m{mesh}", stage) for stage, mesh in enumerate((0, 1, 1, 0))}
+    actions = FragmentActions()
+    config = mpmd_trace.make_config(topology(), names, pipeline_schedule="dualpipe-v", overlap="pairs", **more)
+    mpmd_trace.jit(step_of(4), config).lower(*arguments(4, 4), hooks=[actions])
+    steps = [step for row in actions.of_mesh.values() for step in row]
+    assert {str(step) for step in steps if len({part.microbatch for part in step.parts}) > 1} == {
+        "(0F3;3I1;3W1)OVERLAP_F_I_W",
+        "(3F2;0B0)OVERLAP_F_B",
+        "(3F3;0B1)OVERLAP_F_B",
+        "(2F2;1I0;1W0)OVERLAP_F_I_W",
+        "(1F3;2B1)OVERLAP_F_B",
+        "(2F3;1I1;1W1)OVERLAP_F_I_W",
+    }
 
 
 @pytest.mark.parametrize("overlap", [None, "pairs"])

@@ -142,6 +142,13 @@ def set_block(fragment: FragmentOp, number: int) -> None:
     fragment.attrs[BLOCK] = ArrayAttr.get([IntegerAttr.get(number, "ui32"), StringAttr.get(kind_of(fragment))])
 
 
+def take_over_block(copy: FragmentOp, backward: FragmentOp) -> None:
+    """Say that what recomputes for a backward is in its part of a block, if it is in one; not where the forward is."""
+    copy.attrs.pop(BLOCK, None)
+    if BLOCK in backward.attrs:
+        copy.attrs[BLOCK] = backward.attrs[BLOCK]
+
+
 def numbers(attribute: Attribute | None) -> tuple[int, ...]:
     """Return the numbers of an array."""
     return tuple(e.value for e in _elements(attribute) if isinstance(e, IntegerAttr))

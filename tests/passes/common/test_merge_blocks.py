@@ -9,6 +9,7 @@ from mpmd_trace.ir.text import parse
 from mpmd_trace.passes.fragment_info import BLOCK, is_backward, merged_parts
 from mpmd_trace.passes.programs.blocks import Work
 from mpmd_trace.passes.programs.merge_blocks import APART, MergeBlocks
+from mpmd_trace.passes.programs.overlap_microbatches import OverlapMicrobatches
 from mpmd_trace_devtools.comparison import assert_same_meaning
 from util import PRELUDE
 
@@ -29,13 +30,14 @@ def back(value: str) -> str:
 
 
 def merged(ops: list[str], results: str, types: str, pass_: MergeBlocks | None = None) -> tuple[Module, list[str]]:
-    """The module, and what is warned of."""
+    """The module, of which no pairs are made besides, and what is warned of."""
     body = "\n".join(f"  %{i} = {op}" for i, op in enumerate(ops))
     before = parse(PRELUDE + function(body, results, types))
     after, diagnostics = before.clone(), Diagnostics()
     (pass_ or MergeBlocks()).run(after, diagnostics)
     parse(after.to_generic())
     assert_same_meaning(before, after)
+    OverlapMicrobatches().run(after, diagnostics)
     assert not any(BLOCK in op.attrs for op in after.main.body)
     return after, [one.message for one in diagnostics]
 

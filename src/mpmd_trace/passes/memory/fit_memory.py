@@ -17,7 +17,7 @@ from mpmd_trace.ir.shardings import mesh_symbols
 from mpmd_trace.ir.types import MeshTensorType, mesh_tensor
 from mpmd_trace.passes.base import FunctionPass, option
 from mpmd_trace.passes.common.body_rewrites import prune, replace_op
-from mpmd_trace.passes.fragment_info import call_counter, set_call_counter
+from mpmd_trace.passes.fragment_info import call_counter, set_call_counter, take_over_block
 from mpmd_trace.passes.memory.activations import Forward, Option, Recomputed, Stage, forwards_of, stage_of, work_of
 from mpmd_trace.passes.memory.liveness import Liveness, Places
 from mpmd_trace.passes.memory.remarks import MEMORY
@@ -235,6 +235,7 @@ def _recompute(
         loc=fragment.loc,
     )
     set_call_counter(copy, call_counter(fragment))
+    take_over_block(copy, first)
     given = [in_sharding(fragment, i) for i in made.arguments]
     given += [per_value(fragment.out_shardings, i) for i in made.results]
     for i, sharding in enumerate(given):

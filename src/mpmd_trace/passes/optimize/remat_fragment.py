@@ -15,6 +15,7 @@ from mpmd_trace.passes.fragment_info import (
     is_executed_immediately_after,
     is_forward,
     set_call_counter,
+    take_over_block,
 )
 
 
@@ -97,10 +98,9 @@ class RematFragment(FunctionPass):
                     old.replace_uses_if(new, lambda use, b=backward: use.owner is b)  # type: ignore[misc]
                 if self.merge_remat_fragments:
                     counter = call_counter(backward)
-                    merged = merge_fragments(copy, backward)
+                    copy = merge_fragments(copy, backward)
                     if counter is not None:
-                        set_call_counter(merged, counter)
-                    merged.attrs["remat"] = UNIT
-                else:
-                    copy.attrs["remat"] = UNIT
+                        set_call_counter(copy, counter)
+                copy.attrs["remat"] = UNIT
+                take_over_block(copy, backward)
         return changed

@@ -10,7 +10,7 @@ from mpmd_trace.ir.diagnostics import Diagnostics
 from mpmd_trace.ir.ops import FragmentOp, FuncOp, Module
 from mpmd_trace.passes.base import FunctionPass, option
 from mpmd_trace.passes.block_order import apply_order
-from mpmd_trace.passes.fragment_info import BLOCK, Kind, block_of, call_counter, describe_fragment
+from mpmd_trace.passes.fragment_info import Kind, block_of, call_counter, describe_fragment
 from mpmd_trace.passes.programs.blocks import (
     Block,
     Cycle,
@@ -37,7 +37,7 @@ class MergeBlocks(FunctionPass):
     between the fragments move in front of it or behind it.  If that is impossible, because a part has to wait for
     something that waits for another part, or for another block that waits for this one, a warning says so, and the
     parts stay apart.  Without `always`, blocks are merged only if a simulation says that the step becomes shorter, as
-    in `mpmd-overlap-microbatches`.
+    in `mpmd-overlap-microbatches`, which leaves the parts of other blocks apart: they keep their marks until then.
 
     Before:
 
@@ -75,8 +75,8 @@ class MergeBlocks(FunctionPass):
 
     def run_on_function(self, function: FuncOp, module: Module, diagnostics: Diagnostics) -> bool:
         ops = function.body.ops[:-1]
-        blocks, marked = _blocks(ops)
-        if not marked:
+        blocks = _blocks(ops)
+        if not blocks:
             return False
         from mpmd_trace.schedules._overlap import GAIN  # commands that list passes start without schedules
 
@@ -91,23 +91,19 @@ class MergeBlocks(FunctionPass):
             apply_order(function.body, [ops[i] for i in order])
             for block in chosen:
                 merge_block(ops, block)
-        for op in marked:
-            op.attrs.pop(BLOCK, None)
         return True
 
 
-def _blocks(ops: Sequence[Op]) -> tuple[list[Block], list[FragmentOp]]:
-    """Return the blocks whose fragments are marked, and these."""
+def _blocks(ops: Sequence[Op]) -> list[Block]:
+    """Return the blocks whose fragments are marked."""
     places: dict[int, dict[tuple[Kind, int, int | None], list[int]]] = {}
-    marked: list[FragmentOp] = []
     for place, op in microbatch_fragments(ops):
         mark, counter = block_of(op), call_counter(op)
         if mark is not None and counter is not None:
             number, kind = mark
             places.setdefault(number, {}).setdefault((kind, counter, op.stage), []).append(place)
-            marked.append(op)
     blocks = [[Part(tuple(own), *key) for key, own in parts.items()] for parts in places.values()]
-    return [block for block in blocks if len(block) > 1], marked
+    return [block for block in blocks if len(block) > 1]
 
 
 def _obstacle(function: FuncOp, blocks: Sequence[Block], number: int, cycle: Cycle) -> str:

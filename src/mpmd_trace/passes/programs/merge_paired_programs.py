@@ -12,13 +12,20 @@ from mpmd_trace.ir.semantics import is_pure
 from mpmd_trace.ir.types import MeshTensorType, Type
 from mpmd_trace.passes.base import FunctionPass
 from mpmd_trace.passes.dedup_bodies import first_equal
-from mpmd_trace.passes.fragment_info import call_counter, set_call_counter, single_transpose_count, stages_consistent
+from mpmd_trace.passes.fragment_info import (
+    BLOCK,
+    call_counter,
+    set_call_counter,
+    single_transpose_count,
+    stages_consistent,
+)
 from mpmd_trace.passes.programs.merge_followers import merge_in_place
 
 #: A forward and the backward that follows it.
 Pair = tuple[FragmentOp, FragmentOp]
-#: What they may say besides mesh, stage and origin: anything else is lost when they are merged.
-_ATTRIBUTES = frozenset({"call_counter", "split_keep_transferred"})
+#: What they may say besides mesh, stage and origin: anything else is lost when they are merged.  Parts that are still
+#: marked as of a block are programs of their own.
+_ATTRIBUTES = frozenset({"call_counter", "split_keep_transferred", BLOCK})
 
 
 class MergePairedPrograms(FunctionPass):

@@ -11,7 +11,7 @@ from mpmd_trace.ir.diagnostics import Diagnostics
 from mpmd_trace.ir.ops import FuncOp, Module
 from mpmd_trace.passes.base import FunctionPass, option
 from mpmd_trace.passes.block_order import apply_order
-from mpmd_trace.passes.fragment_info import MERGED, call_counter, is_scheduling_unit, kind_of
+from mpmd_trace.passes.fragment_info import BLOCK, MERGED, call_counter, is_scheduling_unit, kind_of
 from mpmd_trace.passes.programs.blocks import (
     Block,
     Part,
@@ -37,7 +37,7 @@ class OverlapMicrobatches(FunctionPass):
     `always` pairs even if nothing is gained.
 
     Ops between the two fragments move in front of or behind the pair. If one fragment waits for the other, they are not
-    merged.  Nothing is done if blocks of the schedule were merged before (`mpmd-merge-blocks`).
+    merged.  Nothing is done if the schedule has blocks: `mpmd-merge-blocks` has merged those that may be merged.
 
     Before:
 
@@ -74,8 +74,9 @@ class OverlapMicrobatches(FunctionPass):
 
     def run_on_function(self, function: FuncOp, module: Module, diagnostics: Diagnostics) -> bool:
         ops = function.body.ops[:-1]
-        if any(MERGED in op.attrs for op in ops):
-            return False
+        marked = [op for op in ops if op.attrs.pop(BLOCK, None)]
+        if marked or any(MERGED in op.attrs for op in ops):
+            return bool(marked)
         rows = _rows(ops)
         choices = dict.fromkeys(tuple(_pairs(rows, first)) for first in ("F", "B", ""))
         choices.pop((), None)
