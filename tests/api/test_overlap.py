@@ -97,6 +97,17 @@ def test_blocks_that_would_wait_for_themselves_are_warned_of() -> None:
     assert_same(compiled(*args), jax.jit(step_of(2))(*args))
 
 
+def test_blocks_of_a_schedule_that_is_not_followed_exactly() -> None:
+    """Its backwards cannot run from the last microbatch to the first, but two of them can be one program."""
+    orders = [["0F0", "0F1", "0F2", "(0B2;0B1)OVERLAP_B_B", "0B0"], ["1F0", "1F1", "1F2", "1B2", "1B1", "1B0"]]
+    schedule, actions = schedules.from_orders(orders), FragmentActions()
+    config = mpmd_trace.make_config(topology(), {"f0": "m0", "f1": "m1"}, pipeline_schedule=schedule, overlap="pairs")
+    with pytest.warns(UserWarning, match="the schedule cannot be followed exactly"):
+        mpmd_trace.jit(step_of(3), config).lower(*arguments(2, 3), hooks=[actions])
+    steps = [str(step) for step in actions.of_mesh["m0"] if step.parts[0].kind != "O"]
+    assert steps == ["0F0", "0F1", "0F2", "0B0", "(0B1;0B2)OVERLAP_B_B"]
+
+
 @pytest.mark.parametrize(
     "more",
     [
@@ -155,8 +166,9 @@ def test_auto_counts_on_blocks_only_where_they_help() -> None:
     ones = (1.0,) * 8
     sizes: dict[str, Any] = {"meshes": 4, "microbatches": 16, "mesh_of": (0, 1, 2, 3, 3, 2, 1, 0)}
     costs = StageCosts(**sizes, forward=ones, input_grad=ones, weight_grad=ones, overlap="auto")
-    for collectives, has_blocks in (({}, False), (dict.fromkeys("FI", (0.5,) * 8), True)):
-        ranked = rank_schedules(dataclasses.replace(costs, collectives=collectives))
+    for collectives, has_blocks in ((0.0, False), (0.01, False), (0.5, True)):
+        sent = dict.fromkeys("FI", (collectives,) * 8)
+        ranked = rank_schedules(dataclasses.replace(costs, collectives=sent))
         [choice] = [one for one in ranked if one.schedule.name == "dualpipe-v"]
         assert choice.schedule.has_blocks == choice.result.schedule.has_blocks == has_blocks
 

@@ -454,3 +454,39 @@ func.func @main(%p: !A) -> !A attributes {topology = #topo} {
   } : (!H) -> !A
   return %a0b : !A
 }
+
+// ----- Parts of blocks that were not merged are as others
+func.func @main(%p: !A) -> (!A, !A) attributes {topology = #topo} {
+  %a0f = mpmd.fragment<mesh="alpha", origin=["f"]> (%p) {call_counter = 0 : ui32, mpmd.block = [0 : ui32, "F"]} (%x0: tensor<4xf32>) {
+    %y0 = stablehlo.negate %x0 : tensor<4xf32>
+    mpmd.return %y0 : tensor<4xf32>
+  } : (!A) -> !A
+  %a0b = mpmd.fragment<mesh="alpha", origin=["f"(1)]> (%a0f) {call_counter = 0 : ui32, mpmd.block = [1 : ui32, "B"]} (%x0: tensor<4xf32>) {
+    %y0 = stablehlo.sine %x0 : tensor<4xf32>
+    mpmd.return %y0 : tensor<4xf32>
+  } : (!A) -> !A
+  %a1f = mpmd.fragment<mesh="alpha", origin=["f"]> (%p) {call_counter = 1 : ui32} (%x0: tensor<4xf32>) {
+    %y0 = stablehlo.negate %x0 : tensor<4xf32>
+    mpmd.return %y0 : tensor<4xf32>
+  } : (!A) -> !A
+  %a1b = mpmd.fragment<mesh="alpha", origin=["f"(1)]> (%a1f) {call_counter = 1 : ui32} (%x0: tensor<4xf32>) {
+    %y0 = stablehlo.sine %x0 : tensor<4xf32>
+    mpmd.return %y0 : tensor<4xf32>
+  } : (!A) -> !A
+  return %a0b, %a1b : !A, !A
+}
+// =>
+func.func @main(%arg0: !A) -> (!A, !A) attributes {topology = #topo} {
+  %0 = mpmd.fragment<mesh="alpha", origin=["f", "f"(1)]> (%arg0) {call_counter = 0 : ui32} (%arg1: tensor<4xf32>) {
+    %2 = stablehlo.negate %arg1 : tensor<4xf32>
+    %3 = stablehlo.sine %2 : tensor<4xf32>
+    mpmd.return %3 : tensor<4xf32>
+  } : (!A) -> !A
+  %1 = mpmd.fragment<mesh="alpha", origin=["f", "f"(1)]> (%arg0) {call_counter = 1 : ui32} (%arg1: tensor<4xf32>) {
+    %2 = stablehlo.negate %arg1 : tensor<4xf32>
+    %3 = stablehlo.sine %2 : tensor<4xf32>
+    mpmd.return %3 : tensor<4xf32>
+  } : (!A) -> !A
+  return %0, %1 : !A, !A
+}
+// bodies: 1
