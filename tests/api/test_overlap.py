@@ -114,9 +114,10 @@ def test_blocks_of_a_schedule_that_is_not_followed_exactly() -> None:
         {"partitioning_options": {"mpmd_fragment_remat": True}},
         {"partitioning_options": {"mpmd_fragment_remat": True, "mpmd_merge_remat_fragments": True}},
         {"remat": "auto", "device_memory": 3200},
+        {"partitioning_options": {"mpmd_merge_inferred_after_scheduling": True}},
     ],
 )
-def test_what_is_recomputed_is_of_the_block_of_its_backward(more: dict[str, Any]) -> None:
+def test_blocks_have_what_is_recomputed_for_their_parts_or_merged_into_them(more: dict[str, Any]) -> None:
     names = {f"f{stage}": (f"m{mesh}", stage) for stage, mesh in enumerate((0, 1, 1, 0))}
     actions = FragmentActions()
     config = mpmd_trace.make_config(topology(), names, pipeline_schedule="dualpipe-v", overlap="pairs", **more)

@@ -85,7 +85,7 @@ class MergeBlocks(FunctionPass):
         chosen = [blocks[k] for k in kept]
         step = Step(ops, waits, self.work, module)
         shortest = step.makespan(range(len(ops))) * (1 - GAIN)
-        if self.always or (chosen and step.makespan(order, chosen) < shortest):
+        if self.always or step.makespan(order, chosen) < shortest:
             for number, cycle in sorted(cycles.items()):
                 diagnostics.warning(ops[places_of(blocks[number])[0]], _obstacle(function, blocks, number, cycle))
             apply_order(function.body, [ops[i] for i in order])
