@@ -9,18 +9,20 @@ import pytest
 from microbatched_programs import Step
 
 from mpmd_trace.diagnostics.messages import MpmdError
-from mpmd_trace.ir.attributes import StringAttr, TopologyAttr
+from mpmd_trace.ir.attributes import IntegerAttr, StringAttr, TopologyAttr
+from mpmd_trace.ir.diagnostics import Diagnostics
 from mpmd_trace.ir.ops import FragmentOp, Module
 from mpmd_trace.ir.text import parse
 from mpmd_trace.passes import mlir_pass
 from mpmd_trace.passes.compile_options import CompileOptions
+from mpmd_trace.passes.dedup_bodies import share_equal_bodies
 from mpmd_trace.passes.manager import run_passes
 from mpmd_trace.passes.pipelines import passes_of
 from mpmd_trace.passes.request import PartitionRequest
 from mpmd_trace.passes.sharding import shardy
 from mpmd_trace.passes.sharding.equivalence_classes import Kinds
-from mpmd_trace.passes.sharding.reduced_program import Reduction, reducible
-from mpmd_trace.passes.sharding.shardy import propagation_pipeline
+from mpmd_trace.passes.sharding.reduced_program import NUMBER, Reduction, reducible
+from mpmd_trace.passes.sharding.shardy import propagation_pipeline, run_shardy, run_shardy_on_numbered
 from mpmd_trace.passes.sharding.shardy_propagation import ShardyPropagation
 from util import distinct_bodies
 
@@ -120,6 +122,39 @@ def test_equal_bodies_are_one_object_afterwards() -> None:
     module = parse(Step(2, 8, 0).text())
     assert distinct_bodies(module) > 10
     assert distinct_bodies(propagated(module, 10**9)) <= 2 * 3 * 2
+
+
+def test_bodies_that_differ_afterwards_are_different_objects() -> None:
+    """One body gets different shardings, and bodies of the same ops have different attributes."""
+
+    def called(operand: str, target: str) -> str:
+        return f"""mpmd.fragment<mesh="m0", origin=["f"]> ({operand}) (%u: tensor<8xf32>) {{
+      %s = stablehlo.sine %u : tensor<8xf32>
+      %v = stablehlo.custom_call @{target}(%s) : (tensor<8xf32>) -> tensor<8xf32>
+      mpmd.return %v : tensor<8xf32>
+    }} : (!a) -> !a"""
+
+    module = parse(f"""
+!a = !mpmd.mesh_tensor<"m0", tensor<8xf32>>
+module {{
+  sdy.mesh @mesh = <["d"=2]>
+  func.func public @main(%p: !a {{sdy.sharding = #sdy.sharding<@mesh, [{{"d"}}]>}}, %q: !a) -> (!a, !a, !a)
+      attributes {{topology = #mpmd.topology<<"m0" : <["d"=2]>>>}} {{
+    %0 = {called("%p", "one")}
+    %1 = {called("%q", "one")}
+    %2 = {called("%p", "other")}
+    return %0, %1, %2 : !a, !a, !a
+  }}
+}}
+""")
+    share_equal_bodies(module.functions)
+    assert distinct_bodies(module) == 2
+    for number, op in enumerate(list(module.main.body)[:-1]):
+        op.attrs[NUMBER] = IntegerAttr.get(number, "i64")
+    whole, once = run_shardy(module, Diagnostics()), run_shardy_on_numbered(module, "main", NUMBER, Diagnostics())
+    assert whole is not None and once is not None
+    assert str(once[0]) == str(whole[0])
+    assert distinct_bodies(once[0]) == 3
 
 
 def test_functions_with_loops_are_propagated_as_they_are() -> None:
