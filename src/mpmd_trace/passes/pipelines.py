@@ -421,6 +421,7 @@ def pipeline(
         ConvertShardingsUnsettingWhole() if hoists else ConvertSdyShardingsToMpmdTypes(),
         ConvertSdyConstants(),
         StablehloOptimize(),
+        SimplifyProgram(),
     ]
     no_backward_deps = options.mpmd_fail_on_backward_deps
     yield [
