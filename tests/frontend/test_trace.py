@@ -337,6 +337,25 @@ def test_tracing_twice_gives_the_same_text() -> None:
     assert len(texts) == 1
 
 
+def test_equal_bodies_are_written_out_where_names_have_them() -> None:
+    def inner(x: jax.Array) -> jax.Array:
+        jax.debug.print("{}", x)
+        return 2 * x
+
+    def outer(x: jax.Array) -> jax.Array:
+        return named_computation(inner, name="inner")(x) + 1
+
+    def step(x: jax.Array) -> jax.Array:
+        for i in range(2):
+            x = named_computation(outer, name=f"outer{i}")(x)
+        return x
+
+    text = plain_text(trace(step, jnp.ones(3)))
+    assert origins(text) == ["outer0", "inner", "outer1", "inner"]
+    assert text.count("stablehlo.custom_call") == 2
+    assert " call @" not in text
+
+
 def test_names_that_are_nested_too_deeply_for_python() -> None:
     def step(w: jax.Array, x: jax.Array) -> jax.Array:
         f = first
