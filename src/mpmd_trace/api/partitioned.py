@@ -296,7 +296,7 @@ class PartitionedProgram(ConfiguredProgram):
 
     @property
     def _overlap(self) -> Overlap | None:
-        """How fragments of several microbatches become one program, if they do; with C++ they do not."""
+        """Return how fragments of several microbatches become one program, None if they do not, as with C++."""
         return self.request.overlap if self.settings.engine != "cpp" else None
 
     def _rules(self, module: Module) -> UserRules:

@@ -39,12 +39,12 @@ class Type(Interned):
 
     @property
     def is_empty(self) -> bool:
-        """Whether this is a tensor without elements, on no mesh."""
+        """Return whether this is a tensor without elements, on no mesh."""
         return False
 
     @property
     def is_dynamic(self) -> bool:
-        """Whether a size is not known."""
+        """Return whether a size is not known."""
         return "?" in self.text
 
 

@@ -13,7 +13,7 @@ from mpmd_trace.jax_compat.mlir import _parse, _run, module_to_generic, text_con
 
 
 class Changes(NamedTuple):
-    """What passes did to a numbered op."""
+    """The changes of a numbered op by passes."""
 
     #: The new text of each attribute that changed; None for one that is gone.
     attributes: dict[str, str | None]
@@ -22,7 +22,7 @@ class Changes(NamedTuple):
 
 
 class Run(NamedTuple):
-    """What passes made of a module."""
+    """A module after passes, with the changes of its numbered ops."""
 
     #: The module in generic form.  With `changes`, the function has in place of its ops one op per distinct region.
     text: str
@@ -107,16 +107,16 @@ def _attributes(op: Any) -> dict[str, Any]:
 
 def _look(block: Any) -> list[Any]:
     """Return the names and shardings of the ops of a block, which are not the same everywhere."""
-    found = []
+    entries: list[Any] = []
     for view in block.operations:
         op = view.operation
         name, attributes = op.name, op.attributes
-        found.append(name)
+        entries.append(name)
         if "sdy.sharding" in attributes:
-            found.append(attributes["sdy.sharding"])
+            entries.append(attributes["sdy.sharding"])
         if name.startswith("sdy."):
-            found += _attributes(op).values()
+            entries += _attributes(op).values()
         for region in op.regions:
             for inner in region.blocks:
-                found += _look(inner)
-    return found
+                entries += _look(inner)
+    return entries

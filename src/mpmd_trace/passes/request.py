@@ -120,7 +120,7 @@ class PartitionRequest:
 
     @property
     def overlap(self) -> Overlap | None:
-        """How fragments of several microbatches become one program, if they do."""
+        """Return how fragments of several microbatches become one program, None if they do not."""
         wanted = self.options.overlap
         return wanted if self.step is not None and (wanted == "pairs" or self.step.work is not None) else None
 

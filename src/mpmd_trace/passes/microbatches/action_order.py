@@ -147,9 +147,11 @@ class ActionOrder(Order):
             block: list[list[Unit]] = []
             for action in step.parts:
                 chunk = chunk_of[action.stage]
-                found = [waiting.pop((chunk, part, action.microbatch), []) for part in parts[chunk][action.kind]]
-                chain += filter(None, found)
-                block += filter(None, [list(itertools.chain.from_iterable(found))])
+                units_of_parts = [
+                    waiting.pop((chunk, part, action.microbatch), []) for part in parts[chunk][action.kind]
+                ]
+                chain += filter(None, units_of_parts)
+                block += filter(None, [list(itertools.chain.from_iterable(units_of_parts))])
             if len(block) > 1:
                 blocks.append(list(itertools.chain.from_iterable(block)))
         if waiting:
