@@ -8,8 +8,8 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import NamedTuple, TypeAlias
 
 from mpmd_trace.ir.core import Op
-from mpmd_trace.ir.ops import FragmentOp, Module
-from mpmd_trace.passes.block_order import block_dependencies
+from mpmd_trace.ir.ops import FragmentOp, FuncOp, Module
+from mpmd_trace.passes.block_order import apply_order, block_dependencies
 from mpmd_trace.passes.common.merge import merge_fragments
 from mpmd_trace.passes.fragment_info import Kind, MergedPart, is_of_microbatch, set_merged_parts
 
@@ -189,6 +189,12 @@ class Step:
             for op in ops
         ]
 
+    def is_shorter(self, makespan: float) -> bool:
+        """Return whether a makespan is shorter than that of the ops as they are, by as much as merging has to gain."""
+        from mpmd_trace.schedules._overlap import GAIN  # commands that list passes start without schedules
+
+        return makespan < self.makespan(range(len(self.ops))) * (1 - GAIN)
+
     def makespan(self, order: Sequence[int], blocks: Sequence[Block] = ()) -> float:
         """Return when the last op ends, in an order of all of them in which no block is parted."""
         block_at = {places_of(block)[0]: block for block in blocks}
@@ -219,10 +225,16 @@ class Step:
         return sides[0].time + sides[1].time - hidden(*sides)
 
 
-def merge_block(ops: Sequence[Op], block: Block) -> None:
-    """Make one fragment of the parts of a block, which lie one behind the other in the function."""
+def merge_blocks(function: FuncOp, ops: Sequence[Op], order: Sequence[int], blocks: Sequence[Block]) -> None:
+    """Put the ops of a function in an order in which no block is parted, and make one fragment of each block."""
+    apply_order(function.body, [ops[i] for i in order])
+    for block in blocks:
+        _merge(ops, block)
+
+
+def _merge(ops: Sequence[Op], block: Block) -> None:
     stages = {part.stage for part in block}
-    merged, *others = list(_fragments(ops, block))
+    merged, *others = _fragments(ops, block)
     for op in others:
         if len(stages) > 1:
             merged.stage = op.stage = None

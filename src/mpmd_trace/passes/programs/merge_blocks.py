@@ -9,7 +9,6 @@ from mpmd_trace.ir.core import Op
 from mpmd_trace.ir.diagnostics import Diagnostics
 from mpmd_trace.ir.ops import FragmentOp, FuncOp, Module
 from mpmd_trace.passes.base import FunctionPass, option
-from mpmd_trace.passes.block_order import apply_order
 from mpmd_trace.passes.fragment_info import Kind, block_of, call_counter, describe_fragment
 from mpmd_trace.passes.programs.blocks import (
     Block,
@@ -17,7 +16,7 @@ from mpmd_trace.passes.programs.blocks import (
     Part,
     Step,
     WorkOf,
-    merge_block,
+    merge_blocks,
     microbatch_fragments,
     ordered_dependencies,
     ordered_with_groups,
@@ -78,19 +77,16 @@ class MergeBlocks(FunctionPass):
         blocks = _blocks(ops)
         if not blocks:
             return False
-        from mpmd_trace.schedules._overlap import GAIN  # commands that list passes start without schedules
-
         waits = ordered_dependencies(ops)
         order, kept, cycles = ordered_with_groups(waits, [places_of(block) for block in blocks])
         chosen = [blocks[k] for k in kept]
-        step = Step(ops, waits, self.work, module)
-        shortest = step.makespan(range(len(ops))) * (1 - GAIN)
-        if self.always or step.makespan(order, chosen) < shortest:
-            for number, cycle in sorted(cycles.items()):
-                diagnostics.warning(ops[places_of(blocks[number])[0]], _obstacle(function, blocks, number, cycle))
-            apply_order(function.body, [ops[i] for i in order])
-            for block in chosen:
-                merge_block(ops, block)
+        if not self.always:
+            step = Step(ops, waits, self.work, module)
+            if not step.is_shorter(step.makespan(order, chosen)):
+                return True
+        for number, cycle in sorted(cycles.items()):
+            diagnostics.warning(ops[places_of(blocks[number])[0]], _obstacle(function, blocks, number, cycle))
+        merge_blocks(function, ops, order, chosen)
         return True
 
 
@@ -130,7 +126,7 @@ def _described(function: FuncOp, block: Block) -> str:
 
 def _text(function: FuncOp, block: Block, parts: Block) -> str:
     """Return parts of a block as schedules write them."""
-    from mpmd_trace.schedules import Action, fused  # as above
+    from mpmd_trace.schedules import Action, fused  # commands that list passes start without schedules
 
     assert function.topology is not None
     mesh = [*function.topology.meshes].index(_mesh(function, block))

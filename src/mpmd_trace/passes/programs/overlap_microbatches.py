@@ -10,14 +10,13 @@ from mpmd_trace.ir.core import Op
 from mpmd_trace.ir.diagnostics import Diagnostics
 from mpmd_trace.ir.ops import FuncOp, Module
 from mpmd_trace.passes.base import FunctionPass, option
-from mpmd_trace.passes.block_order import apply_order
 from mpmd_trace.passes.fragment_info import BLOCK, MERGED, call_counter, is_scheduling_unit, kind_of
 from mpmd_trace.passes.programs.blocks import (
     Block,
     Part,
     Step,
     WorkOf,
-    merge_block,
+    merge_blocks,
     microbatch_fragments,
     ordered_dependencies,
     ordered_with_groups,
@@ -82,8 +81,6 @@ class OverlapMicrobatches(FunctionPass):
         choices.pop((), None)
         if not choices:
             return False
-        from mpmd_trace.schedules._overlap import GAIN  # commands that list passes start without schedules
-
         waits = ordered_dependencies(ops)
         step = Step(ops, waits, self.work, module)
         best: tuple[float, list[int], list[Block]] | None = None
@@ -93,12 +90,10 @@ class OverlapMicrobatches(FunctionPass):
             time = step.makespan(order, chosen)
             if chosen and (best is None or time < best[0] * (1 - 1e-9)):
                 best = time, order, chosen
-        if best is None or not (self.always or best[0] < step.makespan(range(len(ops))) * (1 - GAIN)):
+        if best is None or not (self.always or step.is_shorter(best[0])):
             return False
         _, order, chosen = best
-        apply_order(function.body, [ops[i] for i in order])
-        for pair in chosen:
-            merge_block(ops, pair)
+        merge_blocks(function, ops, order, chosen)
         return True
 
 
