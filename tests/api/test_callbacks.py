@@ -107,6 +107,27 @@ def test_effects_in_named_and_unnamed_code(ordered: bool) -> None:
         assert on_first == [("inside", 0), ("inside", 1), ("alone", 0), ("alone", 1)]
 
 
+def test_effects_that_only_a_nested_name_has() -> None:
+    """Also when nothing uses what the outer one returns."""
+
+    def program(told: Told) -> Any:
+        def loud(x: jax.Array) -> jax.Array:
+            teller(told, "nested", False, x)
+            return jnp.sin(x)
+
+        def outer(x: jax.Array) -> jax.Array:
+            return named_computation(loud, name="inner")(x) + 1
+
+        def run(ws: Weights, x: jax.Array) -> jax.Array:
+            h = named_computation(layer, name="f0")(ws[0], x)
+            named_computation(outer, name="f0")(h)
+            return named_computation(layer, name="f1")(ws[1], h)
+
+        return run
+
+    assert len(same_effects(program, weights(), batch())) == 2
+
+
 def test_order_over_computations_and_microbatches() -> None:
     """Of one mesh, over programs that do not need each other's results."""
 

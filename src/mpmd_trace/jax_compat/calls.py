@@ -6,8 +6,7 @@ region of a named computation does is to call it.
 
 from __future__ import annotations
 
-import functools
-from collections.abc import Mapping, Sequence
+from collections.abc import Container, Mapping, Sequence
 from typing import Any
 
 from mpmd_trace.diagnostics.spelling import quote
@@ -90,14 +89,13 @@ class Calls:
         self.bodies: list[str] = []
         #: The functions with an op that has side effects.
         self.effects: set[str] = set()
-        result: list[Any] = []
         constraints: list[Any] = []
-        effects: list[Any] = []
+        own = ""
 
         def visit(op: Any) -> Any:
             name = op.name
             if name == "func.call":
-                result.append(op)
+                self.of[own].append(op)
             elif name == "mpmd.call":
                 self.roots.add(_callee(op))
             elif name == "sdy.sharding_constraint":
@@ -105,7 +103,7 @@ class Calls:
             elif name == "stablehlo.custom_call":
                 attributes = op.attributes
                 if "has_side_effect" in attributes and attributes["has_side_effect"].value:
-                    effects.append(op)
+                    self.effects.add(own)
             return ir.WalkResult.ADVANCE
 
         empty: list[str] = []
@@ -113,16 +111,11 @@ class Calls:
             if top.operation.name == "sdy.mesh" and str(top.operation.attributes["mesh"]) == "#sdy.mesh<[]>":
                 empty.append(f"#sdy.sharding<@{top.operation.attributes['sym_name'].value},")
             if top.operation.name == "func.func":
-                name = _name(top.operation)
-                self.functions[name] = top.operation
+                own = _name(top.operation)
+                self.functions[own], self.of[own] = top.operation, []
                 if BODY in top.operation.attributes:
-                    self.bodies.append(name)
+                    self.bodies.append(own)
                 top.operation.walk(visit)
-                self.of[name] = list(result)
-                if effects:
-                    self.effects.add(name)
-                result.clear()
-                effects.clear()
         for op in constraints:
             if empty and str(op.attributes["sharding"]).startswith(tuple(empty)):
                 _replace(op, list(op.operands))
@@ -172,20 +165,14 @@ class Calls:
                 _replace(call, new.results)
             self.of[name] = left
 
-    def keep_bodies(self) -> None:
-        """Have bodies of named computations handled once: no call of them is inlined, nor one with effects removed."""
-        callees = self.callees()
-
-        @functools.cache
-        def effects(name: str) -> bool:
-            return name in self.effects or any(map(effects, callees.get(name, ())))
-
+    def keep_bodies(self, effects: Container[str]) -> None:
+        """Have bodies of named computations handled once: their calls are not inlined; those with `effects` stay."""
         self.replace(
             {
                 name: {
                     "call_target_name": quote(BODY),
                     "backend_config": quote(name),
-                    "has_side_effect": "true" if effects(name) else "false",
+                    "has_side_effect": "true" if name in effects else "false",
                 }
                 for name in self.bodies
             }

@@ -5,6 +5,7 @@ from __future__ import annotations
 import dataclasses
 import functools
 import time
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 from mpmd_trace.diagnostics.messages import Diagnostic, MpmdError
@@ -90,10 +91,24 @@ def _without_calls(keeps_chlo: bool) -> str:
     return _WITHOUT_CALLS if keeps_chlo else f"{_CHLO},{_WITHOUT_CALLS}"
 
 
+def _callees_first(callees: Mapping[str, Sequence[str]]) -> list[str]:
+    """Return the functions of a module, each behind those that it calls."""
+    return [name for name in postorder(callees, lambda name: callees.get(name, ())) if name in callees]
+
+
+def _with_effects(calls: Calls) -> set[str]:
+    """Return the functions that have side effects, or call one that has."""
+    callees, effects = calls.callees(), set(calls.effects)
+    for name in _callees_first(callees):
+        if not effects.isdisjoint(callees[name]):
+            effects.add(name)
+    return effects
+
+
 def _expand(calls: Calls) -> None:
     """Inline all calls of a jaxlib module that can be inlined."""
     callees = calls.callees()
-    order = [name for name in postorder(callees, lambda name: callees.get(name, ())) if name in callees]
+    order = _callees_first(callees)
     if all(calls.can_inline(callee) for name in order for callee in callees[name]):
         calls.inline(order)
 
@@ -141,7 +156,7 @@ def read_clean(given: Any, *, for_xla: bool = False) -> tuple[Module, list[Diagn
         calls = Calls(module)  # takes constraints out that say nothing
         if any(calls.of.values()):
             outlined.extend(outline_calls(calls))
-            calls.keep_bodies()
+            calls.keep_bodies(_with_effects(calls))
             _expand(calls)
 
     try:
