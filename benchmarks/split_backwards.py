@@ -27,7 +27,7 @@ from jax.sharding import Mesh
 from jax.sharding import PartitionSpec as P
 
 import mpmd_trace as mt
-from mpmd_trace.ir.work import flops
+from mpmd_trace.ir.flops import flops
 
 MESHES, LAYERS, MICROBATCHES = 4, 4, 8
 Weights = Any

@@ -12,7 +12,7 @@ from mpmd_trace.backend.placement_tables import PlacementReport
 from mpmd_trace.config import Config
 from mpmd_trace.diagnostics.messages import shortened
 from mpmd_trace.diagnostics.tables import as_text as as_tables
-from mpmd_trace.jax_compat.hiding import HiddenShare
+from mpmd_trace.jax_compat.collective_overlap import HiddenShare
 from mpmd_trace.passes.hoisting.hoist_invariants import TOO_LITTLE
 from mpmd_trace.passes.memory.remarks import MEMORY
 from mpmd_trace.report.placement_reasons import MOST_REASONS

@@ -16,8 +16,8 @@ import mpmd_trace
 from mpmd_trace import MpmdError, named_computation, schedules
 from mpmd_trace.backend.planner import make_plan
 from mpmd_trace.ir.attributes import parse_attribute
+from mpmd_trace.ir.flops import flops
 from mpmd_trace.ir.text import parse
-from mpmd_trace.ir.work import flops
 from mpmd_trace.report.plan_values import values_of_plan
 from mpmd_trace.report.timeline import FragmentActions
 from mpmd_trace.scheduling.auto import AutoSchedule, best_schedule, program_costs, rank_schedules

@@ -14,8 +14,8 @@ import mpmd_trace
 from mpmd_trace import MpmdError, schedules
 from mpmd_trace.api import options
 from mpmd_trace.backend.collectives import Collective, Collectives
-from mpmd_trace.jax_compat import hiding
-from mpmd_trace.jax_compat.hiding import HiddenShare
+from mpmd_trace.jax_compat import collective_overlap
+from mpmd_trace.jax_compat.collective_overlap import HiddenShare
 from mpmd_trace.passes.microbatches.action_order import ActionOrder
 from mpmd_trace.report.plan_costs import study
 from mpmd_trace.report.plan_search import AS_PROMISED, options_of
@@ -175,7 +175,7 @@ def test_auto_counts_on_blocks_only_where_they_help() -> None:
 
 
 def test_an_automatic_schedule_runs_the_blocks_that_it_was_chosen_with(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setitem(hiding._WITH_OPTIONS, "cpu", {"all-reduce": HiddenShare(0, 0, 1, 1)})
+    monkeypatch.setitem(collective_overlap._WITH_OPTIONS, "cpu", {"all-reduce": HiddenShare(0, 0, 1, 1)})
     meshes, actions = topology(), FragmentActions()
     auto = AutoSchedule(flops_per_second=1e9, collectives=Link(1e-6, 1e9))
     config = mpmd_trace.make_config(meshes, {"f0": "m0", "f1": "m1"}, pipeline_schedule=auto, overlap="pairs")
@@ -240,7 +240,7 @@ def test_auto_schedules_count_on_pairs_only_where_they_hide_more(
 ) -> None:
     """Not where nothing is known of the devices, of other kinds of collectives, or where programs hide them anyway."""
     if shares is not None:
-        monkeypatch.setitem(hiding._WITH_OPTIONS, "cpu", shares)
+        monkeypatch.setitem(collective_overlap._WITH_OPTIONS, "cpu", shares)
     meshes = topology()
     auto = AutoSchedule(flops_per_second=1e9, collectives=Link(1e-6, 1e9))
     chosen = {}
@@ -260,7 +260,7 @@ def test_what_is_assumed_to_be_hidden_is_told(monkeypatch: pytest.MonkeyPatch) -
     }
     assert hiding_text(configs[None], found) == ""
     assert "m0: nothing, as it is not known of these devices" in hiding_text(configs["pairs"], found)
-    monkeypatch.setitem(hiding._WITH_OPTIONS, "cpu", {"all-reduce": HiddenShare(0.0, 1.0, 0.75, 0.5)})
+    monkeypatch.setitem(collective_overlap._WITH_OPTIONS, "cpu", {"all-reduce": HiddenShare(0.0, 1.0, 0.75, 0.5)})
     told = "m0: all-reduce 75% of forwards, 100% of backwards; all-gather 0% of forwards, 0% of backwards"
     assert told in hiding_text(configs["pairs"], found)
 

@@ -23,7 +23,7 @@ from jax.sharding import Mesh
 from saved_step import arguments, check, config, step, topology
 
 import mpmd_trace as mt
-from mpmd_trace.backend.stored import read, sealed
+from mpmd_trace.backend.serialization import read, sealed
 from mpmd_trace.frontend.program_key import Unknown, key_of
 from util import names_of_events
 

@@ -15,7 +15,7 @@ from jax.sharding import AxisType, Mesh, NamedSharding
 from jax.sharding import PartitionSpec as P
 
 import mpmd_trace
-from mpmd_trace.ir.work import flops
+from mpmd_trace.ir.flops import flops
 from pipelines import assert_same, loss_of, topology
 from util import nightly
 

@@ -9,7 +9,7 @@ import pytest
 
 from fuzz.plans import random_example
 from mpmd_trace.backend.distribution.clock import merged, offset_of
-from mpmd_trace.backend.distribution.measuring import in_order
+from mpmd_trace.backend.distribution.measured_step import in_order
 from mpmd_trace.backend.plan import Free
 
 

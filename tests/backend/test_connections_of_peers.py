@@ -16,9 +16,9 @@ from mpmd_trace.api import exit as leaving
 from mpmd_trace.backend.distribution import job as jobs
 from mpmd_trace.backend.distribution import links
 from mpmd_trace.backend.distribution.clock import offset_of
-from mpmd_trace.backend.distribution.deadlines import PendingOp
 from mpmd_trace.backend.distribution.faults import Fault, PeerError
 from mpmd_trace.backend.distribution.peers import Peers
+from mpmd_trace.backend.distribution.pending_ops import PendingOp
 from mpmd_trace.diagnostics.messages import MpmdWarning
 from mpmd_trace.jax_compat.distributed import is_from_elsewhere
 

@@ -16,7 +16,7 @@ from traced_programs import batch, calls, check_same, evaluate, first, functions
 
 from mpmd_trace import MpmdWarning
 from mpmd_trace.frontend import FrontendError, Traced, check_names, trace
-from mpmd_trace.frontend.names import name_problems
+from mpmd_trace.frontend.name_checks import name_problems
 from mpmd_trace.frontend.naming import broadcast, call, named_computation, named_tensor, reduce
 
 MESH = AbstractMesh((2, 2), ("data", "model"), axis_types=(AxisType.Auto,) * 2)

@@ -17,8 +17,8 @@ import pytest
 
 from mpmd_trace.api import processes
 from mpmd_trace.diagnostics.messages import MpmdError
+from mpmd_trace.jax_compat.coordination_service import NotStarted, ServiceProcess
 from mpmd_trace.jax_compat.distributed import _Call
-from mpmd_trace.jax_compat.service import NotStarted, ServiceProcess
 
 VARIABLES = {"MASTER_ADDR": "10.0.0.1", "MASTER_PORT": "29500", "WORLD_SIZE": "4", "RANK": "2"}
 
@@ -130,7 +130,7 @@ def test_the_service_outlives_process_0_while_others_are_connected() -> None:
     with socket.create_server(("127.0.0.1", 0)) as free:
         port = free.getsockname()[1]
     code = (
-        "from mpmd_trace.jax_compat.service import ServiceProcess as S; "
+        "from mpmd_trace.jax_compat.coordination_service import ServiceProcess as S; "
         f"s = S('127.0.0.1:{port}', 2, recoverable=True); print(s._process.pid, flush=True); input()"
     )
     with subprocess.Popen([sys.executable, "-c", code], stdin=-1, stdout=-1, text=True) as first:
@@ -182,7 +182,7 @@ def test_a_service_that_does_not_start_says_why(monkeypatch: pytest.MonkeyPatch,
 def test_a_service_that_ends_is_no_zombie_and_one_that_goes_on_no_leak() -> None:
     code = """
 import os, signal, time
-from mpmd_trace.jax_compat.service import ServiceProcess
+from mpmd_trace.jax_compat.coordination_service import ServiceProcess
 first, second = ServiceProcess("127.0.0.1:0", 2), ServiceProcess("127.0.0.1:0", 2)
 pid = first._process.pid
 del first

@@ -21,7 +21,7 @@ from mpmd_trace import MpmdError, MpmdWarning
 from mpmd_trace.backend.collectives import KINDS
 from mpmd_trace.backend.plan import Plan, Run, Transfer
 from mpmd_trace.ir.text import parse
-from mpmd_trace.jax_compat.hiding import HiddenShare
+from mpmd_trace.jax_compat.collective_overlap import HiddenShare
 from mpmd_trace.jax_compat.runtime import keeps_barriers
 from mpmd_trace.report import plan_costs
 from mpmd_trace.report.link_times import fit_link, measure_links

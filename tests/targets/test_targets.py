@@ -19,7 +19,7 @@ from jax.sharding import Mesh, NamedSharding, PartitionSpec
 import mpmd_trace as mt
 from mpmd_trace.api.options import _HIDING, options_of_overlap
 from mpmd_trace.api.targets import for_target
-from mpmd_trace.jax_compat.hiding import HiddenShare, hidden_shares
+from mpmd_trace.jax_compat.collective_overlap import HiddenShare, hidden_shares
 from mpmd_trace.jax_compat.layouts import padded_bytes
 from mpmd_trace.jax_compat.targets import network_speed_of
 from mpmd_trace.scheduling.transfers import Link, Links, over_network

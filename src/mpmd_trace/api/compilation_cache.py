@@ -14,7 +14,7 @@ from typing import Any
 import jax
 import numpy as np
 
-from mpmd_trace.backend.stored import Stored, read, versions, written
+from mpmd_trace.backend.serialization import Stored, read, versions, written
 from mpmd_trace.config import Config
 from mpmd_trace.diagnostics.messages import MpmdError
 from mpmd_trace.frontend.arg_shardings import Spec

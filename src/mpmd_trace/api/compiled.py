@@ -18,10 +18,10 @@ from mpmd_trace.api.partitioned import Dialect, PartitionedProgram
 from mpmd_trace.api.stage_info import InOut, StageInfo
 from mpmd_trace.api.step_stats import StepClock, StepStats, plan_bubble, step_stats
 from mpmd_trace.backend.collectives import CollectivesReport
-from mpmd_trace.backend.counted_program import MemoryReport
+from mpmd_trace.backend.cost_analysis import MemoryReport
 from mpmd_trace.backend.load import LoadedProgram
 from mpmd_trace.backend.placement_tables import PlacementReport
-from mpmd_trace.backend.stored import written
+from mpmd_trace.backend.serialization import written
 from mpmd_trace.backend.timeline import Timeline
 from mpmd_trace.diagnostics.files import check_output, write_file
 from mpmd_trace.diagnostics.internal import explains_internal_errors

@@ -19,7 +19,7 @@ from mpmd_trace.config import Config, MeshOfInput
 from mpmd_trace.diagnostics.messages import MpmdError
 from mpmd_trace.frontend.errors import Problem, callers_place, mistake, raise_problems
 from mpmd_trace.frontend.layer_scan import equal_parts, range_mistakes
-from mpmd_trace.frontend.names import nearest
+from mpmd_trace.frontend.name_checks import nearest
 from mpmd_trace.frontend.tags import is_name
 from mpmd_trace.ir.assignment import Assignment
 from mpmd_trace.passes.compile_options import CompileOptions

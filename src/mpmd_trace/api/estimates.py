@@ -1,6 +1,6 @@
 """What a program costs and how much memory it takes before XLA has compiled it: for machines that are not there.
 
-Floating point operations are counted from the ops (`ir/work.py`).  Scratch memory is the most that is alive
+Floating point operations are counted from the ops (`ir/flops.py`).  Scratch memory is the most that is alive
 at once of what XLA has to write down: results of contractions, reductions and the like, and what several ops use;
 element-wise ops with one user are taken as fused.  Shardings divide both.
 """
@@ -10,18 +10,18 @@ from __future__ import annotations
 import math
 from typing import Any
 
-from mpmd_trace.backend.counted_program import CountedProgram, Estimate, Estimates
+from mpmd_trace.backend.cost_analysis import CountedProgram, Estimate, Estimates
 from mpmd_trace.backend.plan import ProgramSpec
 from mpmd_trace.backend.planner import make_plan
 from mpmd_trace.ir.core import Op, Region, Value
+from mpmd_trace.ir.flops import flops, products_of
 from mpmd_trace.ir.freezing import freeze
 from mpmd_trace.ir.ops import FuncOp, Module
 from mpmd_trace.ir.parser import parse_generic
-from mpmd_trace.ir.reading import shape_of
 from mpmd_trace.ir.sharding_attributes import TensorShardingAttr, TensorShardingPerValueAttr
 from mpmd_trace.ir.shardings import bit_width, byte_size, local_shape, mesh_of, mesh_symbols
+from mpmd_trace.ir.stablehlo_attributes import shape_of
 from mpmd_trace.ir.types import TensorType
-from mpmd_trace.ir.work import flops, products_of
 from mpmd_trace.jax_compat.mlir import run_pipeline
 from mpmd_trace.passes.sharding.chlo_rules import with_rules
 from mpmd_trace.passes.sharding.shardy import propagation_pipeline

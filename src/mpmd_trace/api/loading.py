@@ -16,7 +16,7 @@ from mpmd_trace.api.compiled import Compiled
 from mpmd_trace.api.lowered import Lowered
 from mpmd_trace.api.options import Settings
 from mpmd_trace.backend.placement import overlaps
-from mpmd_trace.backend.stored import Stored, read, versions
+from mpmd_trace.backend.serialization import Stored, read, versions
 from mpmd_trace.config import Config
 from mpmd_trace.diagnostics.internal import explains_internal_errors
 from mpmd_trace.diagnostics.messages import MpmdError, raise_errors

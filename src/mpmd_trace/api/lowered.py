@@ -30,7 +30,7 @@ from mpmd_trace.diagnostics.progress import LOG, stage, without_bar
 from mpmd_trace.diagnostics.tables import as_html
 from mpmd_trace.frontend.errors import callers_place, problem, raise_problems, recorded_warnings, warn
 from mpmd_trace.frontend.traced import Traced
-from mpmd_trace.ir.collector import paused_collector
+from mpmd_trace.ir.garbage_collection import paused_collector
 from mpmd_trace.jax_compat.lowering import platform_of
 
 

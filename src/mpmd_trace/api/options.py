@@ -19,7 +19,7 @@ from mpmd_trace.config import Config
 from mpmd_trace.frontend.errors import callers_place, mistake, raise_problems
 from mpmd_trace.frontend.flatten_arguments import listed_positions
 from mpmd_trace.frontend.functions import parameters_of, positional_names
-from mpmd_trace.frontend.names import nearest
+from mpmd_trace.frontend.name_checks import nearest
 from mpmd_trace.frontend.tags import listed, static_names
 from mpmd_trace.jax_compat.targets import process_of
 

@@ -15,12 +15,12 @@ import jax
 from mpmd_trace.api import annotate_io
 from mpmd_trace.api.estimates import EstimatedProgram
 from mpmd_trace.api.request import ConfiguredProgram
-from mpmd_trace.backend.counted_program import MemoryReport
+from mpmd_trace.backend.cost_analysis import MemoryReport
 from mpmd_trace.backend.load import LoadedProgram
 from mpmd_trace.backend.placement_report import placement_report
 from mpmd_trace.backend.placement_tables import PlacementReport
 from mpmd_trace.backend.planner import make_plan
-from mpmd_trace.backend.stored import Stored, stored_form
+from mpmd_trace.backend.serialization import Stored, stored_form
 from mpmd_trace.config import Config
 from mpmd_trace.diagnostics.messages import Diagnostic, MpmdError, Note
 from mpmd_trace.diagnostics.progress import LOG, stage

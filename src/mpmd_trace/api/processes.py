@@ -60,7 +60,7 @@ def initialize(
             processes on this platform.
         PeerError: if another process does not join; its `process` is -1 if it is not known which.
     """
-    from mpmd_trace.jax_compat import distributed, elsewhere  # load jaxlib
+    from mpmd_trace.jax_compat import distributed, remote_arrays  # load jaxlib
 
     job = jobs.current()
     if job is not None and (coordinator_address, num_processes, process_id) == (None, None, None):
@@ -114,7 +114,7 @@ def initialize(
     peers = Peers(distributed.shared_store(), number, total, own, patience)
     jobs.begin(Job(peers, transfers, own))
     leave_at_the_end(peers, launched=SERVED in os.environ)
-    elsewhere.point_to_fetch()
+    remote_arrays.point_to_fetch()
     return total
 
 

@@ -14,7 +14,7 @@ from jax.sharding import Mesh, NamedSharding
 
 from mpmd_trace.backend.arguments import ArgumentChecker
 from mpmd_trace.backend.collectives import Collectives, CollectivesReport, collectives_of
-from mpmd_trace.backend.counted_program import CountedProgram
+from mpmd_trace.backend.cost_analysis import CountedProgram
 from mpmd_trace.backend.executables import CompilerOptions, Executable, Known, Progress, compile_programs
 from mpmd_trace.backend.placement import Placement, check_topology, device_owners
 from mpmd_trace.backend.plan import Plan, ProgramSpec, parse_mesh

@@ -13,13 +13,13 @@ from mpmd_trace.backend.plan import Free, Instruction, Place, Plan, ProgramSpec,
 from mpmd_trace.diagnostics.messages import MpmdError, raise_errors
 from mpmd_trace.diagnostics.spelling import unquote
 from mpmd_trace.ir.attributes import Attribute, BoolAttr, DictAttr, StringAttr, TopologyAttr
-from mpmd_trace.ir.collector import paused_collector
 from mpmd_trace.ir.core import Op, Region, Value
 from mpmd_trace.ir.diagnostics import Diagnostics
+from mpmd_trace.ir.flops import flops
+from mpmd_trace.ir.garbage_collection import paused_collector
 from mpmd_trace.ir.ops import SHARDED_STATE, FragmentCallOp, FuncOp, Module, TransferOp
 from mpmd_trace.ir.shardings import local_shape
 from mpmd_trace.ir.types import MeshTensorType, TensorType, Type, mesh_tensor
-from mpmd_trace.ir.work import flops
 
 
 @paused_collector()

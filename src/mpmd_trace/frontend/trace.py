@@ -23,14 +23,14 @@ from mpmd_trace.frontend.jaxpr_queries import large_constants, only_returned
 from mpmd_trace.frontend.layer_scan import assigned_parts
 from mpmd_trace.frontend.memory_kinds import divide_results, returned_arguments
 from mpmd_trace.frontend.mpmd_interpreter import MpmdInterpreter
-from mpmd_trace.frontend.names import name_problems, without_names
+from mpmd_trace.frontend.name_checks import name_problems, without_names
 from mpmd_trace.frontend.nonlinear_losses import nonlinear_losses
 from mpmd_trace.frontend.remat import Site
 from mpmd_trace.frontend.shardings import Meshes
 from mpmd_trace.frontend.stacked.arrays import split
 from mpmd_trace.frontend.traced import Rewritten, Specs, Traced
 from mpmd_trace.ir.assignment import Assignment
-from mpmd_trace.ir.collector import paused_collector
+from mpmd_trace.ir.garbage_collection import paused_collector
 from mpmd_trace.jax_compat import lowering, tracing
 
 tracing.hide_from_locations(os.path.dirname(os.path.dirname(os.path.abspath(__file__))) + os.sep)

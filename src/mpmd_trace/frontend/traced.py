@@ -16,7 +16,7 @@ from mpmd_trace.frontend.errors import without_warnings
 from mpmd_trace.frontend.flatten_arguments import Leaf
 from mpmd_trace.frontend.memory_kinds import HOST
 from mpmd_trace.frontend.stacked.arrays import Signature, Stacks
-from mpmd_trace.ir.collector import paused_collector
+from mpmd_trace.ir.garbage_collection import paused_collector
 from mpmd_trace.jax_compat import lowering
 from mpmd_trace.jax_compat.calls import with_bodies
 

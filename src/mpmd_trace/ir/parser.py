@@ -14,9 +14,9 @@ from typing import NamedTuple
 from mpmd_trace.diagnostics.location import UNKNOWN, Location
 from mpmd_trace.diagnostics.spelling import matching_bracket, split_top_level
 from mpmd_trace.ir.attributes import Attribute, parse_dict_body
-from mpmd_trace.ir.collector import paused_collector
 from mpmd_trace.ir.core import Block, Op, Region, Value, make_op
 from mpmd_trace.ir.freezing import freeze
+from mpmd_trace.ir.garbage_collection import paused_collector
 from mpmd_trace.ir.ops import Module
 from mpmd_trace.ir.outlined import OUTLINED
 from mpmd_trace.ir.types import FunctionType, Type, parse_type

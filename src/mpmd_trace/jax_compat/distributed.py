@@ -17,8 +17,8 @@ from jax._src import clusters, distributed, xla_bridge
 from jaxlib import _jax
 
 from mpmd_trace.diagnostics.messages import MpmdError
-from mpmd_trace.jax_compat.service import NotStarted as NotStarted
-from mpmd_trace.jax_compat.service import ServiceProcess
+from mpmd_trace.jax_compat.coordination_service import NotStarted as NotStarted
+from mpmd_trace.jax_compat.coordination_service import ServiceProcess
 
 #: Seconds without a heartbeat after which JAX takes a process for dead.
 HEARTBEAT = 100

@@ -15,7 +15,7 @@ from flax.core import lift
 
 from mpmd_trace.frontend import tags
 from mpmd_trace.frontend.errors import mistake
-from mpmd_trace.frontend.names import is_path
+from mpmd_trace.frontend.name_checks import is_path
 
 F = TypeVar("F", bound=Callable[..., Any])
 

@@ -11,7 +11,7 @@ from flax import nnx
 
 from mpmd_trace.frontend import scan_names, tags
 from mpmd_trace.frontend.errors import mistake
-from mpmd_trace.frontend.names import is_path
+from mpmd_trace.frontend.name_checks import is_path
 from mpmd_trace.nnx import _objects
 
 __all__ = ["NamedLayer", "name_layers", "name_scans", "named_computation"]

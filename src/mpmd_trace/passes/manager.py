@@ -10,9 +10,9 @@ from types import MappingProxyType
 
 from mpmd_trace.diagnostics.internal import explains_internal_errors
 from mpmd_trace.diagnostics.messages import MpmdError, MpmdWarning
-from mpmd_trace.ir.collector import paused_collector
 from mpmd_trace.ir.core import Region
 from mpmd_trace.ir.diagnostics import Diagnostics, PassFailed
+from mpmd_trace.ir.garbage_collection import paused_collector
 from mpmd_trace.ir.ops import Module
 from mpmd_trace.ir.printer import print_region
 from mpmd_trace.ir.verifier import verify

@@ -15,6 +15,7 @@ from mpmd_trace.ir.attributes import BoolAttr, SymbolRefAttr
 from mpmd_trace.ir.bodies import fingerprint, map_ops
 from mpmd_trace.ir.core import Op, Region
 from mpmd_trace.ir.diagnostics import Diagnostics
+from mpmd_trace.ir.flops import flops_of
 from mpmd_trace.ir.functions import callee_of
 from mpmd_trace.ir.ops import FuncOp, Module
 from mpmd_trace.ir.outlined import OUTLINED, insert_calls, outlined_attributes, outlined_callee
@@ -22,7 +23,6 @@ from mpmd_trace.ir.parser import parse_generic
 from mpmd_trace.ir.postorder import postorder
 from mpmd_trace.ir.semantics import is_pure
 from mpmd_trace.ir.types import TensorType, Type, parse_type
-from mpmd_trace.ir.work import flops_of
 from mpmd_trace.jax_compat.calls import Calls
 from mpmd_trace.passes.base import Pass
 from mpmd_trace.passes.greedy import walk_mutable

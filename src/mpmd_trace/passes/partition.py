@@ -15,7 +15,7 @@ from typing import Any, Literal
 from mpmd_trace.diagnostics.internal import explains_internal_errors
 from mpmd_trace.diagnostics.messages import Diagnostic, MpmdError, raise_errors
 from mpmd_trace.ir.attributes import BoolAttr, IntegerAttr, StringAttr
-from mpmd_trace.ir.collector import paused_collector
+from mpmd_trace.ir.garbage_collection import paused_collector
 from mpmd_trace.ir.ops import FuncOp, Module
 from mpmd_trace.ir.text import read_module
 from mpmd_trace.ir.types import MeshTensorType

@@ -10,7 +10,7 @@ from types import MappingProxyType
 from typing import TYPE_CHECKING, Literal
 
 from mpmd_trace.backend.collectives import collectives_of
-from mpmd_trace.backend.counted_program import CountedProgram
+from mpmd_trace.backend.cost_analysis import CountedProgram
 from mpmd_trace.backend.load import LoadedProgram
 from mpmd_trace.backend.planner import make_plan
 from mpmd_trace.backend.timeline import Timeline
@@ -19,7 +19,7 @@ from mpmd_trace.ir.assignment import Assignment
 from mpmd_trace.ir.attributes import TopologyAttr
 from mpmd_trace.ir.ops import FragmentOp, Module
 from mpmd_trace.ir.text import parse
-from mpmd_trace.jax_compat.hiding import HiddenShare
+from mpmd_trace.jax_compat.collective_overlap import HiddenShare
 from mpmd_trace.jax_compat.runtime import keeps_barriers
 from mpmd_trace.passes.compile_options import OUR_OPTIONS, Overlap
 from mpmd_trace.passes.fragment_info import is_scheduling_unit

@@ -9,8 +9,8 @@ from mpmd_trace.diagnostics.messages import MpmdError
 from mpmd_trace.frontend.layer_scan import joined_parts
 from mpmd_trace.ir.assignment import Assignment
 from mpmd_trace.ir.core import Region
+from mpmd_trace.ir.flops import flops
 from mpmd_trace.ir.ops import Module, NamedComputationOp
-from mpmd_trace.ir.work import flops
 from mpmd_trace.schedules import partition_layers
 
 

@@ -11,11 +11,11 @@ from typing import TYPE_CHECKING, TypeAlias
 from jax.sharding import Mesh
 
 from mpmd_trace.ir.core import Op, Region
+from mpmd_trace.ir.flops import counted, flops
 from mpmd_trace.ir.ops import FragmentOp, Module
 from mpmd_trace.ir.shardings import bit_width, mesh_symbols
 from mpmd_trace.ir.types import TensorType
-from mpmd_trace.ir.work import counted, flops
-from mpmd_trace.jax_compat.hiding import HiddenShare, hidden_shares
+from mpmd_trace.jax_compat.collective_overlap import HiddenShare, hidden_shares
 from mpmd_trace.passes.fragment_info import is_forward
 from mpmd_trace.passes.programs.blocks import Work
 

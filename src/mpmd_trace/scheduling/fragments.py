@@ -9,10 +9,10 @@ from typing import Any, overload
 
 from mpmd_trace.diagnostics.messages import shortened
 from mpmd_trace.frontend.errors import mistake
+from mpmd_trace.ir.flops import flops
 from mpmd_trace.ir.ops import FragmentOp, Module
 from mpmd_trace.ir.shardings import byte_size, mesh_symbols
 from mpmd_trace.ir.types import MeshTensorType
-from mpmd_trace.ir.work import flops
 from mpmd_trace.passes.fragment_rules import FragmentInfo
 from mpmd_trace.passes.mesh_order import schedulable_meshes
 from mpmd_trace.passes.optimize.reference_schedules import ScheduleError

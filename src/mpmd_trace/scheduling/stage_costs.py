@@ -8,8 +8,8 @@ import itertools
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import TypeAlias, TypeVar
 
+from mpmd_trace.ir.flops import flops
 from mpmd_trace.ir.ops import FragmentOp, Module, TransferOp
-from mpmd_trace.ir.work import flops
 from mpmd_trace.passes.compile_options import Overlap
 from mpmd_trace.passes.fragment_info import is_forward, is_scheduling_unit
 from mpmd_trace.passes.loop_numbers import LoopNumbers

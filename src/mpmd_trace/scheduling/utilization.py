@@ -13,8 +13,8 @@ from collections.abc import Collection
 
 import jax
 
+from mpmd_trace.ir.flops import flops
 from mpmd_trace.ir.ops import Module
-from mpmd_trace.ir.work import flops
 
 #: Peak dense bfloat16 FLOP/s of one device by `jax.Device.device_kind` (a regular expression that has to match from the
 #: start), with the document that says so.  The first match counts.

@@ -8,7 +8,7 @@ import jax
 
 from mpmd_trace.backend.distribution.consistency import check_consistency
 from mpmd_trace.backend.distribution.job import joined
-from mpmd_trace.backend.distribution.measuring import measure_together
+from mpmd_trace.backend.distribution.measured_step import measure_together
 from mpmd_trace.backend.distribution.reshard import reshard_across_processes
 from mpmd_trace.backend.distribution.runtime import process_runtime
 from mpmd_trace.backend.executables import CompilerOptions, Executable

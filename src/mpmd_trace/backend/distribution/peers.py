@@ -19,9 +19,9 @@ import warnings
 from collections.abc import Callable, Iterable, Iterator
 from typing import Any
 
-from mpmd_trace.backend.distribution.deadlines import Deadline, PendingOp, is_broken, is_pending, is_there
 from mpmd_trace.backend.distribution.faults import Fault, PeerError
 from mpmd_trace.backend.distribution.links import Link, connected
+from mpmd_trace.backend.distribution.pending_ops import Deadline, PendingOp, is_broken, is_pending, is_there
 from mpmd_trace.backend.distribution.waits import LAST, Awaited, Missing, Waits
 from mpmd_trace.diagnostics.internal import in_words
 from mpmd_trace.diagnostics.messages import MpmdWarning

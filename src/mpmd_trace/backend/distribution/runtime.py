@@ -10,7 +10,6 @@ from typing import Any
 import jax
 from jax.sharding import NamedSharding
 
-from mpmd_trace.backend.distribution.deadlines import PendingOp
 from mpmd_trace.backend.distribution.deadlock import check_order
 from mpmd_trace.backend.distribution.job import Job
 from mpmd_trace.backend.distribution.order import (
@@ -25,6 +24,7 @@ from mpmd_trace.backend.distribution.order import (
     distribute,
 )
 from mpmd_trace.backend.distribution.parts import Exchanged, part_of, value_of
+from mpmd_trace.backend.distribution.pending_ops import PendingOp
 from mpmd_trace.backend.distribution.reshard_transfer import ReshardTransfer, owners_of, sample
 from mpmd_trace.backend.distribution.transport import Log, here, tag_of
 from mpmd_trace.backend.executables import Executable

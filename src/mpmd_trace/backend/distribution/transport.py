@@ -16,10 +16,10 @@ from typing import Any, Protocol
 import jax
 import numpy as np
 
-from mpmd_trace.backend.distribution.deadlines import PendingOp
 from mpmd_trace.backend.distribution.in_flight import InFlight
 from mpmd_trace.backend.distribution.order import MESSAGE_BITS, MESSAGES
 from mpmd_trace.backend.distribution.peers import Peers
+from mpmd_trace.backend.distribution.pending_ops import PendingOp
 from mpmd_trace.backend.distribution.reshard_transfer import ReshardTransfer, sample
 from mpmd_trace.diagnostics.internal import in_words
 from mpmd_trace.jax_compat.distributed import transfer_server

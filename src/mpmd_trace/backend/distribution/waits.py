@@ -9,7 +9,7 @@ import threading
 import time
 from collections.abc import Callable, Iterator, Sequence
 
-from mpmd_trace.backend.distribution.deadlines import PendingOp, is_done, is_pending, is_there, reason
+from mpmd_trace.backend.distribution.pending_ops import PendingOp, is_done, is_pending, is_there, reason
 
 #: The place in the order, the process that should send, and what in words.
 Awaited = tuple[tuple[int, ...], int, str]

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from mpmd_trace.ir.bodies import remembers
 from mpmd_trace.ir.core import Op, Region
-from mpmd_trace.ir.work import RAGGED_DOT, flops, flops_of
+from mpmd_trace.ir.flops import RAGGED_DOT, flops, flops_of
 
 _CONTRACTIONS = frozenset({"stablehlo.convolution", "stablehlo.custom_call", "stablehlo.dot_general", RAGGED_DOT})
 #: What waits must be at least this part of the work.

@@ -12,10 +12,10 @@ import math
 from collections.abc import Mapping
 
 from mpmd_trace.ir.attributes import MeshAttr
+from mpmd_trace.ir.flops import products_of
 from mpmd_trace.ir.outlined import outlined_callee, outlined_work
 from mpmd_trace.ir.postorder import postorder
 from mpmd_trace.ir.shardings import bit_width, local_shape, mesh_of
-from mpmd_trace.ir.work import products_of
 from mpmd_trace.passes.hoisting.value_numbering import Expression
 from mpmd_trace.passes.sharding.edges import CONSTRAINT
 from mpmd_trace.passes.trivially_canonical import CHLO_UNARY

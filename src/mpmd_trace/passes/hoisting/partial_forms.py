@@ -16,8 +16,8 @@ import re
 from collections.abc import Mapping, Sequence
 
 from mpmd_trace.ir.core import Op, Value
-from mpmd_trace.ir.reading import integers, shape_of
 from mpmd_trace.ir.semantics import region_reduction_kind
+from mpmd_trace.ir.stablehlo_attributes import integers, shape_of
 from mpmd_trace.ir.types import TensorType
 from mpmd_trace.passes.sharding.axes import (
     ShardingOf,

@@ -17,7 +17,7 @@ from mpmd_trace.ir.attributes import (
 from mpmd_trace.ir.bodies import BodyBuilder
 from mpmd_trace.ir.core import Block, Op, Region, Value, make_op
 from mpmd_trace.ir.ops import tensor_of
-from mpmd_trace.ir.reading import integers, shape_of
+from mpmd_trace.ir.stablehlo_attributes import integers, shape_of
 from mpmd_trace.ir.types import TensorType, tensor
 from mpmd_trace.passes.hoisting.partial_forms import Base, Form
 from mpmd_trace.passes.placement.zeros import make_zero

@@ -11,11 +11,11 @@ from typing import Literal, NamedTuple
 from mpmd_trace.ir.attributes import MeshAttr
 from mpmd_trace.ir.bodies import BodyBuilder, effective_operands, remembered, remembers
 from mpmd_trace.ir.core import Op, Region, Value
+from mpmd_trace.ir.flops import products_of
 from mpmd_trace.ir.ops import FragmentOp
 from mpmd_trace.ir.semantics import is_removable
 from mpmd_trace.ir.shardings import bit_width
 from mpmd_trace.ir.types import TensorType
-from mpmd_trace.ir.work import products_of
 from mpmd_trace.passes.fragment_info import call_counter, is_backward, is_forward
 from mpmd_trace.passes.hoisting.cost import PER_MULTIPLICATION
 from mpmd_trace.passes.memory.liveness import Change, Liveness

@@ -20,8 +20,8 @@ from mpmd_trace.ir.core import BlockArg, Op, OpResult, Region, Value, make_op
 from mpmd_trace.ir.diagnostics import Diagnostics
 from mpmd_trace.ir.ops import SHARDED_STATE, FragmentOp, FuncOp, Module
 from mpmd_trace.ir.postorder import postorder
-from mpmd_trace.ir.reading import shape_of
 from mpmd_trace.ir.shardings import fully_closed, mesh_ref, mesh_symbols
+from mpmd_trace.ir.stablehlo_attributes import shape_of
 from mpmd_trace.ir.types import MeshTensorType, TensorType
 from mpmd_trace.passes.base import FunctionPass, option
 from mpmd_trace.passes.memory.remarks import MEMORY

@@ -8,8 +8,8 @@ from collections.abc import Mapping, Sequence
 from typing import NamedTuple
 
 from mpmd_trace.ir.core import Op
+from mpmd_trace.ir.flops import flops
 from mpmd_trace.ir.ops import FragmentOp, FuncOp, Module
-from mpmd_trace.ir.work import flops
 from mpmd_trace.passes.block_order import ranked_order
 
 

@@ -9,8 +9,8 @@ from mpmd_trace.ir.bodies import region_dce
 from mpmd_trace.ir.core import Op, Value, op_like
 from mpmd_trace.ir.diagnostics import Diagnostics
 from mpmd_trace.ir.ops import FuncOp, Module
-from mpmd_trace.ir.reading import integer, integers, ranked, shape_of
 from mpmd_trace.ir.semantics import region_reduction_kind
+from mpmd_trace.ir.stablehlo_attributes import integer, integers, ranked, shape_of
 from mpmd_trace.ir.types import tensor
 from mpmd_trace.passes.base import Pass
 from mpmd_trace.passes.import_.reductions import is_neutral

@@ -13,8 +13,8 @@ from typing import NamedTuple
 
 from mpmd_trace.ir.attributes import TensorShardingAttr
 from mpmd_trace.ir.core import Op, Value
-from mpmd_trace.ir.reading import integer, integers, listed
 from mpmd_trace.ir.shardings import sharding_like
+from mpmd_trace.ir.stablehlo_attributes import integer, integers, listed
 from mpmd_trace.ir.types import TensorType
 from mpmd_trace.passes.sharding.plain_bodies import EXPRESSIONS
 

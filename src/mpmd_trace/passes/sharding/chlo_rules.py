@@ -13,7 +13,7 @@ from collections.abc import Sequence
 from mpmd_trace.ir.attributes import Attribute, parse_attribute
 from mpmd_trace.ir.bodies import map_ops
 from mpmd_trace.ir.core import Op, Region
-from mpmd_trace.ir.reading import listed, ranked, shape_of
+from mpmd_trace.ir.stablehlo_attributes import listed, ranked, shape_of
 
 RULE = "sdy.sharding_rule"
 

@@ -9,7 +9,7 @@ import numpy as np
 
 from mpmd_trace.ir.attributes import parse_attribute
 from mpmd_trace.ir.core import Op, Value
-from mpmd_trace.ir.reading import integer
+from mpmd_trace.ir.stablehlo_attributes import integer
 from mpmd_trace.ir.types import TensorType
 from mpmd_trace.passes.greedy import Pattern
 from mpmd_trace.passes.stablehlo.elements import is_foldable, splat_text, zeros_like

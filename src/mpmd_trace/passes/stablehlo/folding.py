@@ -13,8 +13,8 @@ import numpy as np
 
 from mpmd_trace.ir.attributes import Attribute
 from mpmd_trace.ir.core import Op, Value
-from mpmd_trace.ir.reading import integer, integers, shape_of
 from mpmd_trace.ir.semantics import region_reduction_kind
+from mpmd_trace.ir.stablehlo_attributes import integer, integers, shape_of
 from mpmd_trace.ir.types import TensorType
 from mpmd_trace.passes.greedy import Pattern, Rewriter
 from mpmd_trace.passes.stablehlo.elements import Array, Constant, constant_of, is_foldable, splat_text, zeros_like

@@ -9,7 +9,7 @@ from collections.abc import Mapping, Sequence
 
 from mpmd_trace.ir.attributes import Attribute, BoolAttr, IntegerAttr
 from mpmd_trace.ir.core import Block, Op, Region, Value, make_op
-from mpmd_trace.ir.reading import integer, integers, shape_of
+from mpmd_trace.ir.stablehlo_attributes import integer, integers, shape_of
 from mpmd_trace.passes.greedy import Pattern, Rewriter, rewrites
 from mpmd_trace.passes.reachable import reachable
 from mpmd_trace.passes.stablehlo.elements import integer_of, splat_text

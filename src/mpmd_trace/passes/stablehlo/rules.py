@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any, Union
 
 from mpmd_trace.ir.attributes import Attribute, DenseArrayAttr
 from mpmd_trace.ir.core import Op, Value, make_op
-from mpmd_trace.ir.reading import ranked
+from mpmd_trace.ir.stablehlo_attributes import ranked
 from mpmd_trace.ir.types import TensorType
 from mpmd_trace.passes.greedy import Rewriter
 

@@ -12,8 +12,8 @@ import numpy as np
 
 from mpmd_trace.ir.attributes import Attribute, IntegerAttr
 from mpmd_trace.ir.core import Op, Value, make_op
-from mpmd_trace.ir.reading import integer, integers, listed, ranked, shape_of
 from mpmd_trace.ir.semantics import is_removable
+from mpmd_trace.ir.stablehlo_attributes import integer, integers, listed, ranked, shape_of
 from mpmd_trace.ir.types import TensorType
 from mpmd_trace.passes.greedy import Pattern, Rewriter, rewrites
 from mpmd_trace.passes.stablehlo.elements import (

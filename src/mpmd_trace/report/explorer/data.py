@@ -15,11 +15,11 @@ from typing import Any, cast
 
 from mpmd_trace.ir.attributes import IntegerAttr, SymbolRefAttr
 from mpmd_trace.ir.core import Op, Region, Value
+from mpmd_trace.ir.flops import flops
 from mpmd_trace.ir.ops import CallOp, FragmentCallOp, FragmentOp, FuncOp, Module, NamedComputationOp, TransferOp
 from mpmd_trace.ir.printer import print_op, print_region
 from mpmd_trace.ir.shardings import byte_size, mesh_symbols
 from mpmd_trace.ir.types import MeshTensorType
-from mpmd_trace.ir.work import flops
 from mpmd_trace.passes.manager import PassRun
 from mpmd_trace.report.ir_diff import Changes, Outline, changes, mesh_of, outline
 from mpmd_trace.report.snapshots import count_ops

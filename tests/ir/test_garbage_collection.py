@@ -6,8 +6,8 @@ import gc
 
 import pytest
 
-from mpmd_trace.ir import collector
-from mpmd_trace.ir.collector import paused_collector
+from mpmd_trace.ir import garbage_collection
+from mpmd_trace.ir.garbage_collection import paused_collector
 
 
 def test_what_was_made_meanwhile_is_not_scanned_when_the_collector_is_on_again() -> None:
@@ -20,13 +20,13 @@ def test_what_was_made_meanwhile_is_not_scanned_when_the_collector_is_on_again()
 
 
 def test_objects_that_are_frozen_stay_frozen(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(collector, "_others_freeze", False)
+    monkeypatch.setattr(garbage_collection, "_others_freeze", False)
     gc.freeze()
     try:
         count = gc.get_freeze_count()
         with paused_collector():
             made = [[i] for i in range(2_000)]
-        assert collector._others_freeze  # so that they need not be counted again
+        assert garbage_collection._others_freeze  # so that they need not be counted again
         assert made and 0.9 * count < gc.get_freeze_count() <= count  # some have ended
     finally:
         gc.unfreeze()

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import threading
 
-from mpmd_trace.backend.distribution.deadlines import Deadline
+from mpmd_trace.backend.distribution.pending_ops import Deadline
 
 
 class Coming:

@@ -14,8 +14,8 @@ from mpmd_trace.ir.bodies import remembered
 from mpmd_trace.ir.core import Op, Region, Value
 from mpmd_trace.ir.ops import FuncOp, Module
 from mpmd_trace.ir.outlined import outlined_callee, outlined_work
-from mpmd_trace.ir.reading import listed, shape_of
 from mpmd_trace.ir.sharding_attributes import TensorShardingPerValueAttr
+from mpmd_trace.ir.stablehlo_attributes import listed, shape_of
 from mpmd_trace.ir.types import TensorType
 
 #: Products of rows with the matrix of their group, as in a mixture of experts.
