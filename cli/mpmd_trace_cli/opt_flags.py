@@ -92,7 +92,7 @@ class Options:
 
     @property
     def separator(self) -> str | None:
-        """What separates the parts of the input; None when it is one module."""
+        """Return what separates the parts of the input; None when it is one module."""
         if not self.on("split-input-file"):
             return None
         value = self.flags["split-input-file"]

@@ -75,7 +75,7 @@ def load_program(where: str, settings: Sequence[str] = (), target: str | None = 
 
 
 def _misfit(fn: Callable[..., Any], *args: Any) -> TypeError | None:
-    """Why a function cannot be called with these arguments."""
+    """Return why a function cannot be called with these arguments."""
     try:
         inspect.signature(fn).bind(*args)
     except ValueError:
@@ -232,7 +232,7 @@ _CALLED_BACK = re.compile(r'File "([^"\n]+)", line (\d+)')
 
 
 def failed_while_running(error: Exception, where: str | None) -> MpmdError:
-    """What JAX says when a step does not run, in which the user's code has no frame; a callback may, in the text."""
+    """Return the error for what JAX raises when a step fails to run; only callbacks have frames of the user's code."""
     lines = [line.strip() for line in str(error).splitlines() if line.strip()] or [""]
     own = [frame for frame in _CALLED_BACK.findall(str(error)) if is_users(frame[0])]
     if "Traceback" in lines[0] and own:

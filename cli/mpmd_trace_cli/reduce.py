@@ -49,7 +49,7 @@ def reduce_file(file: str, check: str, out: str, timeout: float, allow_unregiste
 
 
 def _failure(check: str, path: str, timeout: float) -> str:
-    """Why the check failed, nothing when it succeeded."""
+    """Return why the check failed, nothing when it succeeded."""
     quoted = shlex.quote(path)
     command = check.replace("{}", quoted) if "{}" in check else f"{check} {quoted}"
     try:

@@ -193,18 +193,18 @@ class Config:
 
     @property
     def places_values(self) -> bool:
-        """Whether an argument or result is assigned to a mesh."""
+        """Return whether an argument or result is assigned to a mesh."""
         given = self.input_mesh_assignment, self.output_mesh_assignment
         return any(leaf is not None for leaf in jax.tree.leaves(given))
 
     @property
     def is_abstract(self) -> bool:
-        """Whether a mesh has no devices, so that programs can be compiled but not run."""
+        """Return whether a mesh has no devices, so that programs can be compiled but not run."""
         return any(isinstance(mesh, AbstractMesh) for mesh in self.topology.values())
 
     @property
     def is_heterogeneous(self) -> bool:
-        """Whether the meshes may have different axes."""
+        """Return whether the meshes may have different axes."""
         given = self.options.enable_heterogeneous_meshes
         return len({tuple(mesh.shape.items()) for mesh in self.topology.values()}) > 1 if given is None else given
 
@@ -266,7 +266,7 @@ def _in_pieces(traced: Traced) -> list[str]:
 
 
 def _unlike(wanted: MeshOfInput, given: Sequence[Leaf], made: Sequence[Leaf], in_pieces: Sequence[str]) -> str:
-    """Why the results cannot be where the argument is."""
+    """Return why the results cannot be where the argument is."""
     text = f"output_mesh_assignment has {wanted} for {len(made)} results, but that argument has {len(given)} arrays"
     for a, b in zip(given, made, strict=False):
         if a.physical != b.physical:

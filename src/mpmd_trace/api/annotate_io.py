@@ -54,7 +54,7 @@ def put_on_host(
 
 
 def _source(value: Value, functions: Mapping[str, FuncOp]) -> Value:
-    """What `value` is a copy of: transfers to the same place, and results of programs that are their arguments."""
+    """Return the source of `value`, through transfers to the same place and programs that return their arguments."""
     while isinstance(value, OpResult):
         op = value.op
         if isinstance(op, TransferOp):

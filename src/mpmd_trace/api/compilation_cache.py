@@ -144,7 +144,7 @@ def _layer(module: str, name: str, depth: int) -> Any:
 
 
 def _dumps(value: Any) -> bytes:
-    """`value` as bytes.  Raises `MpmdError` for what cannot be found again by its name."""
+    """Return `value` as bytes.  Raises `MpmdError` for what cannot be found again by its name."""
     file = io.BytesIO()
     try:
         _Pickler(file, protocol=5).dump(value)

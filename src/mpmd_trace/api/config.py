@@ -267,7 +267,7 @@ def _layer_counts(given: Any, meshes: Mapping[str, Any], problems: list[Problem]
 
 
 def _mapping(given: Any, what: str, problems: list[Problem]) -> dict[str, Any]:
-    """`given` (a mapping, pairs, or None) as a dictionary, without the keys that cannot be names."""
+    """Return `given` (a mapping, pairs, or None) as a dictionary, without the keys that cannot be names."""
     pairs = {} if given is None and what != "name_to_mesh_assignment" else given
     try:
         pairs = pairs if isinstance(pairs, Mapping) else list(pairs)
@@ -377,7 +377,7 @@ def _axes_problems(meshes: Mapping[str, Mesh | AbstractMesh]) -> Iterator[str]:
 
 
 def _assignment(value: Any, what: str, meshes: Mapping[str, Any], problems: list[Problem]) -> Assignment | None:
-    """`value` as an assignment; None, and a problem, when it is not one."""
+    """Return `value` as an assignment; None, and a problem, when it is not one."""
     stage: Any = None
     text = value
     if isinstance(value, tuple) and len(value) == 2:
@@ -420,7 +420,7 @@ def _stage_problems(assignments: Mapping[str, Assignment]) -> Iterator[str]:
 
 
 def _prefix(prefix: Any, what: str, meshes: Mapping[str, Any], problems: list[Problem]) -> Any:
-    """`prefix` with each mesh name parsed."""
+    """Return `prefix` with each mesh name parsed."""
 
     def one(path: Any, value: Any) -> Assignment | MeshOfInput | None:
         if value is None:

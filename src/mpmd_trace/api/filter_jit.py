@@ -140,7 +140,7 @@ def filter_jit(fn: Callable[..., Any], config: Config, **options: Unpack[FilterJ
 
 
 def _on_wrapped(fn: Callable[..., Any], is_argument: bool, leaves: StaticLeaves) -> Callable[..., Any]:
-    """`fn` on wrapped arguments, with a wrapped result; a module is its own first argument."""
+    """Return `fn` on wrapped arguments, with a wrapped result; a module is its own first argument."""
 
     @functools.wraps(fn, updated=())
     def wrapped(*args: Any, **kwargs: Any) -> Any:
@@ -164,7 +164,7 @@ def _with_module(fn: Callable[..., Any]) -> inspect.Signature:
 
 
 def plain_jit(fn: Callable[..., Any]) -> Callable[..., Any]:
-    """`fn` under plain `jax.jit` with the arrays of its arguments as inputs, to be compared with."""
+    """Return `fn` under plain `jax.jit` with the arrays of its arguments as inputs, to be compared with."""
     leaves = StaticLeaves()
     jitted = jax.jit(_on_wrapped(fn, False, leaves))
 

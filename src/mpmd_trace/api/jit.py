@@ -58,7 +58,7 @@ def _type_key(leaf: Any) -> Any:
 
 
 def _without_pieces(leaf: Any) -> Any:
-    """`leaf`, or its type if it is in pieces."""
+    """Return `leaf`, or its type if it is in pieces."""
     return jax.ShapeDtypeStruct(leaf.shape, leaf.dtype) if isinstance(leaf, Pieces) else leaf
 
 

@@ -97,7 +97,7 @@ class Adapter:
     """Turn the caller's pytrees into pytrees of arrays alone, and back; this one leaves them as they are."""
 
     def wrap(self, tree: Any) -> Any:
-        """`tree` with everything but arrays made part of its structure."""
+        """Return `tree` with everything but arrays made part of its structure."""
         return tree
 
     def unwrap(self, tree: Any) -> Any:

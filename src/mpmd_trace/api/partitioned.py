@@ -75,12 +75,12 @@ class PartitionedProgram(ConfiguredProgram):
 
     @functools.cached_property
     def request(self) -> PartitionRequest:
-        """What the partitioner is asked for, but for rules.  Raises `MpmdError`."""
+        """Return what the partitioner is asked for, but for rules.  Raises `MpmdError`."""
         return self.request_for("reference" if self.settings.engine == "cpp" else self.config.options.placement)
 
     @property
     def request_with_rules(self) -> PartitionRequest:
-        """What an engine is asked for that knows the reference's placement and rules, which are made for this program.
+        """Return the request to an engine that has the reference's placement, with the rules made for this program.
 
         Raises `MpmdError`.
         """

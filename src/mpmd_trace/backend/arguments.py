@@ -136,7 +136,7 @@ class ArgumentChecker:
             self.ours.update(shardings)
 
     def name(self, index: int) -> str:
-        """`argument params['w']`, or `argument 3` where it has no name."""
+        """Return `argument params['w']`, or `argument 3` where it has no name."""
         return f"argument {self.plan.slots[index].name or index}"
 
     def _moves(self, index: int, x: jax.Array, elsewhere: bool) -> bool:
@@ -372,7 +372,7 @@ def _buffers(arrays: Iterable[tuple[int, jax.Array]]) -> Iterator[tuple[int, Has
 
 
 def _numbers(devices: Iterable[jax.Device]) -> str:
-    """`s 0, 1` of two devices and ` 0` of one."""
+    """Return `s 0, 1` of two devices and ` 0` of one."""
     ids = sorted(d.id for d in devices)
     return f"{'s' if len(ids) > 1 else ''} {', '.join(map(str, ids))}"
 

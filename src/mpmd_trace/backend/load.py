@@ -68,12 +68,12 @@ class LoadedProgram(CountedProgram):
 
     @property
     def input_shardings(self) -> tuple[NamedSharding, ...]:
-        """Where each argument has to be."""
+        """Return where each argument has to be."""
         return tuple(s.sharding for s in self.input_specs)
 
     @property
     def output_shardings(self) -> tuple[NamedSharding, ...]:
-        """Where each result will be."""
+        """Return where each result will be."""
         return tuple(s.sharding for s in self.output_specs)
 
     def explain_placing(self, remedy: str) -> None:

@@ -165,7 +165,7 @@ class _Reader:
         return sorted(result, key=lambda a: -a.bytes)
 
     def gathered(self) -> list[Gathered]:
-        """What arrives whole because shardings are not carried on to meshes of another shape, the largest first."""
+        """The values that arrive whole since shardings do not carry over to meshes of another shape, largest first."""
         totals: dict[tuple[int, str, str, tuple[str, ...]], int] = collections.Counter()
         for transfer in self.plan.transfers:
             source, target = self.plan.meshes[transfer.source], self.plan.meshes[transfer.target]
@@ -229,7 +229,7 @@ class _Reader:
         return "small" if slot_info.bytes <= SMALL and not is_flow else cause
 
     def _large_cause(self, slot: int, transfer: Transfer, twins: set[tuple[str, str, TensorType]]) -> Cause:
-        """Why a value of any size is sent to another mesh."""
+        """Return why a value of any size is sent to another mesh."""
         root, slot_info = self.root[slot], self.plan.slots[slot]
         if self.maker[root] is None:
             return self.roles[root]
@@ -340,7 +340,7 @@ def _lost_axes(sent: Slot, here: Slot, sizes: Mapping[str, int]) -> tuple[str, .
 
 
 def _parts_of(type: MeshTensorType, mesh: MeshAttr) -> TensorType | None:
-    """What an array is a sum of that has a part for each device: all but its first dimension, of which each has one."""
+    """Return the shape of the parts that an array has for each device: its own without the first dimension."""
     shape, sharding = type.tensor.shape, type.sharding
     if not shape or sharding is None or not sharding.dim_axes(0) or local_shape(type.tensor, sharding, mesh)[0] != 1:
         return None

@@ -149,19 +149,19 @@ class PlacementReport(Shown):
 
     @property
     def held(self) -> Table:
-        """What each mesh holds, as a table."""
+        """Return what each mesh holds, as a table."""
         rows = [[one.mesh, *(f"{getattr(one, column):,}" for column in self.columns)] for one in self.meshes]
         return Table("bytes on a device of each mesh", ["mesh", *self.columns], rows)
 
     @property
     def moves(self) -> Table:
-        """What moves in a step by cause, as a table."""
+        """Return what moves in a step by cause, as a table."""
         rows = [[cause, CAUSES[cause], f"{n:,}", f"{size:,}"] for cause, (n, size) in self.causes.items()]
         return Table("sent in a step", ["cause", "what it is", "count", "bytes"], rows, words=2)
 
     @property
     def links(self) -> Table:
-        """What each mesh sends to each other one, as a table."""
+        """Return what each mesh sends to each other one, as a table."""
         totals: dict[tuple[str, str], list[Traffic]] = {}
         for one in self.sent:
             if one.source != one.target:

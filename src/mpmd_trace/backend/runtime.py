@@ -91,7 +91,7 @@ class Runtime:
 
     @functools.cached_property
     def _calls_back(self) -> bool:
-        """Whether a program calls back Python, which may need what this thread holds, and keeps tokens in it."""
+        """Return whether a program calls back Python, which may need what this thread holds, and keeps tokens in it."""
         return any(executable.compiled.calls_back for executable in self.own_executables)
 
     @functools.cached_property

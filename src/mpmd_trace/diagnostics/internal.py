@@ -73,7 +73,7 @@ def in_words(error: BaseException) -> str:
 
 
 def _place(error: BaseException) -> traceback.FrameSummary | None:
-    """Where our code raised an error that is a bug, or called JAX, which did so by an assertion; None for others."""
+    """Return where our code raised an error that is a bug, or called JAX, in which an assertion failed; else None."""
     if not isinstance(error, _BUGS):
         return None
     frames = traceback.extract_tb(error.__traceback__)

@@ -53,7 +53,7 @@ class Location:
 
     @property
     def prefix(self) -> str:
-        """What stands in front of a message about this place: `file:line:column: `, nothing if unknown."""
+        """Return what stands in front of a message about this place: `file:line:column: `, nothing if unknown."""
         return "" if self.resolved == "unknown" else f"{self}: "
 
     def __str__(self) -> str:

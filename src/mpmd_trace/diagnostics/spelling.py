@@ -12,7 +12,7 @@ _SHORT = {b"n": b"\n", b"t": b"\t", b"\\": b"\\", b'"': b'"'}
 
 
 def quote(text: str) -> str:
-    """`text` as an MLIR string literal."""
+    """Return `text` as an MLIR string literal."""
     if text.isascii() and text.isprintable() and '"' not in text and "\\" not in text:
         return f'"{text}"'
     bytes_of = text.encode("utf-8", "surrogateescape")

@@ -86,7 +86,7 @@ def _named_class(cls: Any, name: str) -> type[eqx.Module]:
 
 
 def _named(layer: Any, name: str) -> Any:
-    """`layer` with its call named; a layer has one name, so another one replaces it."""
+    """Return `layer` with its call named; a layer has one name, so another one replaces it."""
     layer = _unnamed(layer)
     if not _is_module(layer):
         return NamedFunction(layer, name)
@@ -147,7 +147,7 @@ def _selected(model: Any, where: Callable[[Any], Any]) -> list[Any]:
 
 
 def _apart(model: M, where: Callable[[M], Any]) -> M:
-    """`model`, with a layer for each place of a function that it holds several times and `where` selects."""
+    """Return `model`, with a layer for each place of a function that it holds several times and `where` selects."""
     held = Counter(id(leaf) for leaf in jax.tree.leaves(model))
     several = {i for i, n in Counter(map(id, _selected(model, where))).items() if held[i] == n > 1}
     if not several:
@@ -212,7 +212,7 @@ def _key(key: Any) -> str:
 
 
 def _replace(node: Any, names: Mapping[int, str]) -> Any:
-    """`node` with each part whose identity is in `names` named so."""
+    """Return `node` with each part whose identity is in `names` named so."""
     inside = node
     if not jax.tree_util.all_leaves([node]):
         inside = jax.tree.map(

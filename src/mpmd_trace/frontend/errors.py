@@ -117,7 +117,7 @@ def warn(message: str, where: str | None = None) -> None:
 
 
 def callers_place() -> str | None:
-    """`file:line` of the innermost frame of the user's code."""
+    """Return `file:line` of the innermost frame of the user's code."""
     frame = sys._getframe(1)
     while frame is not None:
         if is_users(frame.f_code.co_filename):
@@ -127,7 +127,7 @@ def callers_place() -> str | None:
 
 
 def place_of(fn: Callable[..., Any]) -> str | None:
-    """`file:line` of the definition of `fn`, None for what is not written in Python."""
+    """Return `file:line` of the definition of `fn`, None for what is not written in Python."""
     while hasattr(fn, "__wrapped__"):
         fn = fn.__wrapped__
     fn = getattr(fn, "__func__", fn)

@@ -65,7 +65,7 @@ def explained(
 
 
 def _of_changed_object(error: Exception, fn: Callable[..., Any]) -> FrontendError | None:
-    """What to do about an error of NNX that says that `fn` changes an object which it closes over, if it is one."""
+    """Return what to do about NNX's error that `fn` changes an object which it closes over, if it is this error."""
     if "flax.nnx" not in sys.modules or "different trace level" not in str(error):
         return None
     text = str(error).partition("\n")[0].partition("(")[0].strip()

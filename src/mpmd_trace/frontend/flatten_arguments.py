@@ -68,7 +68,7 @@ class Given:
     statics: dict[int, Any]
 
     def call(self, fn: Callable[..., Any], leaves: Sequence[Any]) -> Any:
-        """`fn` on arguments whose arrays are `leaves`."""
+        """Return `fn` on arguments whose arrays are `leaves`."""
         dynamic, kwargs = jax.tree.unflatten(self.in_tree, leaves)
         fill = iter(dynamic)
         count = len(dynamic) + len(self.statics)
@@ -120,7 +120,7 @@ def flatten(
 
 
 def listed_positions(positions: object, what: str) -> tuple[int, ...]:
-    """`positions` of arguments, one or several or None, as a tuple; `what` names them in the error."""
+    """Return `positions` of arguments, one or several or None, as a tuple; `what` names them in the error."""
     wanted = f"{what} are positions of arguments, one int or several"
     return tuple(map(int, listed(positions, int | np.integer, wanted)))
 

@@ -55,7 +55,7 @@ class Stack:
 
 
 def whole(value: Any) -> Any:
-    """`value` as an array of the trace."""
+    """Return `value` as an array of the trace."""
     if isinstance(value, Stack):
         return value.whole()
     if not isinstance(value, Known):
@@ -66,7 +66,7 @@ def whole(value: Any) -> Any:
 
 
 def slice_at(value: Any, index: int) -> Any:
-    """`value[index]` along the first axis."""
+    """Return `value[index]` along the first axis."""
     if isinstance(value, Stack):
         return value.parts[index] if value.repeats == 1 else lowering.slice_at(value.whole(), index)
     if isinstance(value, Known):
@@ -142,7 +142,7 @@ def _computed(name: str, aval: tracing.Aval, values: Sequence[Any]) -> np.ndarra
 
 
 def as_known(value: Any, aval: tracing.Aval) -> Any:
-    """`value`, wrapped as known when it is an integer literal of the program."""
+    """Return `value`, wrapped as known when it is an integer literal of the program."""
     if isinstance(value, (Known, Stack)) or not _is_index(aval):
         return value
     known = _known_input(value)

@@ -326,7 +326,7 @@ def _shown(value: Any) -> str:
 
 
 def _like(before: Any, after: Any, fn: Callable[..., Any]) -> Any:
-    """`after`, if it can be the state of the next microbatch."""
+    """Return `after`, if it can be the state of the next microbatch."""
     kinds = [[(jnp.shape(x), jnp.result_type(x)) for x in jax.tree.leaves(state)] for state in (before, after)]
     if jax.tree.structure(before) != jax.tree.structure(after) or kinds[0] != kinds[1]:
         name = _name(fn)

@@ -29,7 +29,7 @@ MARKERS = (named_tensor_p, broadcast_p, reduce_p)
 
 
 def counted(tree: Any) -> Any:
-    """`tree`, with a count of transpositions, 0 so far, on each array that has derivatives."""
+    """Return `tree`, with a count of transpositions, 0 so far, on each array that has derivatives."""
 
     def one(leaf: Any) -> Any:
         is_inexact = jnp.issubdtype(getattr(leaf, "dtype", np.bool_), jnp.inexact)

@@ -23,7 +23,7 @@ def names_devices(eqn: Equation) -> bool:
 
 
 def put(x: Any, target: Any) -> Any:
-    """`x` in the memory of the `target` of a `device_put`: where it runs, the assignment of names says."""
+    """Return `x` in the memory of the `target` of a `device_put`: where it runs, the assignment of names says."""
     if isinstance(target, jax.Device):
         return x
     space = _SPACES.get(target.memory_kind) if isinstance(target, Sharding) else target

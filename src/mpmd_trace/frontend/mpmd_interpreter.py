@@ -103,7 +103,7 @@ class MpmdInterpreter:
     # ---- interpretation -------------------------------------------------------------------
 
     def program(self, closed: Closed, name: str) -> Any:
-        """`closed`, rewritten, as a program with its large constants before its arguments."""
+        """Return `closed`, rewritten, as a program with its large constants before its arguments."""
         result = self._program(closed, name)
         if self.recomputed is None:
             return result
@@ -389,7 +389,7 @@ class MpmdInterpreter:
         return results
 
     def _body(self, body: Closed, scope: Scope, *, barrier: bool = False, division: Division | None = None) -> Shared:
-        """`body` interpreted on its own: a jaxpr of its large constants, then its arguments.
+        """Return `body` interpreted on its own: a jaxpr of its large constants, then its arguments.
 
         With a `division`, of the arguments and given values, and for the results, that it lists.
         """

@@ -25,7 +25,7 @@ def nearest(name: str, known: Iterable[str]) -> str:
 
 
 def is_path(pattern: str, path: Sequence[object]) -> bool:
-    """Whether `pattern` is the path of a layer: `blocks[0].norm` or `blocks.0.norm`, with `*` for anything in a key."""
+    """Return whether `pattern` matches the path of a layer: `blocks[0].norm` or `blocks.0.norm`, `*` for any key."""
     keys = pattern.replace("[", ".").replace("]", "").split(".")  # brackets are indices here, not sets of characters
     return len(keys) == len(path) and all(fnmatch.fnmatchcase(str(a), b) for a, b in zip(path, keys, strict=True))
 

@@ -96,7 +96,7 @@ class Later:
 
 
 def now(value: Any) -> Any:
-    """`value`, computed."""
+    """Return `value`, computed."""
     return value.now() if isinstance(value, Later) else value
 
 
@@ -118,7 +118,7 @@ class Values:
         self._again: set[int] = set()
 
     def operands(self, args: Sequence[Any], name: str | None) -> list[Any]:
-        """`args` of an equation of the backward; of those from other places, the ones of the forward pass.
+        """Return `args` of an equation of the backward; of those from other places, the ones of the forward pass.
 
         `name`: of the computation that the equation is, None for other equations.
         """

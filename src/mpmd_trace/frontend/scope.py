@@ -31,12 +31,12 @@ class Scope:
 
     @property
     def is_open(self) -> bool:
-        """Whether names become ops here."""
+        """Return whether names become ops here."""
         return self.level in ("main", "callee")
 
     @property
     def is_backward(self) -> bool:
-        """Whether what is here is transposed, or recomputed for what is."""
+        """Return whether what is here is transposed, or recomputed for what is."""
         return self.rematerialized or self.transposes > 0
 
     def at(self, eqn: Equation) -> Scope:
@@ -64,7 +64,7 @@ class Shared:
 
     @property
     def emits(self) -> bool:
-        """Whether any result is computed."""
+        """Return whether any result is computed."""
         return any(computed for computed, _ in self.sources)
 
     def results(self, operands: Sequence[Any], out: Sequence[Any]) -> list[Any]:

@@ -38,7 +38,7 @@ class Meshes:
         return f"sdy.mesh @{self._symbols[axes]} = <[{listed}]>"
 
     def text(self, sharding: Any, aval: tracing.Aval) -> tuple[str | None, str | None]:
-        """`<mesh, dims>` for `sharding` of an array like `aval`, and what is wrong with it.
+        """Return `<mesh, dims>` for `sharding` of an array like `aval`, and what is wrong with it.
 
         Either may be None: shardings that say nothing about axes give no text.
         """

@@ -77,7 +77,7 @@ class StaticLeaf:
 
 
 def without_statics(tree: Any) -> Any:
-    """`tree` with each `StaticLeaf` replaced by what it holds."""
+    """Return `tree` with each `StaticLeaf` replaced by what it holds."""
     return jax.tree.map(
         lambda leaf: leaf.value if isinstance(leaf, StaticLeaf) else leaf,
         tree,

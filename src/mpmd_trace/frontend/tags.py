@@ -74,7 +74,7 @@ def is_name(name: object) -> bool:
 
 
 def check_name(name: object, what: str) -> str:
-    """`name`, when it can name a computation or tensor; `what` says which in the error."""
+    """Return `name`, when it can name a computation or tensor; `what` says which in the error."""
     if not isinstance(name, str) or not name:
         raise mistake(f"{what} needs a non-empty string as its name, got {name!r}.")
     if name != name.strip():
@@ -110,12 +110,12 @@ def layer_names(
 
 
 def static_names(names: object, what: str) -> tuple[str, ...]:
-    """`names`, one or several, as a tuple; `what` says whose they are in the error."""
+    """Return `names`, one or several, as a tuple; `what` says whose they are in the error."""
     return listed(names, str, f"static_argnames of {what} are names of arguments, one or several")
 
 
 def listed(given: object, kind: Any, wanted: str) -> tuple[Any, ...]:
-    """`given`, one value or several or None, as a tuple of values of that kind; `wanted` says so in the error."""
+    """Return `given` (one value, several, or None) as a tuple of that kind; an error says what is `wanted`."""
     several = isinstance(given, Iterable) and not isinstance(given, str)
     result = () if given is None else tuple(cast("Iterable[Any]", given)) if several else (given,)
     if not all(isinstance(value, kind) for value in result):
@@ -217,7 +217,7 @@ def _can_be_returned(leaf: object) -> bool:
 
 
 def tagged(function: Callable[..., Any], tag: Tag, static_argnames: str | Sequence[str] = ()) -> Callable[..., Any]:
-    """`function` as a tagged jit.
+    """Return `function` as a tagged jit.
 
     Arrays anywhere in the arguments, and in `function` itself when it is a pytree or a method of
     one, become operands; every other leaf is static and must be hashable (but for numbers given to

@@ -25,7 +25,7 @@ _MISSING: Any = object()
 
 
 def remembered(region: Region, key: Hashable, make: Callable[[], T]) -> T:
-    """`make()`, computed once for this body and key.  `key` may contain other bodies."""
+    """Return `make()`, computed once for this body and key.  `key` may contain other bodies."""
     assert region.frozen, "only frozen bodies remember"
     memo = region.memo
     result: T = memo.get(key, _MISSING)

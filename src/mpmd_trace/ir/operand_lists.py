@@ -41,7 +41,7 @@ class OperandList(Linked, Generic[U, V]):
 
     @property
     def operand_capacity(self) -> int:
-        """How many operands there is room for before all of them move and become newer uses."""
+        """Return how many operands there is room for before all of them move and become newer uses."""
         return self._capacity
 
     def operand(self, index: int) -> V:

@@ -148,7 +148,7 @@ class _Parser:
     # Pieces.
 
     def expand(self, text: str) -> str:
-        """`text` with attribute and type aliases replaced, and locations that are attributes spelled out."""
+        """Return `text` with attribute and type aliases replaced, and locations that are attributes spelled out."""
         if not self.aliases and "#loc" not in text:
             return text
 

@@ -29,12 +29,12 @@ class Type(Interned):
 
     @property
     def is_token(self) -> bool:
-        """Whether this is a StableHLO token, the only non-tensor value that fragments may carry."""
+        """Return whether this is a StableHLO token, the only non-tensor value that fragments may carry."""
         return self.text == "!stablehlo.token"
 
     @property
     def is_scalar(self) -> bool:
-        """Whether this is a tensor without dimensions, on no mesh."""
+        """Return whether this is a tensor without dimensions, on no mesh."""
         return False
 
     @property
@@ -93,7 +93,7 @@ class MeshTensorType(Type):
 
     @property
     def on_host(self) -> bool:
-        """Whether the value lives in pinned host memory."""
+        """Return whether the value lives in pinned host memory."""
         return self.memory_kind == "pinned_host"
 
     def with_sharding(self, sharding: TensorShardingAttr | None) -> MeshTensorType:

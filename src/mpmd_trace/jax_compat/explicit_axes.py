@@ -44,7 +44,7 @@ def in_types_of(mesh: AbstractMesh | None) -> contextlib.AbstractContextManager[
 
 
 def of_type(struct: jax.ShapeDtypeStruct, sharding: Any, mesh: AbstractMesh | None) -> jax.ShapeDtypeStruct:
-    """`struct` with what the Explicit axes of `mesh` are for in `sharding`, if that is over such a mesh."""
+    """Return `struct` with what the Explicit axes of `mesh` are for in `sharding`, if that is over such a mesh."""
     if mesh is None or not isinstance(sharding, NamedSharding) or dict(sharding.mesh.shape) != dict(mesh.shape):
         return struct
     return jax.ShapeDtypeStruct(
@@ -63,7 +63,7 @@ def _is_explicit(mesh: Any) -> bool:
 
 
 def _with_auto_axes(mesh: AbstractMesh) -> AbstractMesh:
-    """`mesh` with Auto axes in place of Explicit ones; no mesh where it then has Auto axes alone."""
+    """Return `mesh` with Auto axes in place of Explicit ones; no mesh where it then has Auto axes alone."""
     changed = mesh.update_axis_types({n: AxisType.Auto for n, t in _types(mesh) if t is AxisType.Explicit})
     return changed if AxisType.Manual in changed.axis_types else empty_abstract_mesh
 

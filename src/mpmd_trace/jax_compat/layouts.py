@@ -28,7 +28,7 @@ def has_layout(x: Any) -> bool:
 
 
 def to_text(layout: Layout, dtype: Any) -> str:
-    """`{0,1}` for `Layout((1, 0))`."""
+    """Return `{0,1}` for `Layout((1, 0))`."""
     return str(layout._to_xla_layout(dtype))
 
 
@@ -79,7 +79,7 @@ def padded_bytes(spec: jax.ShapeDtypeStruct) -> int:
 
 
 def same_layout(wanted: Layout, other_layout: Any) -> bool:
-    """Whether an array with the layout `found` (see `layout_of`) has the wanted one; tiles count where it has some."""
+    """Return whether the layout `found` (see `layout_of`) is the wanted one; tiles count if that has some."""
     if other_layout is None:
         return True
     theirs = Layout.from_pjrt_layout(other_layout)
@@ -104,7 +104,7 @@ def place_of(spec: jax.ShapeDtypeStruct) -> Format | jax.sharding.Sharding | Non
 
 
 def put(x: Any, to: jax.ShapeDtypeStruct, may_alias: bool | None = None) -> jax.Array:
-    """`x` with the sharding, memory and layout of `to`, from wherever it is.
+    """Return `x` with the sharding, memory and layout of `to`, from wherever it is.
 
     Where other processes have devices of the sharding, all of them have the same `x`, and each puts its own part.
     """

@@ -108,7 +108,7 @@ def lower_function(
     donate: Mapping[int, int | None] = MappingProxyType({}),
     host_callbacks: Sequence[Any] = (),
 ) -> Any:
-    """`@main` of the module `text` as a `jax.stages.Lowered` on flat arguments.
+    """Return `@main` of the module `text` as a `jax.stages.Lowered` on flat arguments.
 
     Shardings and layouts are those of `arguments` and `results`; unused arguments stay.  `donate`: the arguments whose
     buffers may be reused, each with the result that must reuse it, or None.  `host_callbacks`: the Python
@@ -267,7 +267,7 @@ def _no_mesh_around() -> contextlib.AbstractContextManager[Any]:
 
 
 def keeps_barriers(platform: str) -> bool:
-    """Whether XLA orders what it computes by `optimization_barrier`; on CPUs JAX 0.10 removes them before it does."""
+    """Return whether XLA orders computations by `optimization_barrier`; on CPUs JAX 0.10 removes them before."""
     return platform != "cpu" or jax.__version_info__ >= (0, 11)
 
 
@@ -407,7 +407,7 @@ def from_shards(spec: jax.ShapeDtypeStruct) -> Callable[[list[jax.Array]], jax.A
 
 
 def with_weak_type(x: jax.Array) -> jax.Array:
-    """`x`, sharing its buffers, with the weak type of a Python number."""
+    """Return `x`, sharing its buffers, with the weak type of a Python number."""
     array: Any = x
     aval = array.aval.update(weak_type=True)
     result: jax.Array = ArrayImpl(aval, array.sharding, array._arrays, committed=True, _skip_checks=True)

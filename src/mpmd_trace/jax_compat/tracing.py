@@ -50,7 +50,7 @@ class OpenJaxpr:
 
 
 def per_jaxpr(function: Callable[[Closed], _T]) -> Callable[[Closed], _T]:
-    """`function`, whose result for a jaxpr is remembered as long as the jaxpr is there."""
+    """Return `function`, whose result for a jaxpr is remembered as long as the jaxpr is there."""
     known: weakref.WeakKeyDictionary[Closed, _T] = weakref.WeakKeyDictionary()
 
     @functools.wraps(function)
@@ -87,7 +87,7 @@ def _without_references(closed: Closed) -> Closed:
 
 
 def lowered(closed: Closed) -> Closed:
-    """`closed` with primitives and types of HiJax in terms of those that they are made of."""
+    """Return `closed` with primitives and types of HiJax in terms of those that they are made of."""
     inner: Any = getattr(closed, "jaxpr", closed)
     return partial_eval.lower_jaxpr2(closed) if inner.is_high else closed
 
@@ -141,7 +141,7 @@ def physical(aval: Aval) -> tuple[tuple[int, ...], str]:
 
 
 def struct(aval: Aval) -> jax.ShapeDtypeStruct:
-    """`aval` as an argument for tracing."""
+    """Return `aval` as an argument for tracing."""
     return jax.ShapeDtypeStruct(aval.shape, aval.dtype, weak_type=bool(aval.weak_type))
 
 
@@ -228,7 +228,7 @@ def rebind(eqn: Equation, args: Sequence[Any], params: dict[str, Any] | None = N
 
 
 def staged(eqn: Equation, args: Sequence[Any]) -> list[Any] | None:
-    """What `rebind` gives for an equation without effects, if `args` are of the current trace and have its types.
+    """Return what `rebind` does for an equation without effects, if `args` are of the current trace and its types.
 
     Then the types of its results are known, and its primitive need not be asked for them.  None where that does not
     hold, or where JAX does more for this primitive.
@@ -304,7 +304,7 @@ def call_as(jitted: Any, name: str, *args: Any) -> tuple[Any] | None:
 
 
 def make_program(function: Callable[..., Any], avals: Sequence[Aval], name: str, without_unused: bool = False) -> Any:
-    """`function` on arguments of the types `avals`, traced as a program of this name, unused arguments included.
+    """Return `function` on arguments of the types `avals`, traced as a program of this name, unused arguments included.
 
     Its `jaxpr` can be read, and `lowering.lower` makes a module of it without tracing it again.  `without_unused`
     equations: those that no result depends on, and that have no effects, are left out.
@@ -316,7 +316,7 @@ def make_program(function: Callable[..., Any], avals: Sequence[Aval], name: str,
 
 
 def _without_unused(closed: Closed) -> Callable[..., list[Any]]:
-    """`closed` as a function, without the equations that no result depends on and nothing happens in."""
+    """Return `closed` as a function, without the equations that no result depends on and nothing happens in."""
 
     def acts(eqn: Equation) -> bool:
         return bool(eqn.effects) or any(acts(one) for inner in subjaxprs(eqn) for one in opened(inner).eqns)

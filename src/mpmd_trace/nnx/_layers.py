@@ -104,7 +104,7 @@ def _named_class(cls: Any, name: str) -> Any:
 
 
 def _named(layer: Any, name: str) -> Any:
-    """`layer` with its call named; a layer has one name, so another one replaces it."""
+    """Return `layer` with its call named; a layer has one name, so another one replaces it."""
     cls: Any = type(layer)
     object.__setattr__(layer, "__class__", _named_class(getattr(cls, "_mpmd_class", cls), name))
     return layer

@@ -79,13 +79,13 @@ def _is_parts(value: Any) -> bool:
 
 
 def split(tree: Any, tag: Hashable) -> Any:
-    """`tree` with `Parts` in the place of objects: steps 1 and 3."""
+    """Return `tree` with `Parts` in the place of objects: steps 1 and 3."""
     with nnx.split_context(tag) as context:
         return jax.tree.map(lambda x: Parts(*context.split(x)) if is_object(x) else x, tree, is_leaf=is_object)
 
 
 def merged(tree: Any, tag: Hashable, *, inner: bool) -> Any:
-    """`tree` with objects in the place of `Parts`: steps 2 (inner) and 4, where they are those that were given."""
+    """Return `tree` with objects in place of `Parts`: steps 2 (inner) and 4, where they are those that were given."""
     with nnx.merge_context(tag, inner) as context:
         return _merge_parts(tree, context)
 
@@ -114,19 +114,19 @@ def given(tag: Hashable) -> AbstractContextManager[Any]:
 
 
 def is_lent(node: Any) -> bool:
-    """Whether a transformation of Flax that is running has made `node` in place of an object that it was given."""
+    """Return whether a running transformation of Flax has made `node` in place of an object that it was given."""
     stacks = nnx.graph.GRAPH_CONTEXT.update_context_stacks.values()
     inner = [context.inner_ref_outer_index for contexts in stacks for context in contexts]
     return any(node in known for known in inner if known is not None)
 
 
 def states(tree: Any) -> Any:
-    """`tree` with an `nnx.State` in the place of `Parts`."""
+    """Return `tree` with an `nnx.State` in the place of `Parts`."""
     return jax.tree.map(lambda x: x.state if _is_parts(x) else x, tree, is_leaf=_is_parts)
 
 
 def pure_function(fn: Callable[..., Any], tag: Hashable) -> Callable[..., Any]:
-    """`fn` on parts of objects: what becomes of the objects in its arguments, and its result."""
+    """Return `fn` on parts of objects: what becomes of the objects in its arguments, and its result."""
 
     @functools.wraps(fn, updated=())
     def pure(*args: Any, **kwargs: Any) -> Any:

@@ -178,7 +178,7 @@ def explain_ends(module: Module, request: PartitionRequest) -> tuple[Placement, 
 
 
 def explain_places(module: Module, request: PartitionRequest) -> dict[str, list[Placement]]:
-    """Where unnamed code is, and why, by its place in the user's files (`step.py:12`, seen from here); see `explain`.
+    """Return the mesh of unnamed code, and why, by its place in the user's files (`step.py:12`); see `explain`.
 
     Of the first ops of the first places one placement for each mesh.
     """

@@ -155,7 +155,7 @@ def _by_name(one: Outline) -> dict[str, list[Thing]]:
 
 
 def _same_call(a: Thing, b: Thing) -> bool:
-    """Whether both may be of the same call; inside of called functions, and when it is exported, a thing has none."""
+    """Return whether both may be of the same call; inside of called functions and after export, things have none."""
     return a.call is None or b.call is None or a.call == b.call
 
 

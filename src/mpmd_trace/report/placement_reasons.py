@@ -15,7 +15,7 @@ MOST_USES = 3
 
 
 def reasons(held: PlacementReport, lowered: PartitionedProgram) -> dict[int, str]:
-    """Why the largest of what is not where it is used is there, by the number of the argument: the rule, and uses.
+    """Return why the largest arguments that are not where they are used are there, by number: the rule, and uses.
 
     Takes an import of the program, unless all is where it is used.  Raises `MpmdError`.
     """

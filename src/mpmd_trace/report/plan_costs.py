@@ -323,7 +323,7 @@ def _sending(program: CountedProgram, link: Link | None, hiding: Hiding) -> tupl
 
 
 def _share(part: float, whole: float, stage: int) -> float:
-    """`part / whole`; where nothing was counted, half, and nothing in the first stage."""
+    """Return `part / whole`; where nothing was counted, half, and nothing in the first stage."""
     return part / whole if whole else 0.5 if stage else 0.0
 
 

@@ -148,7 +148,7 @@ def _options(study: Study, division: Division, count: int, memory_limit: float |
 
 
 def _idle(study: Study, choice: Choice) -> tuple[dict[str, float], dict[str, float]]:
-    """When each mesh begins its first microbatch, and how long it has nothing to do after its last one."""
+    """Return when each mesh begins its first microbatch, and how long it has nothing to do after its last one."""
     result = choice.result
     first, starts, ends = result.program.first, result.starts, result.ends
     rows = [(mesh, a, b) for mesh, a, b in zip(study.meshes, first, first[1:], strict=False) if b > a]

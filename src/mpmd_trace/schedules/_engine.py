@@ -24,7 +24,7 @@ class Run:
         raise NotImplementedError
 
     def arrival(self, producer: int, mesh: int) -> float:
-        """When the result of a step is on a mesh."""
+        """Return when the result of a step is on a mesh."""
         if self.program.mesh[producer] == mesh:
             return self.ends[producer]
         return self._arrivals[producer, mesh]

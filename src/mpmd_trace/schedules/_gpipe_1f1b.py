@@ -71,7 +71,7 @@ def _in_turn(name: str, ahead: Sequence[int], microbatches: int) -> Schedule:
 
 
 def alternate(forwards: Sequence[Step], ahead: int, backwards: Sequence[Sequence[Step]]) -> list[Step]:
-    """`ahead` forwards; then each of the backwards, with another forward after it while there are some."""
+    """Return `ahead` forwards; then each of the backwards, with another forward after it while there are some."""
     order = [*forwards[:ahead]]
     for n, backward in enumerate(backwards, ahead):
         order += [*backward, *forwards[n : n + 1]]

@@ -99,7 +99,7 @@ class StageGraph:
 
     @property
     def is_chain(self) -> bool:
-        """Whether stage `s` reads stage `s - 1` and nothing else."""
+        """Return whether stage `s` reads stage `s - 1` and nothing else."""
         return self.entry is None and self.feeds == StageGraph.chain(len(self.feeds)).feeds
 
     def order(self) -> tuple[int, ...]:

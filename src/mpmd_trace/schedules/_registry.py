@@ -49,7 +49,7 @@ class Entry:
 
     @property
     def flow(self) -> str:
-        """How several stages a mesh follow each other: "loop", "v" (back again), or "no" where there are none."""
+        """The order of several stages on a mesh: "loop", "v" (back again), or "no" where there are none."""
         return "loop" if "chunks" in self.options else "v" if self.placement.endswith("in a V") else "no"
 
 

@@ -37,7 +37,7 @@ class Timeline:
 
     @property
     def end(self) -> float:
-        """When the last event ends."""
+        """Return when the last event ends."""
         return max((row[-1].end for row in self.rows if row), default=0.0)
 
     @classmethod

@@ -62,7 +62,7 @@ def zb_h2(meshes: int, microbatches: int, transfer_ratio: float = 0.0) -> Schedu
 
 
 def _order(stage: int, ahead: int, lag: int, microbatches: int) -> list[Step]:
-    """`ahead` forwards; then input-gradient, the weight-gradient of `lag` before it, forward."""
+    """Return `ahead` forwards; then input-gradient, the weight-gradient of `lag` before it, forward."""
     forwards = [Action(stage, "F", m) for m in range(microbatches)]
     return alternate(forwards, ahead, split_backwards([(stage, m) for m in range(microbatches)], lag))
 

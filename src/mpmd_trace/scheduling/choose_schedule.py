@@ -91,7 +91,7 @@ def choose_schedule(config: Config, engine: str = "python") -> ScheduleChoice:
 
 
 def refusal(config: Config, microbatches: int) -> str | None:
-    """Why the schedule of a configuration cannot have so many microbatches, whatever the program; None if it may.
+    """Return why no program can follow the schedule of a configuration with so many microbatches; None if one can.
 
     Of the schedules of groups of meshes one has to have so many, since a loop may run on one of the groups.
     """
@@ -129,7 +129,7 @@ def _refusal(wanted: Any, meshes: int, microbatches: int) -> str | None:
 
 
 def _conflicts(config: Config, choice: ScheduleChoice) -> Iterator[str]:
-    """Why the schedule and the options cannot both be had."""
+    """Return why the schedule and the options cannot both be had."""
     wanted, option = config.pipeline_schedule, config.options.schedule
     if wanted is not None and option is not None:
         named = str(option)

@@ -47,7 +47,7 @@ class Fragment:
 
     @property
     def transposes(self) -> tuple[int, ...]:
-        """How often its computations are transposed, each number once: 0 forward, 1 backward."""
+        """Return how often its computations are transposed, each number once: 0 forward, 1 backward."""
         return tuple(sorted({count for _, count in self.info.origins}))
 
     @property
@@ -84,7 +84,7 @@ class Fragment:
 
     @property
     def drops_transferred(self) -> bool:
-        """Whether it is the weight-gradient part of a split backward."""
+        """Return whether it is the weight-gradient part of a split backward."""
         return self.info.split_type == "kDropTransferred"
 
     def __str__(self) -> str:

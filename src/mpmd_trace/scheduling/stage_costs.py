@@ -50,7 +50,7 @@ class StageCosts(Costs):
 
     @property
     def forward_only(self) -> bool:
-        """Whether there are no backwards."""
+        """Return whether there are no backwards."""
         return not any(self.input_grad) and not any(self.weight_grad)
 
     @property

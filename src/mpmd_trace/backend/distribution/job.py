@@ -50,7 +50,7 @@ class Job:
 
     @functools.cached_property
     def by_devices(self) -> Transport | None:
-        """How arrays go from device to device, where meshes and shardings fit it; None where it is not used at all."""
+        """Return the transport between devices, for meshes and shardings that fit it; None if it is not used."""
         transport = self.transport
         if isinstance(transport, DevicePut):
             return transport
@@ -59,7 +59,7 @@ class Job:
 
     @property
     def must_go_by_devices(self) -> bool:
-        """Whether nothing may go through host memory."""
+        """Return whether nothing may go through host memory."""
         return self._transfers == "device_put"
 
     @functools.cached_property

@@ -233,7 +233,7 @@ class Peers:
             raise own from error
 
     def failed(self, error: BaseException, where: str) -> BaseException:
-        """What to raise for an error in a step: the fault of a peer, or the error itself, which the others then know.
+        """Return what to raise for an error: the fault of a peer, or the error itself, which the others then know.
 
         Args:
             error: what was raised.

@@ -97,7 +97,7 @@ class Cuts:
 
     @property
     def any(self) -> bool:
-        """Whether anything is in pieces, here or inside."""
+        """Return whether anything is in pieces, here or inside."""
         left = [self]
         while left:
             cuts = left.pop()

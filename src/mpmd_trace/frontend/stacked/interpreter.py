@@ -49,7 +49,7 @@ from mpmd_trace.jax_compat.tracing import Closed, Equation
 
 
 def in_pieces(closed: Closed, cuts: Cuts, names: Sequence[str]) -> Closed:
-    """`closed`, with an argument and a result for each piece; `names` are those of its arguments."""
+    """Return `closed`, with an argument and a result for each piece; `names` are those of its arguments."""
     values: list[Any] = []
     for v, known, name in zip(cuts.parts.invars, cuts.rows_of(cuts.parts.invars), names, strict=True):
         value = tracing.struct(v.aval)
@@ -81,7 +81,7 @@ class _Interpreter:
     # ---- wholes and pieces ----------------------------------------------------------------
 
     def _as_cut(self, value: Any, wanted: Rows | None, eqn: Equation | None = None) -> Any:
-        """`value` in these pieces, or whole."""
+        """Return `value` in these pieces, or whole."""
         if wanted is None:
             return self._whole(value, eqn)
         if isinstance(value, Pieces):
