@@ -96,14 +96,10 @@ class ScheduleOptions(LibraryOptions):
         str, typer.Argument(help="Name of a schedule (see list), or a CSV table.", autocompletion=schedule_names)
     ]
     group_size: Annotated[int | None, typer.Option(help="Microbatches per round of an interleaved schedule.")] = None
-    placement: Annotated[
-        str | None, typer.Option("--placement", help="For a CSV table: the mesh of each stage, e.g. 0,1,1,0.")
-    ] = None
+    placement: Annotated[str | None, typer.Option(help="For a CSV table: the mesh of each stage, e.g. 0,1,1,0.")] = None
     edges: Annotated[
         str | None,
-        typer.Option(
-            "--edges", help="Extra data flow between stages, e.g. 0-2,1-3; with a leading '=' instead of the chain."
-        ),
+        typer.Option(help="Extra data flow between stages, e.g. 0-2,1-3; with a leading '=' instead of the chain."),
     ] = None
     stages_per_chunk: Annotated[
         int, typer.Option(help="Number of consecutive stages in place of each stage of the schedule.", min=1)
@@ -149,28 +145,18 @@ class CostOptions:
     """What actions and transfers cost."""
 
     forward: Annotated[
-        str, typer.Option("--forward", help="Time of F (a forward): one number, or a list with one per mesh or stage.")
+        str, typer.Option(help="Time of F (a forward): one number, or a list with one per mesh or stage.")
     ] = "1"
-    input_grad: Annotated[
-        str, typer.Option("--input-grad", help="Time of I (gradients of inputs), in the same form.")
-    ] = "1"
-    weight_grad: Annotated[
-        str, typer.Option("--weight-grad", help="Time of W (gradients of weights), in the same form.")
-    ] = "1"
-    backward: Annotated[str | None, typer.Option("--backward", help="Time of a full backward; default I + W.")] = None
-    fused_cost: Annotated[str | None, typer.Option("--fused-cost", help="Time of a fused F and B; default F + B.")] = (
-        None
-    )
-    latency: Annotated[float, typer.Option("--latency", help="Time of a transfer between meshes.")] = 0.0
-    bandwidth: Annotated[
-        float | None, typer.Option("--bandwidth", help="Size that a link transfers per unit of time.")
-    ] = None
-    size: Annotated[str, typer.Option("--size", help="Size of a stage's output.")] = "0"
+    input_grad: Annotated[str, typer.Option(help="Time of I (gradients of inputs), in the same form.")] = "1"
+    weight_grad: Annotated[str, typer.Option(help="Time of W (gradients of weights), in the same form.")] = "1"
+    backward: Annotated[str | None, typer.Option(help="Time of a full backward; default I + W.")] = None
+    fused_cost: Annotated[str | None, typer.Option(help="Time of a fused F and B; default F + B.")] = None
+    latency: Annotated[float, typer.Option(help="Time of a transfer between meshes.")] = 0.0
+    bandwidth: Annotated[float | None, typer.Option(help="Size that a link transfers per unit of time.")] = None
+    size: Annotated[str, typer.Option(help="Size of a stage's output.")] = "0"
     collectives: Annotated[
         str | None,
-        typer.Option(
-            "--collectives", help="Additional times F,I,W per mesh in which the devices of a mesh only communicate."
-        ),
+        typer.Option(help="Additional times F,I,W per mesh in which the devices of a mesh only communicate."),
     ] = None
 
     def costs(self) -> Costs:
@@ -197,10 +183,7 @@ class MemoryOptions:
 
     weight_fraction: Annotated[
         float | None,
-        typer.Option(
-            "--weight-fraction",
-            help="Fraction of the activations that a weight gradient keeps; default 1, for zb-auto 0.5.",
-        ),
+        typer.Option(help="Fraction of the activations that a weight gradient keeps; default 1, for zb-auto 0.5."),
     ] = None
     memory_limit: MemoryLimit = None
 
@@ -223,13 +206,12 @@ class PlayOptions(MemoryOptions):
     transfers: Annotated[
         str,
         typer.Option(
-            "--transfers",
             help="async (in the background), exposed (occupy the sender), blocking (rendezvous) "
-            "or in-order (in the background, one at a time per mesh).",
+            "or in-order (in the background, one at a time per mesh)."
         ),
     ] = "async"
     fused: Annotated[
-        str, typer.Option("--fused", help="Run fused actions as one block (block) or one after the other (serial).")
+        str, typer.Option(help="Run fused actions as one block (block) or one after the other (serial).")
     ] = "block"
 
     def run(self, schedule: Schedule, costs: Costs, weight_fraction: float | None) -> Simulation:

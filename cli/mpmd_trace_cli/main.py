@@ -223,7 +223,7 @@ def dump(
 @keeps_output_apart
 def explore(
     file: Annotated[str, typer.Argument(help="A program, an output folder of dump or run, or a module (.mlir).")],
-    out: Annotated[str, typer.Option("--out", help="The output folder; replaced if it exists.")] = "out/explore",
+    out: Annotated[str, typer.Option(help="The output folder; replaced if it exists.")] = "out/explore",
     measure: Annotated[bool, typer.Option("--measure", help="Also compile, run and measure the program.")] = False,
     errors: Annotated[
         bool, typer.Option("--errors", help="Also compute the error of the results after each pass.")
@@ -348,9 +348,8 @@ def reduce(
     check: Annotated[
         str,
         typer.Option(
-            "--check",
             help="A command that gets the path of the module as its last argument, or in place of {}. It exits with 0 "
-            "if the module still shows the problem.",
+            "if the module still shows the problem."
         ),
     ],
     out: Annotated[str, typer.Option("--out", "-o", help="The output file; - is stdout.")] = "-",
@@ -370,9 +369,8 @@ def explain(
     value: Annotated[
         str | None,
         typer.Option(
-            "--value",
             help="A name, an array of the arguments (input 2), an array of the results (result 0), a source line "
-            "(model.py:12), or %3 in MLIR text.",
+            "(model.py:12), or %3 in MLIR text."
         ),
     ] = None,
     infer_transfers: Annotated[
