@@ -51,8 +51,8 @@ class Expectations:
         comments = [_comments(line) for line in lines]
         bare = [bool(c) and line.lstrip().startswith("//") for c, line in zip(comments, lines, strict=True)]
         expected = []
-        for number, comment_match in enumerate(comments, 1):
-            for match in comment_match:
+        for number, matches in enumerate(comments, 1):
+            for match in matches:
                 where, target = match["where"], number
                 if where is not None and where[0] in "+-":
                     target += int(where)

@@ -224,12 +224,12 @@ def _with_now(options: Sequence[Option], study: Study, lowered: Lowered, traced:
 
 def _numbers(text: str) -> list[int]:
     try:
-        attribute = [int(part) for part in text.split(",") if part.strip()]
+        numbers = [int(part) for part in text.split(",") if part.strip()]
     except ValueError:
-        attribute = [0]
-    if any(n < 1 for n in attribute):
+        numbers = [0]
+    if any(n < 1 for n in numbers):
         raise CallError(f"--microbatches is '{text}'; write numbers above 0 with commas, as in 4,8,16")
-    return attribute
+    return numbers
 
 
 def _that_divide(counts: Sequence[int], traced: Traced, text: str) -> list[int]:

@@ -141,7 +141,7 @@ def create(fn: Callable[..., Any], compiled: Compiled, *args: Any, argnums: int 
         own = [parts[n] for n in numbers]
 
         def make_own(given: Any, own: Any = own) -> list[jax.Array]:
-            """Return the inner jit is traced once; XLA drops what this mesh does not need."""
+            """Return the arrays of this mesh; `make` is traced once, and XLA drops what they do not need."""
             whole = make(given)
             return [cut(whole[i]) for i, cut, _ in own]
 

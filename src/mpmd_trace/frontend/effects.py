@@ -120,7 +120,7 @@ class Order:
 
 
 def once(results: Sequence[Any]) -> list[Any]:
-    """Return what has effects happens once: its results are sent to the meshes that use them, and not made on each."""
+    """Return results that are sent to the meshes that use them, and not computed on each: effects happen once."""
     return [lowering.broadcast_p.bind(r)[0] for r in results]
 
 

@@ -126,12 +126,12 @@ def listed_positions(positions: object, what: str) -> tuple[int, ...]:
 
 
 def _positions(positions: int | Sequence[int], count: int, what: str, fn: Callable[..., Any]) -> frozenset[int]:
-    positions_given = listed_positions(positions, what)
-    bad = [p for p in positions_given if not -count <= p < count]
+    numbers = listed_positions(positions, what)
+    bad = [p for p in numbers if not -count <= p < count]
     if bad:
         text = f"{what} {bad} are out of range: {name_of(fn)} was given {count} arguments."
         raise FrontendError([problem(text, place_of(fn))])
-    return frozenset(p % count for p in positions_given)
+    return frozenset(p % count for p in numbers)
 
 
 def _donations(

@@ -90,7 +90,7 @@ def _flow(closed: Closed) -> _Flow:
 
 
 def _flow_of_loop(loop: tracing.ScanLayout, operands: int) -> _Flow:
-    """Return what each turn hands on to the next is what the first one was given."""
+    """Return what becomes of arguments in a loop, if each turn hands on to the next what the first one was given."""
     turn = _flow(loop.body)
     carried = {i: loop.constants + i for i in range(loop.carries) if turn.returned.get(i) == loop.constants + i}
     others = (n for i, n in turn.returned.items() if carried.get(i) != n)

@@ -141,7 +141,7 @@ def inner_of(eqn: Equation) -> Closed | None:
     return None if has_rule or tag_of(eqn) is not None else applied(eqn)
 
 
-class Found(NamedTuple):
+class Scan(NamedTuple):
     """A scan, and whether it is over layers."""
 
     #: Its body, by whose identity it is known.
@@ -158,14 +158,14 @@ class Found(NamedTuple):
         return f"that of length {self.length}" + ("" if self.place is None else f" at {self.place}")
 
 
-def scans_of(closed: Closed) -> list[Found]:
+def scans_of(closed: Closed) -> list[Scan]:
     """Return the outermost scans of a jaxpr that may be over layers, and those around and beside them."""
     return _scans(closed, [False] * len(tracing.opened(closed).invars))
 
 
-def _scans(closed: Closed, computed: Sequence[bool]) -> list[Found]:
+def _scans(closed: Closed, computed: Sequence[bool]) -> list[Scan]:
     """`computed`: of each argument, whether it is the result of a product, and so no parameter."""
-    scans: list[Found] = []
+    scans: list[Scan] = []
 
     def rule(eqn: Equation, known: list[bool]) -> Sequence[bool]:
         body = inner_of(eqn)
@@ -186,17 +186,17 @@ def _multiplies(eqn: Equation) -> bool:
     return eqn.primitive.name in _PRODUCTS or any(one.primitive.name in _PRODUCTS for one in inside)
 
 
-def _judged(eqn: Equation, computed: Sequence[bool]) -> Found:
+def _judged(eqn: Equation, computed: Sequence[bool]) -> Scan:
     layout = tracing.scan_layout(eqn)
     place = tracing.location(eqn)
     scanned = zip(layout.split(eqn.invars)[2], layout.split(computed)[2], strict=True)
     numbers = [jnp.issubdtype(v.aval.dtype, jnp.inexact) and not is_computed for v, is_computed in scanned]
     if not any(numbers):
-        return Found(layout.body, layout.length, place, "it scans no parameters", False)
+        return Scan(layout.body, layout.length, place, "it scans no parameters", False)
     masks = [*[0] * layout.constants, *[_CARRIED] * layout.carries, *(_SCANNED * n for n in numbers)]
     if _only_sums(layout):
-        return Found(layout.body, layout.length, place, "it carries sums, as over microbatches", False)
-    return Found(layout.body, layout.length, place, "", _flow(layout.body, masks)[1])
+        return Scan(layout.body, layout.length, place, "it carries sums, as over microbatches", False)
+    return Scan(layout.body, layout.length, place, "", _flow(layout.body, masks)[1])
 
 
 def _only_sums(layout: tracing.ScanLayout) -> bool:

@@ -27,7 +27,7 @@ class Attribute(Interned):
 
 
 def _again(cls: type[Attribute], text: str, fields: dict[str, Any]) -> Attribute:
-    """Return what was copied or pickled is the one object with this text again."""
+    """Return the one object with this text, for one that was copied or pickled."""
     return cls.interned(text, **fields)
 
 

@@ -78,11 +78,11 @@ def padded_bytes(spec: jax.ShapeDtypeStruct) -> int:
     return count * int(spec.dtype.itemsize)
 
 
-def same_layout(wanted: Layout, other_layout: Any) -> bool:
-    """Return whether the layout `found` (see `layout_of`) is the wanted one; tiles count if that has some."""
-    if other_layout is None:
+def same_layout(wanted: Layout, actual: Any) -> bool:
+    """Return whether the layout `actual` (see `layout_of`) is the wanted one; tiles count if that has some."""
+    if actual is None:
         return True
-    theirs = Layout.from_pjrt_layout(other_layout)
+    theirs = Layout.from_pjrt_layout(actual)
     if not wanted.tiling:
         return bool(wanted.major_to_minor == theirs.major_to_minor)
     return bool(wanted == theirs)

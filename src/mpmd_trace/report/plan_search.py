@@ -316,7 +316,7 @@ def _division(
 
 
 def _input_share(usual: float, mesh_of: Sequence[int], stage: int) -> float:
-    """Return a first stage has no input gradient; one whose gradient stays on its mesh cannot be split."""
+    """Return the part of a backward that is input gradient: none in a first stage, all where it stays on its mesh."""
     if stage == 0:
         return 0.0
     return 1.0 if mesh_of[stage] == mesh_of[stage - 1] else usual

@@ -42,7 +42,7 @@ def step_trace(
     origin = 0.0
     for number, one in enumerate(measured):
         slices: dict[int, Slice] = {}
-        for at, entry in sorted(timed(plan, one), key=lambda found: (found[1].start, found[0])):
+        for at, entry in sorted(timed(plan, one), key=lambda one: (one[1].start, one[0])):
             start, end = (_SECOND * (origin + t) for t in (entry.start, entry.end))
             row, instruction = lanes.index(entry.lane), plan.instructions[at]
             assert isinstance(instruction, Run | Transfer)

@@ -64,7 +64,7 @@ def _with_halves(step: Step, halves: set[tuple[int, int]], begun: set[tuple[int,
 def steps_by_place(plan: Plan, actions: FragmentActions) -> dict[int, tuple[int, Step]]:
     """Mesh number and step of each run, by its place among the instructions."""
     meshes = {name: i for i, name in enumerate(plan.meshes)}
-    waiting = {name: iter(actions_left) for name, actions_left in actions.of_mesh.items()}
+    waiting = {name: iter(steps) for name, steps in actions.of_mesh.items()}
     result: dict[int, tuple[int, Step]] = {}
     for at, instruction in enumerate(plan.instructions):
         if isinstance(instruction, Run):

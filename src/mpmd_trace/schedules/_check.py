@@ -239,7 +239,7 @@ def _feeds(schedule: Schedule, a: Action, b: Action) -> bool:
 
 
 def _optimizer(schedule: Schedule, seen: _Seen) -> Iterator[Problem]:
-    """Yield an optimizer step comes after every gradient of its stage; all stages have one, or none."""
+    """Yield optimizer steps before a gradient of their stage, and stages that lack one where others have it."""
     place = {stage: at for (stage, kind, _), at in seen.items() if kind == "O"}
     if not place:
         return

@@ -289,8 +289,8 @@ def replayed(choice: Choice, costs: StageCosts, orders: Sequence[Sequence[Step]]
     """
     rows = zip(orders, choice.schedule.orders, strict=True)
     changed = dataclasses.replace(choice.schedule, orders=tuple(tuple(_blocks_again(*row)) for row in rows))
-    choice_again = _choice(changed, costs.scaled(1.0 / choice.unit), None)
-    return None if choice_again is None else dataclasses.replace(choice_again, unit=choice.unit, fits=choice.fits)
+    again = _choice(changed, costs.scaled(1.0 / choice.unit), None)
+    return None if again is None else dataclasses.replace(again, unit=choice.unit, fits=choice.fits)
 
 
 def _graph(schedule: Schedule, costs: StageCosts) -> StageGraph:

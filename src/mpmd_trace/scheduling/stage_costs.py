@@ -146,11 +146,11 @@ def _times(values: PerLink, factor: float) -> PerLink:
 
 def stage_costs(module: Module) -> StageCosts | None:
     """Return the costs of a module after the import phase, best with split backwards; None without microbatches."""
-    own_units = _units(module)
-    if own_units is None:
+    counted = _units(module)
+    if counted is None:
         return None
-    units, _, table = own_units
-    mean, visits = _of_stages(module, own_units, lambda op, module: flops(op.body, module))
+    units, _, table = counted
+    mean, visits = _of_stages(module, counted, lambda op, module: flops(op.body, module))
     topology = module.main.topology
     assert topology is not None
     return StageCosts(
@@ -219,8 +219,8 @@ def collective_times(module: Module, link: Link, hiding: Hiding) -> tuple[dict[s
 
     They are those in which a device computes nothing; both are empty for none.
     """
-    own_units = _units(module)
-    if own_units is None:
+    counted = _units(module)
+    if counted is None:
         return {}, {}
 
     def seconds(op: FragmentOp, module: Module, paired: bool) -> float:
@@ -228,17 +228,17 @@ def collective_times(module: Module, link: Link, hiding: Hiding) -> tuple[dict[s
         whole = link.seconds(apart, 1) if apart else 0.0
         return whole * together / apart if paired and apart else whole
 
-    apart, together = (_of_stages(module, own_units, functools.partial(seconds, paired=p))[0] for p in (False, True))
+    apart, together = (_of_stages(module, counted, functools.partial(seconds, paired=p))[0] for p in (False, True))
     if not any(any(own) for own in apart.values()):
         return {}, {}
     return apart, together
 
 
 def _of_stages(
-    module: Module, own_units: _Units, count: Callable[[FragmentOp, Module], float]
+    module: Module, counted: _Units, count: Callable[[FragmentOp, Module], float]
 ) -> tuple[dict[str, tuple[float, ...]], list[set[int]]]:
     """Return what is counted of a microbatch in each stage, by letter, and the microbatches that visit it."""
-    units, number, table = own_units
+    units, number, table = counted
     rank = {stage: i for i, stage in enumerate(sorted(table))}
     visits: list[set[int]] = [set() for _ in rank]
     for op, u in units.items():
@@ -292,11 +292,11 @@ def _units(module: Module) -> _Units | None:
 
 def stage_ranks(module: Module) -> dict[int, int]:
     """Return the place in the pipeline of each stage number that `transfers.fragment_action` gives."""
-    own_units = _units(module)
+    counted = _units(module)
     topology = module.main.topology
-    if own_units is None or topology is None:
+    if counted is None or topology is None:
         return {}
-    units, number, table = own_units
+    units, number, table = counted
     rank = {stage: i for i, stage in enumerate(sorted(table))}
     index = {name: i for i, name in enumerate(topology.meshes)}
     if all(u.stage is not None for u in units.values()):

@@ -278,7 +278,7 @@ def _unsendable(plan: Plan, order: Order) -> Iterator[str]:
 def _unmatched(plan: Plan, parts: Parts) -> Iterator[str]:
     """Messages without their other end, collectives without a member, and what somebody does twice."""
     wanted: dict[tuple[str, int, int], Action] = {}  # what happens, its number, and who does it
-    unmatched: set[tuple[str, int, int]] = set()
+    done: set[tuple[str, int, int]] = set()
     for process, actions in parts.items():
         for action in actions:
             if isinstance(action, RunProgram):
@@ -291,13 +291,13 @@ def _unmatched(plan: Plan, parts: Parts) -> Iterator[str]:
             for end, member in ends:
                 wanted.setdefault((end, number, member), action)
             key = what, number, process
-            if key in unmatched:
+            if key in done:
                 yield f"process {process} does twice: {describe(plan, action)}"
             elif (what, process) not in ends:
                 yield f"process {process} has no part in what it does: {describe(plan, action)}"
-            unmatched.add(key)
+            done.add(key)
     for (end, number, member), action in wanted.items():
-        if (end, number, member) not in unmatched:
+        if (end, number, member) not in done:
             yield f"process {member} leaves out its part (to {end}): {describe(plan, action)}"
 
 

@@ -73,7 +73,7 @@ def _part(plan: Plan, those: Sequence[Action]) -> Part:
         actions.setdefault(action.at, []).append(action)
         if isinstance(action, LocalCopy) and action.tags:
             arriving.add(action.value)
-    in_turn = {at: tuple(sorted(actions_at, key=_turn)) for at, actions_at in actions.items()}
+    in_turn = {at: tuple(sorted(own, key=_turn)) for at, own in actions.items()}
     own = (action.instruction for action in those if isinstance(action, RunProgram))
     copies = (one for one in own if isinstance(one, Transfer) and arriving.isdisjoint(one.inputs))
     return Part(tuple(instructions), in_turn, frozenset(arriving), frozenset(copies))

@@ -93,9 +93,9 @@ class ReshardTransfer:
                         self.spec.dtype,
                         sharding=SingleDeviceSharding(devices[p.targets[0]]),
                     )
-                    for p in slice_overlaps
+                    for p in pieces
                 ]
-                for process, slice_overlaps in self.receives.items()
+                for process, pieces in self.receives.items()
             }
 
     @functools.cached_property

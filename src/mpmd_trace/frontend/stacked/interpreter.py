@@ -183,16 +183,16 @@ class _Interpreter:
         if any(part * count % 1 for count in groups_along(eqn, link[-1]).values() for part in parts):
             return self._on_wholes(eqn, args)
         wanted = [None if axis is None else rows(Cut(axis, parts), v.aval) for axis, v in zip(link, atoms, strict=True)]
-        if any(wanted_axis is None and axis is not None for wanted_axis, axis in zip(wanted, link, strict=True)):
+        if any(known is None and axis is not None for known, axis in zip(wanted, link, strict=True)):
             return self._on_wholes(eqn, args)
         operands = self._alike(wanted[: len(args)], args, eqn)
         name = next((a.name for a in args if isinstance(a, Pieces) and a.name is not None), None)
-        made = [wanted_axis for wanted_axis in wanted[len(args) :] if wanted_axis is not None]
+        made = [known for known in wanted[len(args) :] if known is not None]
         columns: list[list[Any]] = []
         for k in range(len(parts) - 1):
             mine = [a.parts[k] if isinstance(a, Pieces) else a for a in operands]
             columns.append(one_piece(eqn, mine, made[0].axis, *made[0].pairs[k]))
-        return [Pieces(wanted_axis, [column[n] for column in columns], name) for n, wanted_axis in enumerate(made)]
+        return [Pieces(known, [column[n] for column in columns], name) for n, known in enumerate(made)]
 
     def _moved(self, eqn: Equation, args: list[Any], out: Sequence[Rows | None], axis: int) -> list[Any]:
         """Rows of an array, or arrays put one after the other along an axis, perhaps with padding."""

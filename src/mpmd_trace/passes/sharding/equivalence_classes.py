@@ -96,7 +96,7 @@ class Kinds:
 
     @staticmethod
     def apart(function: FuncOp) -> Kinds:
-        """Return every op and every value is of its own kind."""
+        """Return the kinds of a function in which every op and every value has its own."""
         kinds = Kinds.__new__(Kinds)
         terminator = function.body.terminator
         kinds.ops = [op for op in function.body if op is not terminator]

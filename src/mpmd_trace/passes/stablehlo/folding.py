@@ -28,7 +28,7 @@ def _logistic(x: float) -> float:
 
 
 def _periodic(function: _Unary) -> _Unary:
-    """Return the value of C's library at infinity is a NaN with its sign bit set."""
+    """Return a function that is defined at infinity, where C's library gives a NaN with its sign bit set."""
     return lambda x: -math.nan if math.isinf(x) else function(x)
 
 
@@ -245,7 +245,7 @@ def _select(op: Op, constants: list[Constant]) -> Array | None:
 
 
 def _splat_shape(op: Op, value: Value) -> Result:
-    """Return a broadcast, reshape or transpose of a splat is a splat, whatever the element type."""
+    """Fold a broadcast, reshape or transpose of a splat to a splat, whatever the element type."""
     return splat_text(value) if static(op.result) else None
 
 

@@ -62,7 +62,7 @@ def _while(op: Op, rewriter: Rewriter) -> bool:
 
 @rewrites("stablehlo.case")
 def _case(op: Op, rewriter: Rewriter) -> bool:
-    """Return a case with a known index is its branch."""
+    """Replace a case with a known index by its branch."""
     index, count = integer_of(op.operand(0)), len(op.regions)
     if index is None:
         return False

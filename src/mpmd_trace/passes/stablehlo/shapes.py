@@ -93,7 +93,7 @@ def _broadcast(op: Op, value: Value) -> Result:
 
 @rewrites("stablehlo.iota")
 def _iota(op: Op, rewriter: Rewriter) -> bool:
-    """Return an iota has one dimension, of more than one element."""
+    """Make an iota one of one dimension, and one along a dimension of size 1 zeros."""
     type_ = ranked(op.result)
     if type_ is None or not static(op.result):
         return False
@@ -169,7 +169,7 @@ def _splat(value: Value) -> Attribute | None:
 
 @rewrites("stablehlo.slice")
 def _slice_of_concatenation(op: Op, rewriter: Rewriter) -> bool:
-    """Return a slice of a concatenation is one of the parts that it touches."""
+    """Slice only the parts of a concatenation that a slice touches."""
     value = op.operand(0)
     whole = _producer(value, "stablehlo.concatenate")
     if whole is None:
@@ -210,7 +210,7 @@ def _slice_props(start: list[int], sizes: tuple[int, ...]) -> dict[str, Attribut
 
 
 def _dynamic_slice(op: Op, value: Value, *at: Value) -> Result:
-    """Return a dynamic slice at known indices is a slice."""
+    """Replace a dynamic slice at known indices by a slice."""
     known = [i for i in map(integer_of, at) if i is not None]
     if len(known) != len(at):
         return None
@@ -220,7 +220,7 @@ def _dynamic_slice(op: Op, value: Value, *at: Value) -> Result:
 
 
 def _dynamic_update_slice(op: Op, value: Value, update: Value, *at: Value) -> Result:
-    """Return an update of nothing is the operand, one of everything (at index 0) the update."""
+    """Replace an update of nothing by the operand, and one of everything (at index 0) by the update."""
     if static(update) and 0 in shape_of(update):
         return Declared(value)
     return Declared(update) if value.type is update.type and all(integer_of(v) == 0 for v in at) else None
