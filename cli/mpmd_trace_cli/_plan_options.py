@@ -10,7 +10,7 @@ import typer
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class PlanOptions:
-    """What is known about the machine, and what to try."""
+    """Options that tell about the machine, and what to try."""
 
     measure: Annotated[
         bool,

@@ -75,7 +75,7 @@ Orders = Annotated[bool, typer.Option("--orders", help="Also print the order of 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class SizeOptions:
-    """How large the pipeline is."""
+    """The size of the pipeline."""
 
     meshes: Annotated[int | None, typer.Option("--meshes", "-p", help="Number of meshes.")] = None
     microbatches: Annotated[int | None, typer.Option("--microbatches", "-m", help="Number of microbatches.")] = None
@@ -83,7 +83,7 @@ class SizeOptions:
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class LibraryOptions(SizeOptions):
-    """Which schedules of the library."""
+    """A selection of schedules of the library."""
 
     chunks: Annotated[int | None, typer.Option("--chunks", "-v", help="Chunks per mesh.")] = None
 
@@ -142,7 +142,7 @@ class ScheduleOptions(LibraryOptions):
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class CostOptions:
-    """What actions and transfers cost."""
+    """The costs of actions and transfers."""
 
     forward: Annotated[
         str, typer.Option(help="Time of F (a forward): one number, or a list with one per mesh or stage.")
@@ -179,7 +179,7 @@ class CostOptions:
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class MemoryOptions:
-    """How memory is counted."""
+    """The count of memory."""
 
     weight_fraction: Annotated[
         float | None,
@@ -201,7 +201,7 @@ class MemoryOptions:
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class PlayOptions(MemoryOptions):
-    """How a schedule is played through time."""
+    """The way in which a schedule is played through time."""
 
     transfers: Annotated[
         str,

@@ -1,4 +1,4 @@
-"""Where the schedule commands put what they have to say: stdout, stderr, files."""
+"""The output of the schedule commands: stdout, stderr, files."""
 
 from __future__ import annotations
 

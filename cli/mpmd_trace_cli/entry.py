@@ -1,4 +1,4 @@
-"""Where `mpmd-trace` starts.  `opt` and `passes` are answered without the libraries of the other commands."""
+"""The entry point of `mpmd-trace`.  `opt` and `passes` are answered without the libraries of the other commands."""
 
 from __future__ import annotations
 

@@ -35,7 +35,7 @@ class _Expected:
 
 @dataclasses.dataclass
 class Expectations:
-    """What a file expects.  `only_expected`: diagnostics that no comment mentions are all right."""
+    """The diagnostics that a file expects.  `only_expected`: others, which no comment mentions, are all right."""
 
     name: str
     expected: list[_Expected]

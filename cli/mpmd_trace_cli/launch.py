@@ -26,7 +26,7 @@ _FORCED = "--xla_force_host_platform_device_count"
 
 @dataclasses.dataclass(frozen=True)
 class Job:
-    """What to start: a script and its arguments, for Python, with the options of `mpmd-trace launch`.
+    """A job to start: a script and its arguments, for Python, with the options of `mpmd-trace launch`.
 
     first_is_plain: whether what process 0 prints is not marked.
     """

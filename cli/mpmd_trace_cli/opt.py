@@ -36,7 +36,7 @@ _LEVELS = ("errors", "warnings", "remarks")
 
 @dataclasses.dataclass
 class Outcome:
-    """What became of one part of the input: its text (None after a failure) and what was reported."""
+    """The outcome of one part of the input: its text (None after a failure) and what was reported."""
 
     output: str | None
     diagnostics: list[Diagnostic]

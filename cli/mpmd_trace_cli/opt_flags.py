@@ -71,7 +71,7 @@ _UPSTREAM = ("canonicalize", "cse", "symbol-dce", "inline")
 
 @dataclasses.dataclass
 class Options:
-    """What the command line asks for."""
+    """The flags, passes and file of a command line."""
 
     file: str = "-"
     flags: dict[str, str] = dataclasses.field(default_factory=dict)

@@ -1,4 +1,4 @@
-"""What the options of `mpmd-trace plan` say about the speed of devices and of the links between them."""
+"""Speeds of devices and of the links between them, by the options of `mpmd-trace plan`."""
 
 from __future__ import annotations
 

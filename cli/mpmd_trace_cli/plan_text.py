@@ -1,4 +1,4 @@
-"""What `mpmd-trace plan` found, as text and as data."""
+"""The result of `mpmd-trace plan`, as text and as data."""
 
 from __future__ import annotations
 

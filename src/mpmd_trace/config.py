@@ -1,4 +1,4 @@
-"""Where the parts of a program run: topology, assignments, schedule."""
+"""Configurations, which say where the parts of a program run: topology, assignments, schedule."""
 
 from __future__ import annotations
 

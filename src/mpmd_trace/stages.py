@@ -1,4 +1,4 @@
-"""What `mpmd_trace.jit` returns: the stages of compiling, as in `jax.stages`, and stacked layers in pieces."""
+"""The results of `mpmd_trace.jit`: the stages of compiling, as in `jax.stages`, and stacked layers in pieces."""
 
 from mpmd_trace.api.compiled import Compiled
 from mpmd_trace.api.jit import Jitted, Traced

@@ -1,1 +1,1 @@
-"""What users call: configurations, `jit`, lowered and compiled programs, placing and saving states."""
+"""The API: configurations, `jit`, lowered and compiled programs, placing and saving states."""

@@ -1,4 +1,4 @@
-"""What `mpmd_trace.jit` adds to a partitioned program: memories and layouts of its arguments and results."""
+"""Add memories and layouts of arguments and results to a partitioned program, for `mpmd_trace.jit`."""
 
 from __future__ import annotations
 

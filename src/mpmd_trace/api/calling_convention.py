@@ -1,4 +1,4 @@
-"""What a caller gives and gets, and what the compiled program takes and returns."""
+"""The calling convention: from a caller's pytrees to the arrays of a compiled program, and back."""
 
 from __future__ import annotations
 

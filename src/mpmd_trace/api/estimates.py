@@ -1,4 +1,4 @@
-"""What a program costs and how much memory it takes before XLA has compiled it: for machines that are not there.
+"""Estimates of costs and memory of a program before XLA has compiled it: for machines that are not there.
 
 Floating point operations are counted from the ops (`ir/flops.py`).  Scratch memory is the most that is alive
 at once of what XLA has to write down: results of contractions, reductions and the like, and what several ops use;

@@ -1,4 +1,4 @@
-"""How a process leaves its job: in good order, or so that all know why not, and never by waiting for ever."""
+"""The end of a process in a job: in good order, or so that all know why not, and never by waiting for ever."""
 
 from __future__ import annotations
 

@@ -63,7 +63,7 @@ DEFAULTS: dict[str, Any] = {
 
 @dataclasses.dataclass(frozen=True)
 class Donation:
-    """Which arguments of a call are given away."""
+    """The arguments of a call that are donated."""
 
     numbers: tuple[int, ...] = ()
     names: tuple[str, ...] = ()

@@ -23,7 +23,7 @@ from mpmd_trace.jax_compat.refs import array_in, is_ref, replace_array
 @jax.tree_util.register_static
 @dataclasses.dataclass(frozen=True)
 class _Place:
-    """Where an argument has the Ref of this number."""
+    """The place in the arguments of the Ref of this number."""
 
     number: int
 

@@ -1,4 +1,4 @@
-"""What the partitioner is asked for a traced program and its configuration."""
+"""The request to the partitioner for a traced program and its configuration."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What a training run reports of its steps: time, tokens and FLOPs per second, bubble, bytes sent, memory."""
+"""Statistics of the steps of a training run: time, tokens and FLOPs per second, bubble, bytes sent, memory."""
 
 from __future__ import annotations
 

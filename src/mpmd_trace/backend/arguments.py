@@ -387,7 +387,7 @@ def _shown(x: Any) -> str:
 
 
 class _Misfit(Exception):
-    """Why an argument does not fit, without its name."""
+    """An argument does not fit; the text says why, without its name."""
 
 
 class _Gone(Exception):

@@ -1,4 +1,4 @@
-"""How often devices of a mesh speak to each other: the collectives in optimized HLO.
+"""Counts of the collectives in optimized HLO, by which devices of a mesh communicate.
 
 Read from the text of executables, because XLA decides last which collectives there are, combines them, and moves them
 out of loops.  (HLO's text: openxla.org/xla/hlo_dumps.)

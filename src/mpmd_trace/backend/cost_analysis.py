@@ -1,4 +1,4 @@
-"""What a program costs and how much memory it takes, as XLA counts it or as it is estimated."""
+"""Costs and memory of a program, as XLA counts them or as they are estimated."""
 
 from __future__ import annotations
 

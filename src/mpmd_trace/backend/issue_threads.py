@@ -34,7 +34,7 @@ Issued = tuple[
 
 @dataclasses.dataclass(frozen=True)
 class Lane:
-    """What one thread issues.
+    """The instructions that one thread issues.
 
     leading: the slots to drop before the first step.  awaited: for each step the steps of other lanes, as (lane, step),
     that give it values and that no earlier step of this lane has waited for.

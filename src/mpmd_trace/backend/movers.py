@@ -1,4 +1,4 @@
-"""How values get from one place to another: by plain copies where the tiles are the same, else by programs, too."""
+"""Moves of values from one place to another: plain copies where the tiles are the same, else programs, too."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Where a value lives: the JAX sharding that a mesh tensor type means on given devices."""
+"""Placement of values: the JAX sharding that a mesh tensor type means on given devices."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Where a plan keeps the arrays of a step, and what it moves between meshes, by cause.
+"""The report of a placement: where a plan keeps the arrays of a step, and what it moves between meshes, by cause.
 
 Everything comes from the plan.  What an argument is follows from its structure:
 

@@ -1,4 +1,4 @@
-"""Which arguments of a step a result replaces, and which belong to another one, by their paths."""
+"""Arguments of a step that a result replaces, or that belong to another argument, by their paths."""
 
 from __future__ import annotations
 

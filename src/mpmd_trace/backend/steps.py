@@ -67,7 +67,7 @@ def make_steps(
 
 
 class Places:
-    """Where the values of a process are kept during a step: arguments first, then what each step gives, in order.
+    """The places of the values of a process during a step: arguments first, then what each step gives, in order.
 
     A process of several has no value for slots of other processes alone; these share the last place, which is empty.
 

@@ -1,4 +1,4 @@
-"""When each instruction of a plan runs on each mesh: as planned, and measured."""
+"""Timelines of a plan: when each instruction runs on each mesh, as planned and as measured."""
 
 from __future__ import annotations
 

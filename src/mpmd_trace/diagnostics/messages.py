@@ -1,4 +1,4 @@
-"""What is wrong, where in the user's program, and what to do."""
+"""Errors for users: what is wrong, where in their program, and what to do."""
 
 from __future__ import annotations
 

@@ -23,7 +23,7 @@ TOLD_AFTER = 30.0
 
 
 class Compiling:
-    """How far one program is; a thread of its own shows it while it takes long."""
+    """The progress of one program; a thread of its own shows it while it takes long."""
 
     def __init__(self, name: str) -> None:
         self.name = name

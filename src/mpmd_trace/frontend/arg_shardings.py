@@ -1,4 +1,4 @@
-"""Where arguments and results are to be: `in_shardings`, `out_shardings`, and arrays that are placed already."""
+"""Shardings of arguments and results: `in_shardings`, `out_shardings`, and arrays that are placed already."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from mpmd_trace.jax_compat.targets import is_described
 
 
 class Spec(NamedTuple):
-    """What is known about the place of one argument or result; None where nothing is."""
+    """The known place of one argument or result; None where nothing is known."""
 
     #: `<mesh, dims>`, as in `sdy.sharding`.
     text: str | None = None

@@ -1,4 +1,4 @@
-"""What goes through a call and what does not.
+"""Division of calls: what goes through a call and what does not.
 
 The body of a call is shared by all iterations of a loop, so whatever depends on the loop's index
 alone, and slices taken at that index, are better computed around the call: then all iterations are

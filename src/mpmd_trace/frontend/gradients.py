@@ -47,7 +47,7 @@ def microbatches_refused_by(refusal: Refusal | None) -> Iterator[None]:
 
 
 class _Parts(NamedTuple):
-    """What the loss gives for one microbatch."""
+    """The results of the loss for one microbatch."""
 
     total: Any
     weight: Any
@@ -174,7 +174,7 @@ def value_and_grad(
 
 
 class _Positions(NamedTuple):
-    """Which argument is what."""
+    """The positions of the arguments by their purpose."""
 
     wrt: tuple[int, ...]
     batch: tuple[int, ...]

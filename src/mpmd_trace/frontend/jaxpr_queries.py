@@ -1,4 +1,4 @@
-"""What a jaxpr contains that decides how it is rewritten."""
+"""Queries on jaxprs, which decide how they are rewritten."""
 
 from __future__ import annotations
 
@@ -50,7 +50,7 @@ def has_no_order(eqn: Equation) -> Diagnostic:
 
 
 class _Flow(NamedTuple):
-    """What becomes of the arguments of a jaxpr, by number."""
+    """The arguments of a jaxpr that are returned or read, by number."""
 
     #: For each result that is an argument as it came, that argument.
     returned: dict[int, int]

@@ -1,4 +1,4 @@
-"""Whether the names in a program and the names in a configuration fit together."""
+"""Checks that the names in a program and the names in a configuration fit together."""
 
 from __future__ import annotations
 

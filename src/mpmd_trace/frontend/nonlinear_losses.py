@@ -28,7 +28,7 @@ LOOP = "value_and_grad"
 
 
 class _Kind(enum.Enum):
-    """How a value depends on the rows of a microbatch."""
+    """The way in which a value depends on the rows of a microbatch."""
 
     CONSTANT = enum.auto()
     #: Its entries along an axis depend on one row each.
@@ -56,7 +56,7 @@ class _Order(NamedTuple):
 
 
 class _Value(NamedTuple):
-    """What is known of a value."""
+    """The dependence of a value on rows, as far as it is known."""
 
     kind: _Kind
     axes: tuple[int, ...] = ()

@@ -1,4 +1,4 @@
-"""What `jax.checkpoint` recomputes, and which of it is not: the values that one place hands to another.
+"""Rematerialization by `jax.checkpoint`: values that one place hands to another are not recomputed.
 
 A checkpoint around parts on several meshes or stages recomputes the first part, then the second, and so on, and
 only then runs the backward of the last part, ..., of the first one.  Recomputation and backward of a part then

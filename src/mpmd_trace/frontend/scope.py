@@ -1,4 +1,4 @@
-"""Where an equation stands while a program is rewritten, and what a rewritten body gives."""
+"""The scope of an equation while a program is rewritten, and the results of a rewritten body."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from mpmd_trace.jax_compat.tracing import Closed, Equation, opened
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class Scope:
-    """What surrounds the equations being interpreted.
+    """The surroundings of the equations that are interpreted.
 
     `level` is `main`, `callee` (the body of a call), `named` (of a named computation) or `kept`
     (control flow that stays as it is, inside a named computation).

@@ -20,7 +20,7 @@ ARRAY = _ArrayPlace()
 
 @dataclass(frozen=True, slots=True)
 class Statics:
-    """What of a pytree is not an array: equal and hashable by value."""
+    """The leaves of a pytree that are not arrays: equal and hashable by value."""
 
     treedef: Any
     leaves: tuple[Any, ...]

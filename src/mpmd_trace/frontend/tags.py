@@ -37,7 +37,7 @@ _SEPARATORS = frozenset(',@"\\\n')
 
 @dataclass(frozen=True, slots=True)
 class Tag:
-    """What a tagged jit stands for: `kind` is `named_computation`, `call` or `loop`."""
+    """The meaning of a tagged jit: `kind` is `named_computation`, `call` or `loop`."""
 
     kind: str
     name: str
@@ -185,7 +185,7 @@ def _jit_of(function: Callable[..., Any] | None, tag: Tag, shared: bool = False)
 
 
 class _Cell:
-    """What a function closes over, compared by identity: a loop may have changed it since the last name."""
+    """A cell of a closure, compared by identity: a loop may have changed it since the last name."""
 
     def __init__(self, value: Any) -> None:
         self.value = value

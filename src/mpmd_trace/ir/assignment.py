@@ -1,4 +1,4 @@
-"""Where a user puts something: a mesh, perhaps a stage, perhaps a memory.
+"""Assignments by users: a mesh, perhaps a stage, perhaps a memory.
 
 m1   m1/3   m1#pinned_host   m1/cpu   m1/cpu#device/2
 """

@@ -1,4 +1,4 @@
-"""How much work a piece of a program is, counted from its ops: enough to compare programs before XLA sees them.
+"""FLOPs of a piece of a program, counted from its ops: enough to compare programs before XLA sees them.
 
 A multiply-add of a contraction counts two, an element that is computed one, moving data nothing.  Bodies
 remember their count, so the microbatches that share one are counted once.

@@ -33,7 +33,7 @@ _ARG_LOCATION = re.compile(r' loc\((?:#loc\d*|"[^"\\]*"(?::\d+:\d+)?)\)')
 
 
 class _Tail(NamedTuple):
-    """What follows the operand list of an op, without its location."""
+    """The text behind the operand list of an op, without its location."""
 
     successors: tuple[str, ...]
     props: dict[str, Attribute]

@@ -1,4 +1,4 @@
-"""What StableHLO ops say in their attributes and types; without NumPy."""
+"""Readers of the attributes and types of StableHLO ops; without NumPy."""
 
 from __future__ import annotations
 

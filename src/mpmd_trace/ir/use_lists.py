@@ -48,7 +48,7 @@ class Link(Generic[V]):
 
 
 class UseList(Generic[U]):
-    """What has uses."""
+    """A value that has uses."""
 
     __slots__ = ("first_use",)
     #: The newest of the uses, from which `next` leads to the others.

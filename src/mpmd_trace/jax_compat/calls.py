@@ -1,4 +1,4 @@
-"""What a jaxlib module has that passes are better without: calls, and constraints that say nothing.
+"""Removal of calls, and of constraints that say nothing, from jaxlib modules before passes.
 
 Lowering makes a function of each distinct body of named computations, with the attribute `mpmd_trace.body`.  All that a
 region of a named computation does is to call it.

@@ -1,4 +1,4 @@
-"""Which part of the collectives of a mesh XLA runs in the background of products, by kind of device and collective.
+"""The part of collectives that XLA runs in the background of products, by kind of device and collective.
 
 The numbers are the parts of the bytes that `python benchmarks/overlap.py --target ... --of ... --json` reports.
 """

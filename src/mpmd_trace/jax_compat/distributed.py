@@ -137,7 +137,7 @@ def _own_address(coordinator: str) -> str:
 
 
 class _JaxWith:
-    """What JAX's module for jobs takes from jaxlib, with another coordination service.
+    """The module of jaxlib that JAX's module for jobs uses, with another coordination service.
 
     service: returns it; it has a method `shutdown`.
     """

@@ -1,4 +1,4 @@
-"""What shows in a profile of `jax.profiler`."""
+"""Annotations that show in a profile of `jax.profiler`."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""How MLIR functions become executables, and the cheapest way to run them and to copy arrays.
+"""Executables of MLIR functions, and the cheapest way to run them and to copy arrays.
 
 Everything of the backend that depends on JAX's internals is here.
 """
@@ -200,7 +200,7 @@ def _not_attached(_: Sequence[jax.Array]) -> list[jax.Array]:
 
 
 class _Hits(threading.local):
-    """How often the persistent compilation cache had what this thread asked for."""
+    """The number of hits of this thread in the persistent compilation cache."""
 
     count = 0
 

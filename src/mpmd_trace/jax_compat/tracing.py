@@ -257,7 +257,7 @@ def staged(eqn: Equation, args: Sequence[Any]) -> list[Any] | None:
 
 @dataclass(frozen=True, slots=True)
 class ScanLayout:
-    """How the operands of a `scan` equation divide: constants, carries, scanned arrays."""
+    """The division of the operands of a `scan` equation: constants, carries, scanned arrays."""
 
     body: Closed
     length: int

@@ -19,7 +19,7 @@ from flax import nnx
 
 @jax.tree_util.register_pytree_with_keys_class
 class Parts:
-    """What an object of NNX is made of: arrays, and a graph that says how they hang together."""
+    """The parts of an object of NNX: arrays, and a graph that says how they hang together."""
 
     __slots__ = ("graph", "state")
 
@@ -41,7 +41,7 @@ class Parts:
 
 
 class _Form(NamedTuple):
-    """What of an object is no array: equal for objects that one program serves."""
+    """The structure of an object without arrays: equal for objects that one program serves."""
 
     graph: Any
     structure: Any
@@ -53,7 +53,7 @@ class _Form(NamedTuple):
 
 
 class _Path:
-    """Where an array is in an object, as one would write it: `.blocks[0].linear.kernel`."""
+    """The path of an array in an object, as one would write it: `.blocks[0].linear.kernel`."""
 
     def __init__(self, path: tuple[Any, ...]) -> None:
         self.path = path

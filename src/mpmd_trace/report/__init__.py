@@ -1,1 +1,1 @@
-"""What the compiler did, for people: timelines, graphs, explanations."""
+"""Reports for people of what the compiler did: timelines, graphs, explanations."""

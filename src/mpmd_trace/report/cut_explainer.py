@@ -1,4 +1,4 @@
-"""Why the cut of a program puts a value where it is, and what it would cost elsewhere."""
+"""Explanations of why the cut of a program puts a value where it is, with its cost elsewhere."""
 
 from __future__ import annotations
 

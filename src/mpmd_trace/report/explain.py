@@ -1,4 +1,4 @@
-"""Why is this value on that mesh?
+"""Explanations of placements: why is this value on that mesh?
 
     explanation = explain(module, "model.py:12")     # or an input ("input 0"), or a name
     print(explanation)
@@ -54,7 +54,7 @@ class Chain:
 
 @dataclasses.dataclass(frozen=True)
 class Placement:
-    """Where one value or op is, and why.
+    """The place of one value or op, and why it is there.
 
     `needed` leads from it to the uses that ask for a mesh, `available` back to what it is computed from, except for
     `untold` chains that are longer.

@@ -1,4 +1,4 @@
-"""What a pass did to a program, in things: fragments merged, split, moved, new and gone, transfers, attributes, bodies.
+"""Differences that a pass makes: fragments merged, split, moved, new and gone, transfers, attributes, bodies.
 
 A text diff of a pure reordering has thousands of lines; this has one.  Fragments are followed by the named
 computations in them and the number of their call.
@@ -44,7 +44,7 @@ class Thing(NamedTuple):
 
 
 class Outline(NamedTuple):
-    """What changes are reported for: the main function of a module and those that it calls."""
+    """The things that changes are reported for: in the main function of a module and those that it calls."""
 
     things: tuple[Thing, ...]
     transfers: collections.Counter[tuple[str, str]]
@@ -89,7 +89,7 @@ def mesh_of(type: Any) -> str:
 
 @dataclasses.dataclass(frozen=True)
 class Changes:
-    """What became of the things of a module."""
+    """The changes of the things of a module."""
 
     #: Those that are merged, split, moved, new and gone, as far as there are any; the last are of the module before.
     things: Mapping[str, Sequence[Thing]]

@@ -1,4 +1,4 @@
-"""How long transfers between meshes take, measured with arrays of a few sizes."""
+"""Times of transfers between meshes, measured with arrays of a few sizes."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Why parameters are not where they are used, for the tables of what meshes hold."""
+"""Reasons why parameters are not where they are used, for the tables of what meshes hold."""
 
 from __future__ import annotations
 

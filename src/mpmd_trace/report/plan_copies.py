@@ -1,4 +1,4 @@
-"""What it costs to keep gathered and cast weights for a step, for a phase of a stage, or for a microbatch."""
+"""Costs of keeping gathered and cast weights for a step, for a phase of a stage, or for a microbatch."""
 
 from __future__ import annotations
 
@@ -118,7 +118,7 @@ def _met_at_once(function: FuncOp, copies: Mapping[int, float]) -> float:
 
 @dataclasses.dataclass(frozen=True)
 class Cost:
-    """What a word costs on the mesh that needs most: bytes at once, and what is made in a step."""
+    """The cost of a word on the mesh that needs most: bytes at once, and what is made in a step."""
 
     gather: Gather
     bytes: float

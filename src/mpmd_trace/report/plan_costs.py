@@ -1,4 +1,4 @@
-"""What the parts of a compiled program cost: time, memory, and what they send to each other."""
+"""Costs of the parts of a compiled program: time, memory, and what they send to each other."""
 
 from __future__ import annotations
 

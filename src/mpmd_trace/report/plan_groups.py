@@ -1,4 +1,4 @@
-"""Which schedule each group of meshes should have, where the program has one for each."""
+"""Planning of schedules for groups of meshes, where the program has one for each."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Which stages, microbatches and schedule a program should have: every possibility, simulated."""
+"""Planning of stages, microbatches and the schedule of a program: every possibility, simulated."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What a question names in a module: inputs, results, lines of the user's files, names."""
+"""Queries for parts of a module: inputs, results, lines of the user's files, names."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Where the user wrote what a program computes."""
+"""Places in the user's files of what a program computes."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What is in `mpmd_trace.scheduling.utilization` now, for one release."""
+"""Former place of `mpmd_trace.scheduling.utilization`, for one release."""
 
 from mpmd_trace.diagnostics.moved import moved
 

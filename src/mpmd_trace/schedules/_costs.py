@@ -1,4 +1,4 @@
-"""What actions and transfers cost. Any unit of time will do, as long as it is one unit."""
+"""Costs of actions and transfers. Any unit of time will do, as long as it is one unit."""
 
 from __future__ import annotations
 

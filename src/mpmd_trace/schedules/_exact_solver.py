@@ -24,7 +24,7 @@ MAX_BINARIES = 2000
 
 @dataclass(frozen=True)
 class Exact:
-    """What the solver found: a schedule, its time, and a time no schedule can beat.
+    """The result of the solver: a schedule, its time, and a time no schedule can beat.
 
     `proved` says that the two agree (to a part in a million).
     """

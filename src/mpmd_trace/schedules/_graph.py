@@ -1,4 +1,4 @@
-"""Which stage feeds which: a chain, or any directed graph without cycles."""
+"""The data flow between stages: a chain, or any directed graph without cycles."""
 
 from __future__ import annotations
 

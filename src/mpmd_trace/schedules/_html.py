@@ -1,4 +1,4 @@
-"""What notebooks show of schedules and simulations: a row of colored boxes for each mesh."""
+"""HTML of schedules and simulations for notebooks: a row of colored boxes for each mesh."""
 
 from __future__ import annotations
 

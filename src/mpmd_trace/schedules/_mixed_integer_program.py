@@ -44,7 +44,7 @@ class Row:
 
 
 class Flow:
-    """Which lane needs which for the same microbatch, and how early and late actions can start."""
+    """The dependences of lanes for the same microbatch, and how early and late actions can start."""
 
     def __init__(self, frame: Schedule, costs: Costs, split: bool) -> None:
         self.microbatches = frame.microbatches

@@ -1,4 +1,4 @@
-"""What a simulation found out."""
+"""Results of simulations."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ class Event:
 
 @dataclass(frozen=True)
 class Timeline:
-    """What ran when, mesh by mesh: of a simulation, or measured."""
+    """Events in time, mesh by mesh: of a simulation, or measured."""
 
     name: str
     rows: tuple[tuple[Event, ...], ...]

@@ -69,7 +69,7 @@ class Placement:
 
 @dataclass(frozen=True)
 class Schedule:
-    """What each mesh does, in order; nothing about time.
+    """The actions of each mesh, in order; nothing about time.
 
     `only` restricts a stage to some microbatches (a schedule with two directions runs half of
     them through each chain). `model_stage` names the part of the model a stage computes, for

@@ -56,7 +56,7 @@ class Block:
 
 
 class _Pipeline:
-    """Which inputs are on which mesh, slot by slot."""
+    """The inputs that are on each mesh, slot by slot."""
 
     def __init__(self, meshes: int, microbatches: int) -> None:
         self.last = meshes - 1

@@ -36,7 +36,7 @@ PROGRAM_ORDER = "program order"
 
 @dataclasses.dataclass(frozen=True)
 class ScheduleChoice:
-    """How the scheduler is driven."""
+    """A schedule, as the scheduling pass is driven."""
 
     name: str
     order: Order = SCHEDULES["GPipe"]

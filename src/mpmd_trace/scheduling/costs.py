@@ -1,4 +1,4 @@
-"""What a device sends in a piece of a program, and its work for those who weigh fragments."""
+"""Bytes that a device sends in a piece of a program, and the work of fragments."""
 
 from __future__ import annotations
 

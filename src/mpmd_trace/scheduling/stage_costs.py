@@ -1,4 +1,4 @@
-"""What a microbatch costs in each stage of a program: what its fragments compute and send, counted after import."""
+"""Costs of a microbatch in each stage of a program: what its fragments compute and send, counted after import."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ T = TypeVar("T")
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class StageCosts(Costs):
-    """What a microbatch costs in each stage, and on which mesh the stage is; any unit of time.
+    """The costs of a microbatch in each stage, and the mesh of the stage; any unit of time.
 
     `visits` are the microbatches that run through each stage, all of them by default.  A backward that cannot
     be split is all `weight_grad` in a stage that needs no input gradient, else all `input_grad`.  `transfers` are as in

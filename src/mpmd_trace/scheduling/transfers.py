@@ -1,4 +1,4 @@
-"""What a division of a program into stages sends between meshes, and how long links take for it."""
+"""Transfers between the stages of a program: what is sent, and how long links take for it."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ from mpmd_trace.schedules import TRANSFERS, Action, Step, Transfers, backward, f
 
 @dataclasses.dataclass(frozen=True)
 class Link:
-    """What a transfer between two meshes takes: seconds, and bytes per second from device to device."""
+    """A link between two meshes: seconds, and bytes per second from device to device."""
 
     latency: float = 0.0
     bandwidth: float | None = None
@@ -122,7 +122,7 @@ class Traffic:
 
 @dataclasses.dataclass(frozen=True)
 class Crossings:
-    """What stages send to each other.
+    """The values that stages send to each other.
 
     `sends[p, s]`: bytes that stage p sends to stage s, on another mesh, for one microbatch: results of its
     forward to a later one, gradients to an earlier one.  From mesh a to mesh b move in a step, besides,

@@ -1,4 +1,4 @@
-"""How much of its devices a step uses: model FLOPs and tokens per second, and MFU.
+"""Utilization of devices by a step: model FLOPs and tokens per second, and MFU.
 
 Model FLOPs utilization (MFU) is the rate at which the FLOPs of the model are computed over the peak rate of the devices
 (Chowdhery et al., "PaLM: Scaling Language Modeling with Pathways", 2022, appendix B).  The FLOPs are counted from the

@@ -1,4 +1,4 @@
-"""How arrays are written that orbax does not take as they are: layers in pieces, and arrays without elements.
+"""Entries of a checkpoint for arrays that orbax does not take as they are: layers in pieces, arrays without elements.
 
 In a job of several processes none has all pieces of an array, so each is written on its own, as
 `rows 0:3 of axis 0 of NAME`.  Of what has no elements the type is written: `empty float32[3,0] NAME`.

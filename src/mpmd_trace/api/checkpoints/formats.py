@@ -1,4 +1,4 @@
-"""What is in files and folders: trees of orbax, leaves of Equinox, states of Flax; each as arrays by name."""
+"""Formats of checkpoints: trees of orbax, leaves of Equinox, states of Flax; each as arrays by name."""
 
 from __future__ import annotations
 

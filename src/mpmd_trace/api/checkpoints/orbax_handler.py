@@ -1,4 +1,4 @@
-"""What orbax needs to save and restore arrays that are on the devices of one process of several."""
+"""A handler of orbax for arrays on the devices of one process of several."""
 
 from __future__ import annotations
 

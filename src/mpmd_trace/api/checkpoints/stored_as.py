@@ -1,4 +1,4 @@
-"""What arrays are called in a checkpoint that others wrote, and how they are laid out there."""
+"""Names and layouts of arrays in checkpoints of other libraries."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ _LISTED = 8
 
 @dataclasses.dataclass(frozen=True)
 class StoredAs:
-    r"""How an array, or each layer of it, is stored in a checkpoint of others.
+    r"""The form in which an array, or each layer of it, is stored in a checkpoint of another library.
 
         StoredAs(r"model.layers.{}.self_attn.q_proj.weight", transpose=True)  # layers in one array here
         StoredAs("blocks.w", row=r"\1")  # layers in one array there

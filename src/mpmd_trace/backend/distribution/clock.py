@@ -12,7 +12,7 @@ Span = tuple[int, float, float]
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class Offset:
-    """What to add to times of this process to have those of another one, and by how much that may be wrong."""
+    """The offset from times of this process to those of another one, and by how much it may be wrong."""
 
     seconds: float
     error: float

@@ -1,4 +1,4 @@
-"""Whether the processes of a plan all terminate, or wait for each other in a cycle.
+"""Deadlock detection: do the processes of a plan all terminate, or wait for each other in a cycle?
 
 Processes do their actions one after the other.  A collective waits until each of its members is there, a receive
 until the message was sent, and a send until a buffer is free: without buffers until it is received, with `buffers` of

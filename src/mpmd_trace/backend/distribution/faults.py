@@ -1,4 +1,4 @@
-"""Why a job of several processes cannot go on."""
+"""Faults: reasons why a job of several processes cannot go on."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from mpmd_trace.diagnostics.messages import MpmdError
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class Fault:
-    """Why the job cannot go on: which process it is, and what about it (`process 2` is put before the text)."""
+    """The reason why the job cannot go on: a process, and what about it (`process 2` is put before the text)."""
 
     process: int
     text: str

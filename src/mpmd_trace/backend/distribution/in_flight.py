@@ -1,4 +1,4 @@
-"""How many programs of this process run or wait for their arguments at a time."""
+"""A limit on the programs of this process that run or wait for their arguments at a time."""
 
 from __future__ import annotations
 

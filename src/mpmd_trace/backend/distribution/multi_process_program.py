@@ -19,7 +19,7 @@ from mpmd_trace.backend.timeline import Timeline
 
 
 class MultiProcessProgram:
-    """What the processes of a program do together; all of them make one for the same program at the same time.
+    """The common work of the processes of a program; all of them make one for the same program at the same time.
 
     Raises:
         MpmdError: when this process has not joined the others, or they have another program.

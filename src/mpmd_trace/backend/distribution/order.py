@@ -23,7 +23,7 @@ MESSAGES = 1 << MESSAGE_BITS
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class Message:
-    """What goes from one process to another for one value of a transfer.
+    """A message from one process to another for one value of a transfer.
 
     Attributes:
         tag: its number in the order of the step.

@@ -1,4 +1,4 @@
-"""What the runtime of one process issues of a plan, as data: `runtime.py` binds it, `deadlock.py` plays it through."""
+"""The part of a plan that one process issues, as data: `runtime.py` binds it, `deadlock.py` plays it through."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What a process does to send its part of an array to other processes, and to put together what arrives.
+"""Resharding transfers: a process sends its part of an array to others, and puts together what arrives.
 
 Arrays go as blocks of one device each, so that meshes of different sizes and shapes are no different from others.
 """

@@ -1,4 +1,4 @@
-"""Which part of an array each device of a mesh holds, and how the parts of one mesh make those of another."""
+"""Slices of an array that the devices of a mesh hold, and their overlaps with those of another mesh."""
 
 from __future__ import annotations
 

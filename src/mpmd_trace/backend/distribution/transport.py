@@ -1,4 +1,4 @@
-"""How arrays get from one process to another.
+"""Transports of arrays from one process to another.
 
 A transport has one method, `transfer`, which takes tags, an array and its destination.  Who calls it, and in which
 order, says the plan (`order.py`).
@@ -38,7 +38,7 @@ def tag_of(program: int, step: int, message: int) -> int:
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class Log:
-    """How to speak of a transfer.
+    """Words for a transfer, and its place in the order of the job.
 
     Attributes:
         what: a message, by its way and its other end, in words.

@@ -1,4 +1,4 @@
-"""What this process waits for, and since when nothing of it has come."""
+"""The arrays that this process waits for, and since when none of them has come."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ LAST = (1 << 62,)
 
 @dataclasses.dataclass(eq=False)
 class Missing:
-    """Who has not come to the agreement that this process waits for, and since when it waits (or has asked why)."""
+    """A process that has not come to an agreement, and since when this one waits for it (or has asked why)."""
 
     awaited: Awaited
     since: float

@@ -1,4 +1,4 @@
-"""Which values of a traced program can be in pieces along an axis, that of the layers, and where those are cut.
+"""Analysis of which values of a traced program can be in pieces along the axis of the layers, and of their cuts.
 
 `scan` cuts the layers of its arguments (`frontend/layer_scan.py`).  From these cuts it follows which arguments,
 gradients, sums over microbatches and states of an optimizer can be in pieces as well: what is computed for each layer
@@ -22,14 +22,14 @@ from mpmd_trace.jax_compat.tracing import Closed, Equation, opened
 
 
 class Cut(NamedTuple):
-    """Where the pieces of an array are cut along an axis, as parts of its length: 0, 1/2, 1."""
+    """The cuts of an array along an axis, as parts of its length: 0, 1/2, 1."""
 
     axis: int
     parts: tuple[Fraction, ...]
 
 
 class Rows(NamedTuple):
-    """Where an array is cut along an axis, in numbers of rows: 0, 4, 8."""
+    """The cuts of an array along an axis, in numbers of rows: 0, 4, 8."""
 
     axis: int
     bounds: tuple[int, ...]

@@ -30,7 +30,7 @@ class Signature(NamedTuple):
 
 @dataclasses.dataclass(frozen=True)
 class Stacks:
-    """How the arrays of the caller are in pieces in the program."""
+    """The pieces in the program of the arrays of the caller."""
 
     signature: Signature
     #: One per array among the arguments and results of the caller; None for one that is whole.

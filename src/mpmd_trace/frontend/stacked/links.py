@@ -1,4 +1,4 @@
-"""How an equation computes each piece of its results from pieces of its operands.
+"""Rules by which equations compute each piece of their results from pieces of their operands.
 
 Pieces are rows along one axis, that of the layers.  An op can be computed piece by piece when it treats that axis as a
 batch: elementwise ops, batching dimensions of gathers, scatters and products, leading dimensions of linear algebra.

@@ -1,4 +1,4 @@
-"""What the explorer shows of each pass: the program as boxes and arrows, bodies once.
+"""Data of the explorer for each pass: the program as boxes and arrows, bodies once.
 
 A *view* is the main function after a pass that changed something.  Values are numbers, types and bodies are numbers
 of tables that all views share, so that a hundred microbatches of a layer cost a hundred short rows.
