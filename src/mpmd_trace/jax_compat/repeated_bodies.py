@@ -1,4 +1,4 @@
-"""Running passes on a function of many ops that have the same few regions, and reading back what is new.
+"""Running passes on a function of many ops that have the same few regions, written and read back once each.
 
 To print and read every region would take longer than the passes.
 """
@@ -10,6 +10,10 @@ from typing import Any, NamedTuple
 
 from mpmd_trace.diagnostics.messages import Diagnostic
 from mpmd_trace.jax_compat.mlir import _parse, _run, module_to_generic, text_context
+
+#: The name of ops that stand for fragments with the region of an earlier one: an op with results that may be anything.
+#: For one of no dialect, the bindings would look for a Python module of that dialect, each time.
+REPEATED = "builtin.unrealized_conversion_cast"
 
 
 class Changes(NamedTuple):
@@ -35,7 +39,8 @@ def run_on_numbered(generic: str, pipeline: str, function: str, attribute: str, 
     """Run passes that decide on attributes; raises `MpmdError` when one fails.
 
     Args:
-        generic: the module.
+        generic: the module. An op called `REPEATED`, with the operands, attributes and types of a fragment but without
+            a region, stands for one with the region of the first op for which `regions` has the same.
         pipeline: the passes.
         function: the name of a function of one block, in which `attribute` numbers all ops but the terminator.
         attribute: a discardable attribute, an integer.
@@ -47,6 +52,8 @@ def run_on_numbered(generic: str, pipeline: str, function: str, attribute: str, 
     with text_context(allow_unregistered=True) as context:
         module = _parse(generic, context, "-")
         block = _block_of(module, function)
+        with context, ir.Location.unknown():
+            _repeat(block, attribute, regions)
         before = {number: _attributes(op) for number, op in _numbered(block, attribute) if number is not None}
         diagnostics = _run(module, pipeline, context, "-")
         block = _block_of(module, function)
@@ -66,7 +73,7 @@ def run_on_numbered(generic: str, pipeline: str, function: str, attribute: str, 
                     texts[value] = str(value)
             region = None
             if number in regions:
-                key = regions[number], tuple(_look(op.regions[0].blocks[0]))
+                key = regions[number], tuple(_look(op))
                 region = known.setdefault(key, len(known))
                 if region == len(holders):
                     holders.append(op)
@@ -80,6 +87,26 @@ def run_on_numbered(generic: str, pipeline: str, function: str, attribute: str, 
         for op in shown:
             block.append(op)
         return Run(module_to_generic(module), changes, diagnostics)
+
+
+def _repeat(block: Any, attribute: str, regions: Mapping[int, Hashable]) -> None:
+    """Replace ops called `REPEATED` by fragments with regions."""
+    from jaxlib.mlir import ir  # late: the command line starts without jaxlib
+
+    first: dict[Hashable, Any] = {}
+    for number, op in _numbered(block, attribute):
+        if number is None or number not in regions:
+            continue
+        holder: Any = first.setdefault(regions[number], op)
+        if op.name != REPEATED:
+            continue
+        types = [result.type for result in op.results]
+        with op.location, ir.InsertionPoint(op):
+            copy = ir.Operation.create("mpmd.fragment", types, list(op.operands), _attributes(op), regions=1)
+        holder.clone(ip=False).regions[0].blocks[0].append_to(copy.regions[0])
+        for old, new in zip(op.results, copy.results, strict=True):
+            old.replace_all_uses_with(new)
+        op.erase()
 
 
 def _block_of(module: Any, function: str) -> Any:
@@ -105,18 +132,20 @@ def _attributes(op: Any) -> dict[str, Any]:
     return {n.name: n.attr for n in named}
 
 
-def _look(block: Any) -> list[Any]:
-    """Return the names and shardings of the ops of a block, which are not the same everywhere."""
+def _look(fragment: Any) -> list[Any]:
+    """Return the names and shardings of a fragment and of the ops in it, which are not the same everywhere."""
+    from jaxlib.mlir import ir  # late: the command line starts without jaxlib
+
     entries: list[Any] = []
-    for view in block.operations:
-        op = view.operation
+
+    def visit(op: Any) -> Any:
         name, attributes = op.name, op.attributes
         entries.append(name)
         if "sdy.sharding" in attributes:
             entries.append(attributes["sdy.sharding"])
         if name.startswith("sdy."):
-            entries += _attributes(op).values()
-        for region in op.regions:
-            for inner in region.blocks:
-                entries += _look(inner)
+            entries.extend(_attributes(op).values())
+        return ir.WalkResult.ADVANCE
+
+    fragment.walk(visit)
     return entries

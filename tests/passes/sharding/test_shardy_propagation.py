@@ -13,13 +13,14 @@ from mpmd_trace.ir.attributes import IntegerAttr, StringAttr, TopologyAttr
 from mpmd_trace.ir.diagnostics import Diagnostics
 from mpmd_trace.ir.ops import FragmentOp, Module
 from mpmd_trace.ir.text import parse
+from mpmd_trace.jax_compat import repeated_bodies
+from mpmd_trace.jax_compat.mlir import module_to_generic
 from mpmd_trace.passes import mlir_pass
 from mpmd_trace.passes.compile_options import CompileOptions
 from mpmd_trace.passes.dedup_bodies import share_equal_bodies
 from mpmd_trace.passes.manager import run_passes
 from mpmd_trace.passes.pipelines import passes_of
 from mpmd_trace.passes.request import PartitionRequest
-from mpmd_trace.passes.sharding import shardy
 from mpmd_trace.passes.sharding.equivalence_classes import Kinds
 from mpmd_trace.passes.sharding.reduced_program import NUMBER, Reduction, reducible
 from mpmd_trace.passes.sharding.shardy import propagation_pipeline, run_shardy, run_shardy_on_numbered
@@ -70,20 +71,21 @@ def test_long_sums_are_shortened(stages: int, seed: int, rows: bool, monkeypatch
 def _fragments_of_runs(
     module: Module, monkeypatch: pytest.MonkeyPatch, counted: str = '"mpmd.fragment"'
 ) -> tuple[str, list[int]]:
-    """What the reduced program gives, and how many fragments (or what is `counted`) each text had that Shardy got."""
+    """What the reduced program gives, and how many fragments (or what is `counted`) each module had that Shardy got."""
     seen: list[int] = []
 
-    def spied(run: Callable[..., Any]) -> Callable[..., Any]:
-        def spy(text: str, *args: Any, **options: Any) -> Any:
+    def spied(run: Callable[..., Any], text_of: Callable[[Any], str]) -> Callable[..., Any]:
+        def spy(given: Any, *args: Any, **options: Any) -> Any:
+            text = text_of(given)
             if text.count('"mpmd.fragment"') > 1:  # the first one alone tells whether stages may be taken for one
                 seen.append(text.count(counted))
-            return run(text, *args, **options)
+            return run(given, *args, **options)
 
         return spy
 
     with monkeypatch.context() as patch:
-        patch.setattr(mlir_pass, "run_pipeline", spied(mlir_pass.run_pipeline))
-        patch.setattr(shardy, "run_on_numbered", spied(shardy.run_on_numbered))
+        patch.setattr(mlir_pass, "run_pipeline", spied(mlir_pass.run_pipeline, str))
+        patch.setattr(repeated_bodies, "_run", spied(repeated_bodies._run, module_to_generic))
         return str(propagated(module, 0)), seen
 
 

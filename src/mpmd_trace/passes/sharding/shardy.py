@@ -7,12 +7,12 @@ from typing import cast
 
 from mpmd_trace.diagnostics.messages import MpmdError
 from mpmd_trace.ir.attributes import Attribute, integer_in, parse_attribute
-from mpmd_trace.ir.core import Op, Region, Value
+from mpmd_trace.ir.core import Block, Op, Region, Value, make_op
 from mpmd_trace.ir.diagnostics import Diagnostics
 from mpmd_trace.ir.ops import FragmentOp, FuncOp, Module
 from mpmd_trace.ir.parser import parse_apart
 from mpmd_trace.jax_compat.mlir import expand_pipeline
-from mpmd_trace.jax_compat.repeated_bodies import Changes, run_on_numbered
+from mpmd_trace.jax_compat.repeated_bodies import REPEATED, Changes, run_on_numbered
 from mpmd_trace.passes.mlir_pass import failing, run_on_text
 from mpmd_trace.passes.option_text import split_outside
 from mpmd_trace.passes.sharding.chlo_rules import RULE
@@ -64,13 +64,14 @@ def run_shardy_on_numbered(
 ) -> tuple[Module, dict[Op, Attribute]] | None:
     """As `run_shardy`, for a module with a function `name` of fragments and transfers, numbered by an attribute.
 
-    Bodies that are one object, and come out alike, are read once; they are one object afterwards, too.
+    Bodies that are one object are given to Shardy once; where they come out alike, they are read once, and are one
+    object afterwards, too.
     """
     function = cast(FuncOp, module.lookup(name))
     ops = {integer_in(op.attrs, number): op for op in function.body}
     bodies = {n: id(op.body) for n, op in ops.items() if n is not None and isinstance(op, FragmentOp)}
     with failing(diagnostics):
-        text = module.to_generic(debug_info=True, outlined=False)
+        text = _with_bodies_once(module, name)
         run = run_on_numbered(text, propagation_pipeline(keep_rules=keep_rules), name, number, bodies)
         diagnostics.found += run.diagnostics
         after, rules = parse_apart(run.text, RULE)
@@ -86,6 +87,22 @@ def run_shardy_on_numbered(
             done.body.append(function.body.terminator.clone(mapping))
         return after, rules
     return None
+
+
+def _with_bodies_once(module: Module, name: str) -> str:
+    """Return the text of the module, in which function `name` has no bodies that are those of earlier ops."""
+    written = module.clone()
+    seen: set[Region] = set()
+    for op in cast(FuncOp, written.lookup(name)).body:
+        if not isinstance(op, FragmentOp):
+            continue
+        if op.body in seen and op.results:
+            types, attributes = [result.type for result in op.results], {**op.props, **op.attrs}
+            short = make_op(REPEATED, op.operands, types, attrs=attributes, loc=op.loc)
+            op.replace_all_uses_with(cast(Block, op.block).insert_before(op, short).results)
+            op.erase()
+        seen.add(op.body)
+    return written.to_generic(debug_info=True, outlined=False)
 
 
 def _apply(changes: Changes, op: Op, bodies: list[Region]) -> None:
