@@ -24,7 +24,7 @@ from mpmd_trace.schedules import (
     solve_exact,
 )
 from mpmd_trace.schedules._actions import Action, Fused, Step
-from mpmd_trace.schedules._dispatch import _changed, _filling, _Run, _settings, actions_of, dispatch
+from mpmd_trace.schedules._dispatch import _changed, _dispatched, _filling, _settings, actions_of, dispatch
 from mpmd_trace.schedules._lower_bounds import Chain, least_time, memory_floor
 from mpmd_trace.schedules._result import Measure
 from mpmd_trace.schedules._schedule import make
@@ -246,7 +246,7 @@ def test_no_dispatched_schedule_breaks_a_rule_or_the_bound(  # type: ignore[no-u
     bound = chain.floor()
     one = draw.choice(list(itertools.islice(_settings(chain, 2 * bound), 16)))
     for _ in range(4):
-        run = _Run(chain, one).made()
+        run = _dispatched(chain, one)
         schedule = make("run", actions_of(run.rows), placement, count)
         assert check(schedule, memory_limit=limits, weight_fraction=fraction) == []
         time = simulate(schedule, costs, weight_fraction=fraction).time(measure)
@@ -264,7 +264,7 @@ def test_forwards_rise_near_the_end_and_weight_gradients_make_room_for_them() ->
     rising = next(one for one in _filling(chain, chain.floor()) if one.rise[0])
     flying = []
     for one in (dataclasses.replace(rising, rise=(0,) * 6), rising):
-        rows = _Run(chain, one).made().rows
+        rows = _dispatched(chain, one).rows
         assert check(make("run", actions_of(rows), placement, count), memory_limit=limits) == []
         flying.append(count - rows[3][: rows[3].rindex(0)].count(1))
     assert flying[0] < flying[1] == rising.rise[3]

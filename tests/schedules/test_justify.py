@@ -32,7 +32,8 @@ def test_justified_schedules_take_no_longer(data: st.DataObject) -> None:
     limits = [peak + data.draw(quarters) for peak in before.peak_activations]
     placement = Placement.loop(meshes)
     chain = Chain(make("frame", [()] * meshes, placement, count), costs, limits, fraction, measure)
-    rows, time = Project(chain).justified([[KINDS_IN_ROWS.index(a.kind) for a in row] for row in known.orders])  # type: ignore[union-attr]
+    orders = [bytearray(KINDS_IN_ROWS.index(a.kind) for a in row) for row in known.orders]  # type: ignore[union-attr]
+    rows, time = Project(chain).justified(orders)
     made = make("made", actions_of(rows), placement, count)
     assert check(made, memory_limit=limits, weight_fraction=fraction) == []
     after = simulate(made, costs, weight_fraction=fraction)

@@ -6,19 +6,20 @@ import pytest
 
 from mpmd_trace.schedules import Costs, search, zb_auto
 from mpmd_trace.schedules import _dispatch as dispatching
+from mpmd_trace.schedules._lower_bounds import Chain
 
 
 def test_zb_auto_places_as_many_actions_as_it_is_told(monkeypatch: pytest.MonkeyPatch) -> None:
     """Where no schedule meets the bound; a thousand attempts would take half a minute at this size."""
     attempts = 0
-    made = dispatching._Run.made
+    dispatched = dispatching._dispatched
 
-    def counted(run: dispatching._Run) -> dispatching.Dispatched:
+    def counted(chain: Chain, settings: dispatching.Settings) -> dispatching.Dispatched:
         nonlocal attempts
         attempts += 1
-        return made(run)
+        return dispatched(chain, settings)
 
-    monkeypatch.setattr(dispatching._Run, "made", counted)
+    monkeypatch.setattr(dispatching, "_dispatched", counted)
     costs = Costs(forward=(10.0, 11.0, 12.0, 10.0), input_grad=10.2, weight_grad=(7.0, 10.0, 7.0, 10.0), latency=0.4)
     for effort in (None, 5_000):
         attempts = 0

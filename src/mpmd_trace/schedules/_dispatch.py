@@ -12,7 +12,7 @@ import math
 import random
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
-from heapq import heappop, heappush
+from heapq import heappop, heappush, heapreplace
 
 from mpmd_trace.schedules._actions import Action, Fused, Kind, Step
 from mpmd_trace.schedules._costs import Costs
@@ -109,10 +109,11 @@ class Settings:
 
 @dataclass(frozen=True)
 class Dispatched:
-    """The orders that some settings give, the time that they take, and the mesh that takes longest."""
+    """The orders that some settings give, by mesh and all in one; the time that they take; and the slowest mesh."""
 
     settings: Settings
     rows: list[bytearray]
+    order: list[int]
     time: float
     slowest: int
 
@@ -149,14 +150,16 @@ def dispatch(
             if best is None:
                 break
             settings = _changed(best.settings, chain, draw, best.slowest)
-        made = _Run(chain, settings).made()
+        made = _dispatched(chain, settings)
         if made.time <= enough:
             return made.rows
         if made.time == _NEVER:
             continue
         key = b"".join(made.rows)
         if key not in known:
-            known[key] = (made.rows, made.time) if _has_blocks(made.rows) else project.justified(made.rows, rounds=1)
+            known[key] = (
+                (made.rows, made.time) if _has_blocks(made.rows) else project.justified(made.rows, made.order, rounds=1)
+            )
         rows, time = known[key]
         if best is None or round(time, 9) <= round(best.time, 9):
             best = replace(made, time=time)
@@ -293,121 +296,98 @@ def _reachable(numbers: Sequence[int]) -> tuple[int, ...]:
     return tuple(itertools.accumulate(numbers, min))
 
 
-class _Run:
-    """One run: each mesh, whenever it is free, starts one of the actions that are ready, in order of time."""
+def _dispatched(chain: Chain, settings: Settings) -> Dispatched:
+    """Return the orders if each mesh, whenever it is free, starts one of the actions that are ready.
 
-    def __init__(self, chain: Chain, settings: Settings) -> None:
-        self.chain, self.settings = chain, settings
-        meshes, self.count = range(chain.meshes), chain.count
-        # When the inputs of forwards and backwards are there, as far as that is known.
-        self.forwards: list[list[float]] = [[] for _ in meshes]
-        self.backwards: list[list[float]] = [[] for _ in meshes]
-        self.forwards[0] = [0.0] * self.count
-        self.done = [[0, 0, 0] for _ in meshes]
-        self.rows = [bytearray() for _ in meshes]
-        self.blocks = [[0, 0] for _ in meshes]
-        kinds = zip(chain.forward, chain.input_grad, chain.weight_grad, chain.hides, strict=True)
-        self.times = [(f, i, w, f + i - fi, f + w - fw, f + i + w - fiw) for f, i, w, (fi, fw, fiw) in kinds]
-        self.begin = [-1.0] * chain.meshes
-        self.end, self.idle = [0.0] * chain.meshes, [0.0] * chain.meshes
-        self.asleep = [True] * chain.meshes
-        self.heap: list[tuple[float, int]] = [(0.0, 0)]
-        while self.heap:
-            now, s = heappop(self.heap)
-            if self.end[s] <= now + _TINY and self.done[s][2] < self.count:
-                self._decide(now, s)
-
-    def made(self) -> Dispatched:
-        """Return the result."""
-        chain = self.chain
-        times = self.end
-        if chain.span:
-            times = [end - begin for end, begin in zip(self.end, self.begin, strict=True)]
-        whole = all(done[2] == self.count for done in self.done)
-        time = max(times) if whole else _NEVER
-        slowest = max(range(chain.meshes), key=lambda s: times[s])
-        return Dispatched(self.settings, self.rows, time, slowest)
-
-    def _decide(self, now: float, s: int) -> None:
-        """Start an action of mesh s, or let it sleep until something can arrive."""
-        chain, settings = self.chain, self.settings
-        f, b, w = self.done[s]
-        flying = f - b
-        fits = flying + (b - w) * chain.fraction + 1.0 <= chain.limits[s] + _TINY
-        forward = self.forwards[s][f] if f < len(self.forwards[s]) else _NEVER
-        backward = self.backwards[s][b] if b < len(self.backwards[s]) else _NEVER
-        rising = settings.rise[s] - RISE * (self.count - f)
-        if b == 0:
-            wanted = f < settings.first[s]
-            if not wanted or f == self.count:
-                wanted = False
-            else:
+    Meshes decide in order of time. This runs most of the time of a search, so it is one loop over local variables.
+    """
+    meshes, count, fraction, hides = chain.meshes, chain.count, chain.fraction, chain.hides
+    # When the inputs of forwards and backwards are there, as far as that is known.
+    forwards, backwards = ([[_NEVER] * (count + 1) for _ in range(meshes)] for _ in range(2))
+    forwards[0][:count] = [0.0] * count
+    done, rows, blocks = [[0, 0, 0] for _ in forwards], [bytearray() for _ in forwards], [[0, 0] for _ in forwards]
+    order: list[int] = []
+    kinds = zip(chain.forward, chain.input_grad, chain.weight_grad, hides, strict=True)
+    times = [(f, i, w, f + i - fi, f + w - fw, f + i + w - fiw) for f, i, w, (fi, fw, fiw) in kinds]
+    limits = [limit + _TINY for limit in chain.limits]
+    ends_in = zip(settings.first, settings.most, settings.last, settings.rise, settings.eager, strict=True)
+    of_mesh = list(zip(ends_in, settings.gap, settings.spare, limits, chain.weight_grad, times, strict=True))
+    begin, end, idle, asleep = [0.0] * meshes, [0.0] * meshes, [0.0] * meshes, [True] * meshes
+    heap: list[tuple[float, int]] = [(0.0, 0)]
+    while heap:
+        now, s = heap[0]
+        f, b, w = own = done[s]
+        soon = now + _TINY
+        if end[s] > soon or w == count:
+            heappop(heap)
+            continue
+        (first, most, last, rise, eager), most_gap, spare, limit, weight, lasts = of_mesh[s]
+        flying, forward, backward = f - b, forwards[s][f], backwards[s][b]
+        rising = rise - RISE * (count - f)
+        if not b:
+            wanted = f < first and f < count
+            if wanted:
                 backward = _NEVER  # not before all of those forwards
+        elif flying < rising or last >= most:
+            wanted = flying < rising or flying < most
         else:
-            wanted = f < self.count and flying < max(rising, self._most(s, b))
+            wanted = flying < most - (most - last) * min(1.0, b / max(1, count - last))
+        fits = flying + (b - w) * fraction + 1.0 <= limit
         joins = covers = False
         if chain.has_blocks:
-            joined, covered = self.blocks[s]
-            joins = chain.hides[s][0] > 0.0 and joined < settings.joined[s] * (b + 1)
-            covers = b > w and chain.hides[s][1] > 0.0 and covered < settings.covered[s] * (f + 1 - joined)
-        soon = now + _TINY
+            joined, covered = blocks[s]
+            joins = hides[s][0] > 0.0 and joined < settings.joined[s] * (b + 1)
+            covers = b > w and hides[s][1] > 0.0 and covered < settings.covered[s] * (f + 1 - joined)
         if backward <= soon:
             code = 1
             if joins and forward <= soon:
-                return self._start(now, s, 3 if fits else 2 if b > w else 1)  # a weight gradient makes room
-            if wanted and forward <= soon and flying < max(rising, settings.eager[s]):
+                code = 3 if fits else 2 if b > w else 1  # a weight gradient makes room
+            elif wanted and forward <= soon and (flying < rising or flying < eager):
                 if fits:
                     code = 4 if covers else 0
                 elif b > w and flying < rising:
                     code = 2  # makes room for the forward
-            return self._start(now, s, code)
-        if wanted and fits and forward <= soon:
-            return self._start(now, s, 4 if covers else 0)
-        if wanted and b > w and forward <= soon:
-            return self._start(now, s, 2)  # frees memory
-        later = min(backward, forward if wanted and forward > soon else _NEVER)
-        if b > w:
-            gap, weight = later - now, chain.weight_grad[s]
-            short = gap < settings.gap[s] * weight or self.idle[s] + gap <= settings.spare[s] + _TINY
-            if gap + _TINY >= weight or not short:
-                return self._start(now, s, 2)
-        self.asleep[s] = True
-        if later < _NEVER:
-            heappush(self.heap, (later, s))
-        return None
-
-    def _most(self, s: int, b: int) -> float:
-        most, last = self.settings.most[s], self.settings.last[s]
-        if last >= most:
-            return most
-        return most - (most - last) * min(1.0, b / max(1, self.count - last))
-
-    def _start(self, now: float, s: int, code: int) -> None:
-        chain = self.chain
-        if self.begin[s] < 0.0:
-            self.begin[s] = now
+        elif wanted and forward <= soon and (fits or b > w):
+            code = 2 if not fits else 4 if covers else 0
         else:
-            self.idle[s] += now - self.end[s]
-        self.asleep[s] = False
-        self.rows[s].append(code)
+            later = forward if wanted and soon < forward < backward else backward
+            gap = later - now
+            short = gap < most_gap * weight or idle[s] + gap <= spare + _TINY
+            if b == w or (gap + _TINY < weight and short):
+                # Sleeps until something can arrive.
+                asleep[s] = True
+                heappop(heap)
+                if later < _NEVER:
+                    heappush(heap, (later, s))
+                continue
+            code = 2
+        if f:
+            idle[s] += now - end[s]
+        else:
+            begin[s] = now
+        asleep[s] = False
+        rows[s].append(code)
         if code >= len(KINDS_IN_ROWS):
-            self.blocks[s][code - len(KINDS_IN_ROWS)] += 1
-        end = now + self.times[s][code]
+            blocks[s][code - len(KINDS_IN_ROWS)] += 1
+        end[s] = now = now + lasts[code]
+        heapreplace(heap, (now, s))
         for kind in PARTS[code]:
-            self.done[s][kind] += 1
-            if kind == 0 and s == chain.meshes - 1:
-                self.backwards[s].append(end)
+            m = own[kind]
+            own[kind] = m + 1
+            order.append((3 * s + kind) * count + m)
+            if kind == 0 and s == meshes - 1:
+                backwards[s][m] = now
             elif kind == 0:
-                self._arrives(self.forwards, s + 1, end + chain.down[s])
+                forwards[s + 1][m] = arrival = now + chain.down[s]
+                if asleep[s + 1]:
+                    heappush(heap, (arrival, s + 1))
             elif kind == 1 and s:
-                self._arrives(self.backwards, s - 1, end + chain.up[s - 1])
-        self.end[s] = end
-        heappush(self.heap, (end, s))
-
-    def _arrives(self, inputs: list[list[float]], s: int, time: float) -> None:
-        inputs[s].append(time)
-        if self.asleep[s]:
-            heappush(self.heap, (time, s))
+                backwards[s - 1][m] = arrival = now + chain.up[s - 1]
+                if asleep[s - 1]:
+                    heappush(heap, (arrival, s - 1))
+    taken = [last - start for last, start in zip(end, begin, strict=True)] if chain.span else end
+    time = max(taken) if len(order) == 3 * meshes * count else _NEVER
+    return Dispatched(settings, rows, order, time, max(range(meshes), key=taken.__getitem__))
 
 
 def dispatched_schedule(

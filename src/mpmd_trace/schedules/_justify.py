@@ -6,164 +6,171 @@ project scheduling: Valls, Ballestin, Quintanilla, *Justification and RCPSP: a t
 
 from __future__ import annotations
 
-import itertools
 import math
 from bisect import bisect_right
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+from typing import TypeAlias
 
 from mpmd_trace.schedules._lower_bounds import Chain
 
 _TINY = 1e-9
 
-#: For each action what it waits for, and how long that takes to arrive.
-Arrows = list[list[tuple[int, float]]]
+Needs: TypeAlias = list[tuple[int, float, int, int, float]]
+"""Of each action: its mesh, its time, the one before it of its kind, where its data comes from, and for how long."""
 
 
 class Project:
     """The actions of a chain with what each waits for: its data, and the one before it of its kind.
 
-    Action m of kind k of mesh s has the number (3 s + k) M + m.
+    Action m of kind k of mesh s has the number (3 s + k) M + m. The first action of each kind waits for the start of
+    its mesh, 3 P M + s. The last number, 3 P M + P, is what is there from the beginning.
     """
 
     def __init__(self, chain: Chain) -> None:
-        self.chain, self.count = chain, chain.count
-        kinds = zip(chain.forward, chain.input_grad, chain.weight_grad, strict=True)
-        self.times = [time for three in kinds for time in three for _ in range(self.count)]
-        self.before: Arrows = [[] for _ in self.times]
-        self.after: Arrows = [[] for _ in self.times]
+        self.chain, self.count, self.size = chain, chain.count, 3 * chain.count * chain.meshes
+        self.always = self.size + chain.meshes
+        # Actions of one kind of one mesh take their data from those of another, (3 s + k) by (3 s + k).
+        sources: dict[int, tuple[int, float]] = {}
         for s in range(chain.meshes):
-            forward, backward, weight = (
-                range((3 * s + k) * self.count, (3 * s + k + 1) * self.count) for k in range(3)
-            )
-            for lane in (forward, backward, weight):
-                for a, b in itertools.pairwise(lane):
-                    self._add(a, b)
-            for m in range(self.count):
-                self._add(backward[m], weight[m])
-                if s + 1 < chain.meshes:
-                    self._add(forward[m], forward[m] + 3 * self.count, chain.down[s])
-                    self._add(backward[m] + 3 * self.count, backward[m], chain.up[s])
-                else:
-                    self._add(forward[m], backward[m])
+            forward, backward, weight = range(3 * s, 3 * s + 3)
+            sources[weight] = backward, 0.0
+            if s + 1 < chain.meshes:
+                sources[forward + 3] = forward, chain.down[s]
+                sources[backward] = backward + 3, chain.up[s]
+            else:
+                sources[backward] = forward, 0.0
+        readers = {source: (lane, wire) for lane, (source, wire) in sources.items() if lane % 3 != 2}
+        self.before, self.after = self._needs(sources, -1), self._needs(readers, 1)
+        # If time runs backward, input gradients wait for their weight gradients, too.
+        self.weights = [n + self.count if n // self.count % 3 == 1 else self.always for n in range(self.size)]
 
-    def _add(self, a: int, b: int, wire: float = 0.0) -> None:
-        self.before[b].append((a, wire))
-        self.after[a].append((b, wire))
+    def _needs(self, links: Mapping[int, tuple[int, float]], step: int) -> Needs:
+        chain, count = self.chain, self.count
+        needs: Needs = []
+        times = [t for three in zip(chain.forward, chain.input_grad, chain.weight_grad, strict=True) for t in three]
+        for lane, time in enumerate(times):
+            numbers = range(lane * count, (lane + 1) * count)
+            source, wire = links.get(lane, (None, 0.0))
+            start = numbers[0] if step < 0 else numbers[-1]
+            for n in numbers:
+                previous = self.size + lane // 3 if n == start else n + step
+                data = self.always if source is None else n + (source - lane) * count
+                needs.append((lane // 3, time, previous, data, wire))
+        return needs
 
-    def justified(self, rows: Sequence[Sequence[int]], rounds: int = 2) -> tuple[list[bytearray], float]:
-        """Return orders that take no longer than `rows`, as codes of `KINDS_IN_ROWS`, and their time."""
-        chain, frees, freed = self.chain, *self._memory(rows)
-        best = order = self._order(rows, frees, freed)
-        starts, ends = self._played(order, freed)
-        shortest, times = self._time(ends), (starts, ends)
-        tails = [chain.heads[-1] - head if chain.span else 0.0 for head in chain.heads]
+    def justified(
+        self, rows: Sequence[bytearray], order: list[int] | None = None, rounds: int = 2
+    ) -> tuple[list[bytearray], float]:
+        """Return orders that take no longer than `rows`, as codes of `KINDS_IN_ROWS`, and their time.
+
+        `order` has all actions, each behind what it waits for, those of a mesh in the order of its row.
+        """
+        chain = self.chain
+        order = self._order(rows) if order is None else order
+        inputs, weights, forwards = self._memory(rows)
+        ends = self._played(order)
+        shortest, best = self._time(ends), None
+        heads = [0.0] * chain.meshes
+        tails = [chain.heads[-1] - head for head in chain.heads] if chain.span else heads
         for _ in range(rounds):
             # What takes no time stays behind what it waits for, since sorting keeps the order of equals.
             backwards = order[::-1]
             backwards.sort(key=ends.__getitem__, reverse=True)
-            _, left = self._placed(backwards, self.after, frees, tails)
+            _, left = self._placed(backwards, self.after, self.weights, forwards, tails)
             order = backwards[::-1]
             order.sort(key=left.__getitem__, reverse=True)
-            starts, ends = self._placed(order, self.before, freed, [0.0] * chain.meshes)
+            starts, ends = self._placed(order, self.before, inputs, weights, heads)
             time = self._time(ends)
             if time >= shortest - _TINY:
                 break
-            best, shortest, times = order, time, (starts, ends)
-        starts, ends = times
-        return self._rows(sorted(best, key=lambda n: (starts[n], ends[n]))), shortest
+            shortest, best = time, (order, starts, ends)
+        return (self._rows(*best) if best else list(rows)), shortest
 
-    def _memory(self, rows: Sequence[Sequence[int]]) -> tuple[dict[int, list[int]], dict[int, list[int]]]:
-        """Return the forwards that gradients free memory for, and for forwards the gradients that do.
+    def _memory(self, rows: Sequence[bytearray]) -> tuple[list[int], list[int], list[int]]:
+        """Return for forwards the input and the weight gradient that free memory for them, and for these the forward.
 
         A forward waits for as many input and weight gradients as must be over by then in the rows.
         """
-        frees: dict[int, list[int]] = {}
-        freed: dict[int, list[int]] = {}
-        part = self.chain.fraction
+        inputs, weights, forwards = ([self.always] * self.size for _ in range(3))
+        part, count, ceil = self.chain.fraction, self.count, math.ceil
         for s, row in enumerate(rows):
-            room, first = self.chain.limits[s] - 1 + _TINY, 3 * s * self.count
-            done = [0, 0, 0]
+            room, first = self.chain.limits[s] - 1 + _TINY, 3 * s * count
+            f = i = w = 0
             for kind in row:
-                if kind == 0:
-                    f, i, w = done
-                    # The fewest weight gradients with all those input gradients, then the fewest of these.
-                    w = min(w, max(0, math.ceil(i - (room - (f - i)) / part))) if part else 0
-                    if part < 1.0:
-                        i = min(i, max(w, math.ceil((f - part * w - room) / (1.0 - part))))
-                    else:
-                        i = w
-                    freed[first + f] = [first + k * self.count + number - 1 for k, number in ((1, i), (2, w)) if number]
-                    for gradient in freed[first + f]:
-                        frees.setdefault(gradient, []).append(first + f)
-                done[kind] += 1
-        return frees, freed
+                if kind == 1:
+                    i += 1
+                elif kind == 2:
+                    w += 1
+                else:
+                    if f > room:
+                        # The fewest weight gradients with all those input gradients, then the fewest of these.
+                        least = min(w, max(0, ceil(i - (room - (f - i)) / part))) if part else 0
+                        number = least
+                        if part < 1.0:
+                            number = min(i, max(least, ceil((f - part * least - room) / (1.0 - part))))
+                        # The first forward that waits for a gradient is the last one if time runs backward.
+                        if number:
+                            gradient = inputs[first + f] = first + count + number - 1
+                            forwards[gradient] = min(forwards[gradient], first + f)
+                        if least:
+                            gradient = weights[first + f] = first + 2 * count + least - 1
+                            forwards[gradient] = min(forwards[gradient], first + f)
+                    f += 1
+        return inputs, weights, forwards
 
-    def _order(
-        self, rows: Sequence[Sequence[int]], frees: dict[int, list[int]], freed: dict[int, list[int]]
-    ) -> list[int]:
+    def _order(self, rows: Sequence[bytearray]) -> list[int]:
         """Return all actions, each behind what it waits for, those of a mesh in the order of its row."""
-        numbers = []
-        for s, row in enumerate(rows):
-            lanes = [itertools.count((3 * s + k) * self.count) for k in range(3)]
-            numbers.append([next(lanes[kind]) for kind in row])
-        missing = [len(needs) for needs in self.before]
-        for number, gradients in freed.items():
-            missing[number] += len(gradients)
-        place = [0] * len(rows)
+        count, last = self.count, len(rows) - 1
+        done = [[0, 0, 0] for _ in rows]
         order: list[int] = []
         meshes = list(range(len(rows)))
         while meshes:
             s = meshes.pop()
-            while place[s] < len(numbers[s]) and not missing[numbers[s][place[s]]]:
-                number = numbers[s][place[s]]
-                place[s] += 1
-                order.append(number)
-                for user in frees.get(number, ()):
-                    missing[user] -= 1
-                for user, _ in self.after[number]:
-                    missing[user] -= 1
-                    if not missing[user] and user // (3 * self.count) != s:
-                        meshes.append(user // (3 * self.count))
+            before = len(order)
+            own, row = done[s], rows[s]
+            for kind in row[sum(own) :]:
+                m = own[kind]
+                if (kind == 0 and s and m == done[s - 1][0]) or (kind == 1 and s < last and m == done[s + 1][1]):
+                    break
+                order.append((3 * s + kind) * count + m)
+                own[kind] += 1
+            if len(order) > before:
+                meshes += [other for other in (s - 1, s + 1) if 0 <= other <= last]
         return order
 
-    def _played(self, order: Sequence[int], freed: dict[int, list[int]]) -> tuple[list[float], list[float]]:
-        """Return when each action starts and ends in the order of the rows."""
-        times, length = self.times, 3 * self.count
+    def _played(self, order: Sequence[int]) -> list[float]:
+        """Return when each action ends in this order, in which all that it waits for on its own mesh comes before it."""
+        ends = [0.0] * (self.always + 1)
         free = [0.0] * self.chain.meshes
-        starts, ends = [0.0] * len(times), [0.0] * len(times)
+        needs = self.before
         for n in order:
-            s = n // length
-            start = free[s]
-            for need, wire in self.before[n]:
-                there = ends[need] + wire
-                if there > start:
-                    start = there
-            for need in freed.get(n, ()):
-                start = max(start, ends[need])
-            starts[n] = start
-            ends[n] = free[s] = start + times[n]
-        return starts, ends
+            s, time, _, data, wire = needs[n]
+            start = ends[data] + wire
+            if free[s] > start:
+                start = free[s]
+            ends[n] = free[s] = start + time
+        return ends
 
     def _placed(
-        self, order: Sequence[int], needs: Arrows, memory: dict[int, list[int]], first: Sequence[float]
+        self, order: Sequence[int], needs: Needs, one: Sequence[int], two: Sequence[int], first: Sequence[float]
     ) -> tuple[list[float], list[float]]:
         """Return when each action starts and ends if, in this order, each takes the first gap that is long enough.
 
-        A mesh begins no sooner than at its time in `first`.
+        `one` and `two` are what actions wait for besides. A mesh begins no sooner than at its time in `first`.
         """
-        times, length = self.times, 3 * self.count
-        starts, ends = [0.0] * len(times), [0.0] * len(times)
+        starts = [0.0] * self.size
+        ends = [*starts, *first, 0.0]
         begins: list[list[float]] = [[] for _ in first]
         stops: list[list[float]] = [[-math.inf] for _ in first]
         for n in order:
-            s, time = n // length, times[n]
-            start = first[s]
-            for need, wire in needs[n]:
-                there = ends[need] + wire
-                if there > start:
-                    start = there
-            for need in memory.get(n, ()):
-                start = max(start, ends[need])
+            s, time, previous, data, wire = needs[n]
+            start = ends[data] + wire
+            if (there := ends[previous]) > start:
+                start = there
+            if (there := ends[one[n]]) > start:
+                start = there
+            if (there := ends[two[n]]) > start:
+                start = there
             own, until = begins[s], stops[s]
             if start >= until[-1] - _TINY:
                 own.append(start)
@@ -184,10 +191,10 @@ class Project:
         heads = self.chain.heads if self.chain.span else [0.0] * self.chain.meshes
         return max(max(ends[s * length : (s + 1) * length]) - head for s, head in enumerate(heads))
 
-    def _rows(self, order: Sequence[int]) -> list[bytearray]:
+    def _rows(self, order: Sequence[int], starts: Sequence[float], ends: Sequence[float]) -> list[bytearray]:
         """Return the orders of the meshes."""
         rows = [bytearray() for _ in range(self.chain.meshes)]
-        for n in order:
+        for n in sorted(sorted(order, key=ends.__getitem__), key=starts.__getitem__):
             s, kind = divmod(n // self.count, 3)
             rows[s].append(kind)
         return rows
