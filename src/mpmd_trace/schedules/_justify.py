@@ -139,7 +139,7 @@ class Project:
         return order
 
     def _played(self, order: Sequence[int]) -> list[float]:
-        """Return when each action ends in this order, in which all that it waits for on its own mesh comes before it."""
+        """Return when each action ends in this order; what it waits for on its own mesh is before it."""
         ends = [0.0] * (self.always + 1)
         free = [0.0] * self.chain.meshes
         needs = self.before
