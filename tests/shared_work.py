@@ -22,7 +22,7 @@ import pytest
 
 from mpmd_trace.jax_compat import mlir as ours
 
-TEXT_CONTEXT = ours.text_context
+NEW_CONTEXT = ours.new_context
 #: As many executables are kept.
 KEPT = 500
 #: As many uses in a thread share a context (what a context interns lives as long as it does), as in JAX 0.12.
@@ -65,14 +65,7 @@ def share_contexts() -> None:
 
     if not hasattr(mlir, "_thread_local_context"):
         mlir.make_ir_context = _sharing(mlir.make_ir_context)
-    shared = _sharing(ours.new_context)
-
-    @contextmanager
-    def text_context(**options: bool) -> Iterator[Any]:
-        with (context := shared(**options)):
-            yield context
-
-    ours.text_context = text_context
+    ours.new_context = _sharing(ours.new_context)
 
 
 def make_commands_once() -> None:
@@ -107,7 +100,7 @@ def keep_the_cpp_partitioner() -> None:
 def own_contexts() -> Iterator[None]:
     """Text has contexts of its own meanwhile: in one that knows a resource, another of that name is named anew."""
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(ours, "text_context", TEXT_CONTEXT)
+        patch.setattr(ours, "new_context", NEW_CONTEXT)
         yield
 
 

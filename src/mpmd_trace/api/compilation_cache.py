@@ -24,6 +24,7 @@ from mpmd_trace.jax_compat import cache
 from mpmd_trace.jax_compat.tracing import trace_settings
 
 _LOG = logging.getLogger("mpmd_trace")
+#: Fields of a traced program that are written to files.
 _KEPT = (
     *("in_tree", "out_tree", "stacks", "inputs", "outputs", "donated"),
     *("out_memories", "returned", "platform", "name"),

@@ -138,14 +138,11 @@ def _is_program(op: Op) -> bool:
 
 
 #: Ops whose results are memory of their own in any case.
-_WRITTEN = frozenset(
-    f"stablehlo.{name}"
-    for name in (
-        *("all_reduce", "case", "cholesky", "concatenate", "convolution", "custom_call", "dot_general", "fft"),
-        *("gather", "if", "reduce", "reduce_window", "scatter", "select_and_scatter", "sort", "triangular_solve"),
-        "while",
-    )
-) | {"chlo.ragged_dot", "chlo.top_k"}
+_WRITTEN_NAMES = """
+all_reduce case cholesky concatenate convolution custom_call dot_general fft gather if reduce reduce_window scatter
+select_and_scatter sort triangular_solve while
+"""
+_WRITTEN = frozenset(f"stablehlo.{name}" for name in _WRITTEN_NAMES.split()) | {"chlo.ragged_dot", "chlo.top_k"}
 #: Ops that make nothing, or what others make again for themselves.
 _NOTHING = frozenset(
     f"stablehlo.{n}" for n in ("constant", "iota", "broadcast_in_dim", "reshape", "optimization_barrier", "tuple")

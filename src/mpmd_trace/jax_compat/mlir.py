@@ -48,13 +48,6 @@ def new_context(*, allow_unregistered: bool = False) -> Any:
 
 
 @contextmanager
-def text_context(*, allow_unregistered: bool = False) -> Iterator[Any]:
-    """The context meanwhile, for modules that come and go as text."""
-    with (context := new_context(allow_unregistered=allow_unregistered)):
-        yield context
-
-
-@contextmanager
 def _collecting(context: Any, filename: str = "-") -> Iterator[list[Diagnostic]]:
     """Collect what MLIR reports meanwhile: errors, too, in the order in which they come.
 
@@ -186,7 +179,7 @@ def to_generic(
     Warnings and remarks go to `diagnostics`.  Raises `MpmdError` with what parser and verifier report.
     """
     check_nesting(text, filename)
-    with text_context(allow_unregistered=allow_unregistered) as context:
+    with new_context(allow_unregistered=allow_unregistered) as context:
         generic = module_to_generic(_parse(text, context, filename, diagnostics))
     if filename == "-":
         return generic
@@ -208,12 +201,12 @@ def to_generic_through(
     if is_text:
         check_nesting(given, "-")
     _registry()  # knows the passes
-    with text_context() if is_text else given.context as context:
+    with new_context() if is_text else given.context as context:
         module = _parse(given, context, "-", diagnostics) if is_text else _verified_copy(given, diagnostics)
         started = time.process_time()
         if prepare is not None:
             prepare(module.operation)
-        diagnostics += _run(module, pipeline, context, "-")
+        diagnostics += _run(module, pipeline, context)
         seconds = time.process_time() - started
         return module_to_generic(module), diagnostics, seconds
 
@@ -262,26 +255,24 @@ def prettify_or_fail(generic: str, **printing: Any) -> str:
 
     `printing` are options of the bindings' `get_asm`: enable_debug_info, print_generic_op_form ...
     """
-    with text_context(allow_unregistered=True) as context:
+    with new_context(allow_unregistered=True) as context:
         module = _parse(generic, context, "-")
         text: str = module.operation.get_asm(**{"assume_verified": True, **printing})
     return text
 
 
-def run_pipeline(
-    generic: str, pipeline: str, *, filename: str = "-", allow_unregistered: bool = False
-) -> tuple[str, list[Diagnostic]]:
+def run_pipeline(generic: str, pipeline: str, *, allow_unregistered: bool = False) -> tuple[str, list[Diagnostic]]:
     """Run passes that jaxlib registers, e.g. `builtin.module(canonicalize)`; returns text and diagnostics.
 
     Raises `MpmdError` when a pass fails or the pipeline does not parse.
     """
-    with text_context(allow_unregistered=allow_unregistered) as context:
-        module = _parse(generic, context, filename)
-        diagnostics = _run(module, pipeline, context, filename)
+    with new_context(allow_unregistered=allow_unregistered) as context:
+        module = _parse(generic, context, "-")
+        diagnostics = _run(module, pipeline, context)
         return module_to_generic(module), diagnostics
 
 
-def _run(module: Any, pipeline: str, context: Any, filename: str) -> list[Diagnostic]:
+def _run(module: Any, pipeline: str, context: Any) -> list[Diagnostic]:
     """Run a pipeline on a jaxlib module in place; returns what it reports.  Raises `MpmdError`."""
     from jaxlib.mlir import ir, passmanager  # late: the command line starts without jaxlib
 
@@ -291,7 +282,7 @@ def _run(module: Any, pipeline: str, context: Any, filename: str) -> list[Diagno
     except ValueError as error:
         raise MpmdError(f"cannot read the pipeline '{pipeline}': {_plain(error)}") from None
     manager.enable_verifier(False)  # once at the end is enough
-    with _collecting(context, filename) as result:
+    with _collecting(context) as result:
         try:
             manager.run(module.operation)
             module.operation.verify()
@@ -325,7 +316,7 @@ def pipeline_parses(pipeline: str) -> bool:
     """Return whether MLIR's pass registry in jaxlib knows every pass of this textual pipeline."""
     from jaxlib.mlir import passmanager  # late: the command line starts without jaxlib
 
-    with text_context() as context, _collecting(context):
+    with new_context() as context, _collecting(context):
         try:
             passmanager.PassManager.parse(pipeline, context)
         except ValueError:
@@ -339,7 +330,7 @@ def expand_pipeline(pipeline: str) -> str:
     from jaxlib.mlir import passmanager  # late: the command line starts without jaxlib
 
     said: list[str] = []
-    with text_context() as context, _collecting(context):
+    with new_context() as context, _collecting(context):
         try:
             with taking_stderr(said):
                 return str(passmanager.PassManager.parse(pipeline, context))

@@ -9,7 +9,7 @@ from collections.abc import Hashable, Mapping
 from typing import Any, NamedTuple
 
 from mpmd_trace.diagnostics.messages import Diagnostic
-from mpmd_trace.jax_compat.mlir import _parse, _run, module_to_generic, text_context
+from mpmd_trace.jax_compat.mlir import _parse, _run, module_to_generic, new_context
 
 #: The name of ops that stand for fragments with the region of an earlier one: an op with results that may be anything.
 #: For one of no dialect, the bindings would look for a Python module of that dialect, each time.
@@ -49,13 +49,13 @@ def run_on_numbered(generic: str, pipeline: str, function: str, attribute: str, 
     """
     from jaxlib.mlir import ir  # late: the command line starts without jaxlib
 
-    with text_context(allow_unregistered=True) as context:
+    with new_context(allow_unregistered=True) as context:
         module = _parse(generic, context, "-")
         block = _block_of(module, function)
         with context, ir.Location.unknown():
             _repeat(block, attribute, regions)
         before = {number: _attributes(op) for number, op in _numbered(block, attribute) if number is not None}
-        diagnostics = _run(module, pipeline, context, "-")
+        diagnostics = _run(module, pipeline, context)
         block = _block_of(module, function)
         ops = list(_numbered(block, attribute))
         if any(number is None for number, _ in ops[:-1]):
