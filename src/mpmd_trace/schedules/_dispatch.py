@@ -42,8 +42,10 @@ MULTIPLES = (1.75, 2.2)
 """How many times the microbatches between forward and backward that would do if nothing ever waited."""
 
 ACTIONS_TO_PLACE = 12_000_000
-"""How many actions all attempts together place: half a minute."""
+"""How many actions all attempts together place at most: a quarter of a minute."""
 
+PATIENCE = 100
+"""How many attempts that do not help end the search, as a multiple of the number of actions."""
 
 AUTO_WEIGHT_FRACTION = 0.5
 """What zb-auto assumes a weight-gradient keeps of the activations.
@@ -144,7 +146,10 @@ def dispatch(
     best: Dispatched | None = None
     draw = random.Random(0)
     starts = itertools.islice(_settings(chain, bound), max(1, int(attempts * UNCHANGED)))
-    for _ in range(attempts):
+    last_help = attempt = 0
+    for attempt in range(attempts):
+        if attempt - last_help > PATIENCE * project.size:
+            break
         settings = next(starts, None)
         if settings is None:
             if best is None:
@@ -157,11 +162,13 @@ def dispatch(
             continue
         key = b"".join(made.rows)
         if key not in known:
-            known[key] = (
-                (made.rows, made.time) if _has_blocks(made.rows) else project.justified(made.rows, made.order, rounds=1)
-            )
+            has_blocks = _has_blocks(made.rows)
+            known[key] = (made.rows, made.time) if has_blocks else project.justified(made.rows, made.order, rounds=1)
         rows, time = known[key]
-        if best is None or round(time, 9) <= round(best.time, 9):
+        better = _NEVER if best is None else round(best.time, 9) - round(time, 9)
+        if better > 0.0:
+            last_help = attempt
+        if better >= 0.0:
             best = replace(made, time=time)
             finished.append((rows, time))
             if time <= enough:
@@ -169,7 +176,9 @@ def dispatch(
     if not finished:
         return None
     if chain.has_blocks:
-        return _searched(chain, [*known.values(), *finished], bound, int(runs * (1 - DISPATCHED)) // SWEEP)
+        # Local search takes no longer than the attempts did.
+        sweeps = min(int(runs * (1 - DISPATCHED)), attempt + 1) // SWEEP
+        return _searched(chain, [*known.values(), *finished], bound, sweeps)
     rows, time = min(finished, key=lambda one: round(one[1], 9))
     for _ in range(REPEATS):
         before = time
@@ -186,8 +195,9 @@ def _searched(
 ) -> list[bytearray]:
     """Return the best orders that local search finds from the fastest of `starts`, with so many sweeps in all."""
     search = LocalSearch(chain)
+    different = {b" ".join(rows): (rows, time) for rows, time in starts}
     best, shortest = min(starts, key=lambda one: round(one[1], 9))
-    for rows, _ in sorted(starts, key=lambda one: round(one[1], 9)):
+    for rows, _ in sorted(different.values(), key=lambda one: round(one[1], 9)):
         if sweeps <= 0 or shortest <= bound * (1 + 1e-9):
             break
         rows, time, taken = search.shortened(rows, bound, sweeps)

@@ -89,7 +89,8 @@ def search(
     per mesh. `exact` asks for (or forbids) the exact solver, which runs unasked up to
     `EXACT_UP_TO` binary variables and covers one chunk per mesh, for `time_limit` seconds at most.
     `names` are those of the library to try, all by default. `effort` is about how many actions are
-    placed to improve schedules of one chunk per mesh; fewer are if a schedule is as fast as the bound.
+    placed to improve schedules of one chunk per mesh; fewer are if a schedule is as fast as the bound, or if many in
+    proportion to the size of the pipeline have not helped.
     Where there are collectives, schedules are also tried with blocks that hide them (`overlapped`), and those that are
     generated may have blocks of a forward with an input gradient, a weight gradient, or both. With
     `make_config(overlap="pairs")`, a step runs these blocks as programs.
