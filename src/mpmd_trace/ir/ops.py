@@ -34,6 +34,8 @@ HOISTED = "hoisted"
 OFFLOADED = "mpmd.offloaded"
 #: Of a call, for how many iterations of a loop it stands.
 REPEATS = "mpmd.repeats"
+#: Of a function, how many iterations of its loop it goes without until those between others are put in.
+OMITTED = "mpmd.omitted_iterations"
 #: Marks arguments that are sharded otherwise than the caller says, since an option wants it.
 SHARDED_STATE = "mpmd.sharded_state"
 

@@ -219,7 +219,7 @@ def partition_as(
             diagnostics += cleaned[1]
         rules = None if user_rules is None else functools.partial(user_rules, work)
         # A hook may run passes of its own, which change functions as they like.
-        passes = passes_of(request, rules, alias_bodies=not hooks, module=work)
+        passes = passes_of(request, rules, alias_bodies=not hooks, module=work, all_phases=phases == "all")
         for phase, steps in enumerate(itertools.islice(passes, _PHASES[phases])):
             left = [one for one in steps if cleaned is None or not isinstance(one, CleanUp)]
             manager = PassManager(left, hooks, first_index=len(runs))

@@ -16,7 +16,7 @@ _FOLDERS = {
         map-input-output-to-mesh map-named-ops-to-mpmd-ops simplify-named-computations
         validate-named-ops-in-mpmd-func
     """,
-    "microbatches": "accumulate-in-calls cut-in-calls repeat-calls",
+    "microbatches": "accumulate-in-calls cut-in-calls repeat-calls repeat-steady-state",
     "programs": """
         merge-parts-of-stages merge-backward-with-forward share-programs reuse-programs
         merge-paired-programs merge-blocks overlap-microbatches

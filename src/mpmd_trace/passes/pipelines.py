@@ -83,8 +83,10 @@ from mpmd_trace.passes.microbatches.cut_in_calls import CutInCalls
 from mpmd_trace.passes.microbatches.follow_schedule import FollowSchedule
 from mpmd_trace.passes.microbatches.merge_inferred_apart import MergeInferredApart
 from mpmd_trace.passes.microbatches.repeat_calls import RepeatCalls
+from mpmd_trace.passes.microbatches.repeat_steady_state import RepeatSteadyState
 from mpmd_trace.passes.microbatches.rule_orders import UserRules
 from mpmd_trace.passes.optimize.pipeline_scheduler import PipelineScheduler
+from mpmd_trace.passes.optimize.reference_schedules import Comparator
 from mpmd_trace.passes.optimize.remat_fragment import RematFragment
 from mpmd_trace.passes.optimize.rule_based_schedule import RuleBasedSchedule
 from mpmd_trace.passes.outlining import CallOutlinedFunctions
@@ -137,10 +139,12 @@ def passes_of(
     *,
     alias_bodies: bool = False,
     module: Module | None = None,
+    all_phases: bool = False,
 ) -> Iterator[list[Pass]]:
     """Yield the passes of each phase: the reference's, unless the request asks for more than it has.
 
-    Those of `mpmd_trace.jit` that have nothing to do in the `module`, as it is when a phase begins, are left out.
+    `all_phases`: whether all of them will run.  Those of `mpmd_trace.jit` that have nothing to do in the `module`, as
+    it is when a phase begins, are left out.
     """
     options = request.options
     ours = options.mpmd_merge_backward_with_forward or options.mpmd_merge_forward_with_backward
@@ -148,7 +152,7 @@ def passes_of(
     if request.step is None and exact:
         yield from reference_pipeline(request, alias_bodies=alias_bodies)
     else:
-        for passes in pipeline(request, user_rules, alias_bodies=alias_bodies):
+        for passes in pipeline(request, user_rules, alias_bodies=alias_bodies, all_phases=all_phases):
             asked = frozenset().union(*(one.only_with for one in passes))
             known = asked if not asked or module is None or request.step is None else contents(module, asked)
             yield [one for one in passes if not one.only_with or not known.isdisjoint(one.only_with)]
@@ -332,7 +336,11 @@ def reference_pipeline(request: PartitionRequest, *, alias_bodies: bool = False)
 
 
 def pipeline(
-    request: PartitionRequest, user_rules: Callable[[], UserRules] | None = None, *, alias_bodies: bool = False
+    request: PartitionRequest,
+    user_rules: Callable[[], UserRules] | None = None,
+    *,
+    alias_bodies: bool = False,
+    all_phases: bool = False,
 ) -> Iterator[list[Pass]]:
     """Yield the passes of `mpmd_trace.jit`, phase by phase: the reference's, and what it does not have.
 
@@ -388,7 +396,7 @@ def pipeline(
         SimplifyProgram(),
         RemoveTransferCycles(),
         *_when(uniform, MergeUnitsInCallees()),
-        *_when(jit and cut, RepeatCalls()),
+        *_when(jit and cut, _repeat_calls(request, all_phases and user_rules is None)),
         CallInline(),
         SymbolDce(),
         *_when(not late, MergeInferredApart(keep_sends_separate=jit and cut and split, uniform=uniform)),
@@ -436,6 +444,7 @@ def pipeline(
         *_overlaps(request, MergeBlocks),
         *_when(uniform and jit and options.mpmd_merge_forward_with_backward is None, MergePairedPrograms()),
         *_overlaps(request, OverlapMicrobatches),
+        *_when(jit and cut, RepeatSteadyState()),
         MarkOffloadedInputOutput(),
         MarkInputOutputWithLayouts(),
         DelayInferredFragments(),
@@ -450,6 +459,23 @@ def pipeline(
         *_when(no_backward_deps or not jit, ValidateNoBackwardDeps(no_backward_deps)),
         *_when(request.keeps_chlo, CallOutlinedFunctions()),
     ]
+
+
+#: Schedules that run all forwards of a stage before its backwards.
+_IN_PHASES = frozenset({"gpipe", "gpipebut1f1bforlastmesh", "loopedbfs", "circular", "circularwithreversedbackward"})
+
+
+def _repeat_calls(request: PartitionRequest, may_omit: bool) -> RepeatCalls:
+    """Make all iterations of a loop, or only as many as show what the schedule repeats, where it may repeat something.
+
+    It is repeated after one, two, or as many microbatches as there are meshes.
+    """
+    meshes, order = len(request.topology.meshes), request.schedule
+    has_rules = request.merge_rules or request.schedule_rules or isinstance(order, Comparator)
+    is_steady = order.name.lower().replace("-", "") not in _IN_PHASES
+    if not may_omit or has_rules or request.overlap is not None or not is_steady:
+        return RepeatCalls()
+    return RepeatCalls(keep=6 * meshes, omit=2 * meshes)
 
 
 def _placed(request: PartitionRequest) -> list[Pass]:

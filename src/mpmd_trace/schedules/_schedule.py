@@ -169,6 +169,16 @@ class Schedule:
             orders.append(tuple(row))
         return replace(self, orders=tuple(orders))
 
+    def without(self, microbatches: int) -> Schedule | None:
+        """Return the schedule with so many microbatches less of those that it treats alike; None if these are fewer.
+
+        It treats them alike where each mesh does the same again and again, for some microbatches more each time.
+        """
+        orders = [_without(row, self.microbatches, microbatches) for row in self.orders]
+        if self.only is not None or None in orders:
+            return None
+        return replace(self, orders=tuple(filter(None, orders)), microbatches=self.microbatches - microbatches)
+
     def unfused(self) -> Schedule:
         """Return the same schedule with each fused block as its parts, one after the other."""
         orders = tuple(tuple(p for step in order for p in step.parts) for order in self.orders)
@@ -189,6 +199,30 @@ class Schedule:
         if self.only is not None:
             head += f"# only: {' '.join(f'{r.start}-{r.stop - 1}' for r in self.only)}\n"
         return head + "".join(",".join(row) + "\n" for row in self.texts())
+
+
+def _without(row: Sequence[Step], microbatches: int, fewer: int) -> tuple[Step, ...] | None:
+    """Return what a mesh does with `fewer` of the microbatches, leaving out what it does again and again."""
+    for step in range(1, fewer + 1):  # how many microbatches more each time
+        length, rest = divmod(len(row) * step, microbatches)
+        cut = length * (fewer // step)
+        if rest or fewer % step or len(row) < cut + 2 * length:
+            continue
+        start = 0
+        for i, (action, later) in enumerate(zip(row, row[length:], strict=False)):
+            if _later(action, step) != later:
+                start = i + 1
+            elif i + 1 - start >= cut + length:
+                kept = [_later(one, -fewer) for one in row[start + cut :]]
+                return (*row[:start], *kept)
+    return None
+
+
+def _later(step: Step, microbatches: int) -> Step:
+    """Return the same for a later microbatch, or for an earlier one."""
+    if isinstance(step, Fused):
+        return Fused(tuple(replace(part, microbatch=part.microbatch + microbatches) for part in step.parts))
+    return Action(step.stage, step.kind, step.microbatch + microbatches)
 
 
 def contiguous_stages(schedule: Schedule, per_stage: int) -> Schedule:

@@ -45,6 +45,11 @@ class ActionOrder(Order):
     is_whole: bool = True
     #: How many meshes it is for, where that was said.
     meshes: int | None = None
+    #: How many of the microbatches of a step the program goes without until `mpmd-repeat-steady-state` puts them in.
+    omitted: int = 0
+
+    def without(self, microbatches: int) -> Self:
+        return dataclasses.replace(self, omitted=microbatches)
 
     @classmethod
     @functools.cache  # so that equal ones are equal
@@ -116,6 +121,8 @@ class ActionOrder(Order):
                     f"{chunks} stages on mesh '{units[0].mesh}')"
                 ) from None
         schedule = self._made[key]
+        if self.omitted and schedule.microbatches == microbatches + self.omitted:  # it was made before
+            schedule = self._made[key] = schedule.without(self.omitted) or schedule
         if schedule.meshes != meshes or schedule.microbatches != microbatches:
             raise ScheduleError(
                 f"the schedule is for {schedule.meshes} meshes and {schedule.microbatches} microbatches, but "
@@ -185,6 +192,10 @@ class MeshOrders(Order):
     def of_mesh(self, mesh: str) -> tuple[tuple[str, ...], Order | None]:
         """Return the group of a mesh and the order there, if it is in one."""
         return next(((meshes, order) for meshes, order in self.orders if mesh in meshes), ((), None))
+
+    def without(self, microbatches: int) -> Self:
+        parts = tuple((meshes, order.without(microbatches)) for meshes, order in self.orders)
+        return dataclasses.replace(self, orders=parts)
 
     def before(self, a: Unit, b: Unit) -> bool:
         _, order = self.of_mesh(a.mesh)

@@ -7,9 +7,10 @@ import itertools
 from collections.abc import Hashable, Iterable, Iterator, Mapping, Sequence
 from typing import NamedTuple
 
+from mpmd_trace.ir.attributes import integer_in
 from mpmd_trace.ir.core import Op
 from mpmd_trace.ir.diagnostics import Diagnostics
-from mpmd_trace.ir.ops import FragmentOp, FuncOp, Module
+from mpmd_trace.ir.ops import OMITTED, FragmentOp, FuncOp, Module
 from mpmd_trace.passes.base import option
 from mpmd_trace.passes.block_order import (
     Join,
@@ -170,6 +171,13 @@ class FollowSchedule(PipelineScheduler):
             object.__setattr__(self, "schedule", ActionOrder.of(self.schedule))
 
     def run_on_function(self, function: FuncOp, module: Module, diagnostics: Diagnostics) -> bool:
+        omitted = integer_in(function.attrs, OMITTED)
+        if omitted is not None:
+            whole = dataclasses.replace(self, schedule=self.schedule.without(omitted))
+            return whole._follow(function, module, diagnostics)
+        return self._follow(function, module, diagnostics)
+
+    def _follow(self, function: FuncOp, module: Module, diagnostics: Diagnostics) -> bool:
         ops = function.body.ops[:-1]
         units = scheduling_units(function, ops)
         assert function.topology is not None

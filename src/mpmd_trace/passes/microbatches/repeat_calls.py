@@ -2,22 +2,22 @@
 
 from __future__ import annotations
 
-import re
+import dataclasses
 from collections.abc import Iterable, Sequence, Set
 from typing import NamedTuple
 
-from mpmd_trace.ir.attributes import IntegerAttr, parse_attribute
+from mpmd_trace.ir.attributes import IntegerAttr
 from mpmd_trace.ir.bodies import BodyBuilder
-from mpmd_trace.ir.core import BlockArg, Op, OpResult, Value, op_like
+from mpmd_trace.ir.core import BlockArg, Op, OpResult, Value
 from mpmd_trace.ir.diagnostics import Diagnostics
-from mpmd_trace.ir.ops import REPEATS, CallOp, FragmentOp, FuncOp, Module
-from mpmd_trace.ir.types import TensorType, Type
-from mpmd_trace.passes.base import FunctionPass
+from mpmd_trace.ir.ops import OMITTED, REPEATS, CallOp, FragmentOp, FuncOp, Module
+from mpmd_trace.ir.types import TensorType
+from mpmd_trace.passes.base import FunctionPass, option
 from mpmd_trace.passes.common.call_inline import check_callee, inlined
+from mpmd_trace.passes.microbatches.indices import number_of, with_more_numbers
 
-_NUMBER = re.compile(r"dense<(-?\d+)> : ")
 
-
+@dataclasses.dataclass(frozen=True)
 class RepeatCalls(FunctionPass):
     """Put the other iterations of a loop behind a call that stands for several: copies of the body of its callee.
 
@@ -70,6 +70,9 @@ class RepeatCalls(FunctionPass):
     only_with = ("mpmd.call",)
     mpmd_only = True
 
+    keep: int = option(0, "how many iterations of a loop with many to make, if it is the only one; 0: all")
+    omit: int = option(1, "leave out a multiple of so many")
+
     def run_on_function(self, function: FuncOp, module: Module, diagnostics: Diagnostics) -> bool:
         before: dict[str, list[CallOp]] = {}
         loops: list[tuple[CallOp, CallOp, CallOp]] = []
@@ -87,7 +90,10 @@ class RepeatCalls(FunctionPass):
             check_callee(third, function, callee, diagnostics)
             if diagnostics.failed or callee is None:
                 break
-            _Loop(*loop, callee, diagnostics).repeat()
+            made = _Loop(*loop, callee, diagnostics)
+            if self.keep and len(before) == 1 and (omitted := made.omit(self.keep, self.omit)):
+                function.attrs[OMITTED] = IntegerAttr.get(omitted, "ui32")
+            made.repeat()
         return bool(loops)
 
 
@@ -120,6 +126,18 @@ class _Loop:
         #: Which operands of the third call are results of the second one, and which are indices; others stay the same.
         self.carried: list[tuple[int, int]] = []
         self.indices: list[tuple[int, _Index]] = []
+
+    def omit(self, at_most: int, unit: int) -> int:
+        """Stand for fewer iterations, by a multiple of `unit`, if there are twice as many; return by how many.
+
+        Stacks need the results of all iterations.
+        """
+        count = self.third.repeats
+        if count < 2 * at_most or self._stacks(count):
+            return 0
+        omitted = (count - at_most) // unit * unit
+        self.third.attrs[REPEATS] = IntegerAttr.get(count - omitted, "ui32")
+        return omitted
 
     def repeat(self) -> None:
         third = self.third
@@ -171,7 +189,7 @@ class _Loop:
         if second.op is self.first and third.op is self.second and second.index == third.index:
             self.carried.append((operand, third.index))
             return
-        numbers = [_number_of(value) for value in (second, third)]
+        numbers = [number_of(value) for value in (second, third)]
         if numbers[0] is None or numbers[1] is None:
             raise self._unlike(third)
         assert isinstance(third.op, FragmentOp)
@@ -266,17 +284,6 @@ def _stack_all(fragment: FragmentOp, stacks: Sequence[_Stack], results: Sequence
     fragment.erase()
 
 
-def _number_of(value: OpResult) -> int | None:
-    """Return the index that is this result of a fragment."""
-    if not isinstance(value.op, FragmentOp):
-        return None
-    constant = value.op.body.returned[value.index].defining_op
-    if constant is None or constant.name != "stablehlo.constant":
-        return None
-    match = _NUMBER.match(constant.props["value"].text)
-    return None if match is None else int(match[1])
-
-
 def _more_of(indices: Iterable[_Index], count: int) -> dict[_Index, Sequence[Value]]:
     """Return the indices of the iterations behind the third, `count` with that one, from the fragment that gives that.
 
@@ -287,39 +294,12 @@ def _more_of(indices: Iterable[_Index], count: int) -> dict[_Index, Sequence[Val
         by_fragment.setdefault(index.fragment, []).append(index)
     made: dict[_Index, Sequence[Value]] = {}
     for fragment, own in by_fragment.items():
-        returned = fragment.body.returned
-        builder = BodyBuilder()
-        mapping: dict[Value, Value] = {arg: builder.arg(arg.type, arg.loc) for arg in fragment.body.block.args}
-        constants: dict[_Index, list[Value]] = {}
-        for op in fragment.body.block.ops[:-1]:
-            builder.add(op, mapping)
-            for index in own:
-                if returned[index.result].defining_op is op:
-                    constants[index] = [builder.block.append(_at(op, index, i)).result for i in range(1, count)]
-        values: list[Value] = []
-        types: list[Type] = []
-        places: dict[OpResult | _Index, int] = {}
-        for result, value in zip(fragment.results, returned, strict=True):
-            places[result] = len(values)
-            values.append(mapping[value])
-            for index in own:
-                if index.result == result.index:
-                    places[index] = len(values)
-                    values += constants[index]
-            types += [result.type] * (len(values) - len(types))
-        new = op_like(fragment, fragment.operands, types, regions=[builder.finish(values)])
-        assert fragment.block is not None
-        fragment.block.insert_before(fragment, new)
+        more: dict[int, list[int]] = {}
         for index in own:
-            made[index] = new.results[places[index] : places[index] + count - 1]
-        fragment.replace_all_uses_with([new.results[places[result]] for result in fragment.results])
-        fragment.erase()
+            more.setdefault(index.result, []).extend(index.number + i * index.step for i in range(1, count))
+        groups = with_more_numbers(fragment, more)
+        for index in own:
+            values = groups[index.result]
+            made[index] = values[1:count]
+            del values[1:count]
     return made
-
-
-def _at(constant: Op, index: _Index, iteration: int) -> Op:
-    """Return the constant of the index in an iteration, counted from the third one."""
-    new = constant.clone()
-    text = f"dense<{index.number + iteration * index.step}> : "
-    new.props["value"] = parse_attribute(_NUMBER.sub(text, constant.props["value"].text))
-    return new

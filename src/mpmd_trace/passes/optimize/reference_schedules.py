@@ -14,7 +14,7 @@ import dataclasses
 import math
 import re
 from collections.abc import Callable, Sequence
-from typing import Any, Protocol
+from typing import Any, Protocol, Self
 
 from mpmd_trace.diagnostics.messages import MpmdError
 from mpmd_trace.passes.options import nearest
@@ -183,6 +183,10 @@ class Order:
     def constraints(self, units: Sequence[Unit]) -> Constraints | None:
         """Return the order of the units of a mesh, all at once; None when pairs have to be asked."""
         return None
+
+    def without(self, microbatches: int) -> Self:
+        """Return the order of a program that still goes without so many microbatches of the schedule."""
+        return self
 
     def __str__(self) -> str:
         return self.name

@@ -1,0 +1,166 @@
+"""Steps with many microbatches: the passes see few of them, and the program is that of all."""
+
+from __future__ import annotations
+
+import dataclasses
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+from jax.sharding import AbstractMesh
+
+import mpmd_trace
+from growth.knobs import KNOBS, ROWS, WIDTH, Setup, Sized
+from mpmd_trace.api.partitioned import PartitionedProgram
+from mpmd_trace.backend.planner import make_plan
+from mpmd_trace.passes.partition import partition_as
+from mpmd_trace.schedules import find_entry, get_schedule, schedule_names
+from pipelines import assert_same, topology
+
+REPEATED = "mpmd-repeat-steady-state"
+
+
+def lowered(sized: Sized) -> PartitionedProgram:
+    step, config, arguments = sized
+    return mpmd_trace.jit(step, config).trace(*arguments).lower(lowering_platforms=("cpu",))
+
+
+def is_repeated(program: PartitionedProgram) -> bool:
+    return any(run.name == REPEATED and run.changed for run in program.partitioned.runs)
+
+
+def check(program: PartitionedProgram) -> None:
+    """The program and its plan are those of all microbatches."""
+    whole = partition_as(program.traced.module, program.request)
+    assert REPEATED not in {run.name for run in whole.runs if run.changed}
+    assert program.partitioned.as_text() == whole.as_text()
+    plan, wanted = (make_plan(one.module).instructions for one in (program.partitioned, whole))
+    assert list(map(str, plan)) == list(map(str, wanted))
+
+
+def staged(setup: Setup, flow: str) -> Sized:
+    """The setup with the stages of a mesh in a loop, or there and back."""
+    step, _, (_, *arguments) = setup.sized()
+    count = range(setup.meshes)
+    places = [
+        i
+        for chunk in range(setup.layers // setup.meshes)
+        for i in (count[::-1] if flow == "v" and chunk % 2 else count)
+    ]
+    meshes = {f"m{i}": AbstractMesh((1,), ("data",)) for i in count}
+    names = {f"layer{i}": (f"m{place}", i) for i, place in enumerate(places)}
+    config = mpmd_trace.make_config(meshes, names, **dict(setup.options))
+    return step, config, ([setup.leaves() for _ in places], *arguments)
+
+
+#: Of schedules, how many meshes and stages on each of them.
+SCHEDULES = {
+    "1f1b": (4, 1),
+    "eager-1f1b": (3, 1),
+    "zb-h1": (3, 1),
+    "zb-h2": (2, 1),
+    "zb-h2-half-latency": (2, 1),
+    "interleaved-1f1b": (3, 2),
+    "kimi-k2": (2, 2),
+    "interleaved-zero-bubble": (4, 2),
+    "zb-v": (2, 2),
+    "v-half": (2, 2),
+    "v-min": (3, 2),
+    "dualpipe-v": (2, 2),
+}
+
+
+@pytest.mark.parametrize("name", SCHEDULES)
+def test_schedule(name: str) -> None:
+    meshes, chunks = SCHEDULES[name]
+    setup = Setup(
+        layers=meshes * chunks, meshes=meshes, microbatches=15 * meshes, options=(("pipeline_schedule", name),)
+    )
+    program = lowered(staged(setup, find_entry(name).flow))
+    assert is_repeated(program)
+    check(program)
+
+
+#: Of programs that grow in one way, those in which passes do something else.
+FEATURES = (
+    "depth of weights in a microbatch",
+    "depth of weights, little memory",
+    "depth of a mask",
+    "meshes, recomputed",
+    "stages of a mesh, recomputed",
+    "microbatches without a schedule",
+    "metrics",
+    "draws between layers",
+)
+
+
+@pytest.mark.parametrize("name", FEATURES)
+def test_feature(name: str) -> None:
+    setup = dataclasses.replace(KNOBS[name](3), microbatches=50)
+    program = lowered(setup.sized())
+    assert is_repeated(program)
+    check(program)
+
+
+@pytest.mark.parametrize("name", ["gpipe-but-1f1b-for-last-mesh", "zb-h2-full-latency"])
+def test_schedules_that_repeat_nothing_or_late(name: str) -> None:
+    program = lowered(Setup(layers=3, meshes=3, microbatches=40, options=(("pipeline_schedule", name),)).sized())
+    assert not is_repeated(program)
+    check(program)
+
+
+def test_a_schedule_that_was_made_before() -> None:
+    made = get_schedule("zb-h1", 2, 40)
+    program = lowered(Setup(microbatches=40, options=(("pipeline_schedule", made),)).sized())
+    assert is_repeated(program)
+    check(program)
+
+
+#: All forwards of a stage run before its backwards, or blocks do not begin at once.
+WITHOUT_PERIODS = {
+    "gpipe",
+    "gpipe-but-1f1b-for-last-mesh",
+    "looped-bfs",
+    "circular",
+    "circular-with-reversed-backward",
+    "dualpipe",
+    "dualpipe-v",
+    "parallel-pipelines-with-wrap-around",
+}
+
+
+@pytest.mark.parametrize("name", schedule_names())
+def test_schedule_without_microbatches(name: str) -> None:
+    """What is left is the schedule of the other microbatches."""
+    entry = find_entry(name)
+    chunks = {"chunks": 2} if "chunks" in entry.options else {}
+    few, many = (get_schedule(name, 2, count, **chunks) for count in (20, 44))
+    left = many.without(24)
+    assert left == (None if name in WITHOUT_PERIODS else few)
+
+
+def test_numbers() -> None:
+    """Each microbatch has its own rows, index and random numbers."""
+
+    def loss(weights: list[Any], x: jax.Array, i: jax.Array) -> jax.Array:
+        for n, w in enumerate(weights):
+            x = mpmd_trace.named_computation(lambda w, x: jnp.tanh(x @ w), name=f"layer{n}")(w, x)
+            x = x + jax.random.uniform(jax.random.fold_in(jax.random.key(n), i), x.shape)
+        return jnp.sum(x**2) * (3 * i + 1).astype(x.dtype)
+
+    def step(weights: list[Any], batch: jax.Array) -> Any:
+        def body(i: jax.Array, total: Any, x: jax.Array) -> Any:
+            return jax.tree.map(jnp.add, total, jax.value_and_grad(loss)(weights, x, i))
+
+        return mpmd_trace.enumerated_for(body, (0.0, jax.tree.map(jnp.zeros_like, weights)), batch)
+
+    random = np.random.default_rng(0)
+    weights = [random.normal(size=(WIDTH, WIDTH)).astype(np.float32) for _ in range(2)]
+    batch = random.normal(size=(40, ROWS, WIDTH)).astype(np.float32)
+    meshes = dict(zip("ab", topology(size=1).values(), strict=True))
+    config = mpmd_trace.make_config(meshes, {"layer0": "a", "layer1": "b"}, pipeline_schedule="1F1B")
+    jitted = mpmd_trace.jit(step, config)
+    assert is_repeated(jitted.lower(weights, batch))
+    assert_same(jitted(weights, batch), jax.jit(step)(weights, batch), rtol=1e-5, atol=1e-5)
