@@ -79,9 +79,10 @@ def _parse(text: str, name_apart: str | None, any_location: bool) -> tuple[Modul
 
 
 def _location_at(text: str) -> int:
-    """Return where ` loc(#loc..)` begins, with which the text ends, or the length of the text."""
-    at = text.rfind(" loc(#loc")
-    return at if at >= 0 and text.find(")", at) == len(text) - 1 else len(text)
+    """Return where the alias of a location, or the place, with which the text ends begins; or the length of the text."""
+    at = text.rfind(" loc(")
+    short = at >= 0 and text.startswith(("#loc", '"-":'), at + 5) and text.find(")", at) == len(text) - 1
+    return at if short else len(text)
 
 
 class _Parser:

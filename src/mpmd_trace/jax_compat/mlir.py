@@ -165,9 +165,14 @@ def _defines(text: str, callee: str) -> bool:
     return re.search(rf'func\.func\s[^@(]*@"?{plain}"?\s*\(|sym_name\s*=\s*"{plain}"', text) is not None
 
 
-def module_to_generic(module: Any) -> str:
-    """Return a jaxlib module in generic form with locations; the module is not changed."""
-    text: str = module.operation.get_asm(print_generic_op_form=True, enable_debug_info=True, assume_verified=True)
+def module_to_generic(module: Any, **printing: Any) -> str:
+    """Return a jaxlib module in generic form with locations; the module is not changed.
+
+    `printing` are more options of the bindings' `get_asm`.
+    """
+    text: str = module.operation.get_asm(
+        print_generic_op_form=True, enable_debug_info=True, assume_verified=True, **printing
+    )
     return text
 
 
@@ -208,7 +213,9 @@ def to_generic_through(
             prepare(module.operation)
         diagnostics += _run(module, pipeline, context)
         seconds = time.process_time() - started
-        return module_to_generic(module), diagnostics, seconds
+        # Places in the text are short enough to be spelled out. Resources are printed behind aliases of locations only.
+        short = is_text and "loc(" not in given and "{-#" not in given
+        return module_to_generic(module, use_local_scope=short), diagnostics, seconds
 
 
 def _verified_copy(module: Any, diagnostics: list[Diagnostic]) -> Any:
