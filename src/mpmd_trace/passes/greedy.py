@@ -15,7 +15,7 @@ from typing import Protocol
 
 from mpmd_trace.ir.bodies import region_dce as remove_dead_code
 from mpmd_trace.ir.bodies import without_dead_ops
-from mpmd_trace.ir.core import Block, Op, Region, Value
+from mpmd_trace.ir.core import Block, Op, OpResult, Region, Value
 from mpmd_trace.ir.ops import FuncOp, Module
 from mpmd_trace.ir.semantics import is_constant_like, trivially_dead
 from mpmd_trace.ir.walk import walk_regions
@@ -110,19 +110,18 @@ class Rewriter:
             return
         if self._stands_for:
             op = self.leader(op)
-        if op.block is not None and op.block.parent is scope:  # most ops lie at the top
+        region = None if op.block is None else op.block.parent
+        if region is scope:  # most ops lie at the top, or in a function there
             self._stack.setdefault(op)
             return
-        around: list[Op] = []
-        current: Op | None = op
-        while current is not None and current.block is not None:
+        around: list[Op] = [op]
+        while region is not None and (current := region.parent) is not None and current.block is not None:
             around.append(current)
             region = current.block.parent
             if region is scope:
                 for one in around:
                     self._stack.setdefault(one)
                 return
-            current = None if region is None else region.parent
 
     def _push_first(self, op: Op) -> None:
         """`push` while nothing was visited: around an op that is on the stack, all are."""
@@ -199,17 +198,17 @@ class Rewriter:
                         self._forget(nested)
         for use in op.operand_uses:
             operand = use.value
-            producer = operand.defining_op
-            if producer is not None and self._few_other_users(operand, op):
-                self.push(producer)
+            if isinstance(operand, OpResult) and self._few_other_users(operand, op):
+                self.push(operand.op)
         self._stack.pop(op, None)
 
-    def _few_other_users(self, value: Value, op: Op) -> bool:
+    def _few_other_users(self, value: OpResult, op: Op) -> bool:
         """Return whether at most one op other than `op` uses the value."""
-        definer, other = value.defining_op, None
-        if self._stands_for and definer is not None:
+        definer, other, use = value.op, None, value.first_use
+        if use is not None and use.next is None:  # as it is nearly always
+            return True
+        if self._stands_for:
             definer = self.leader(definer)
-        use = value.first_use
         while use is not None:
             user = self.leader(use.owner) if self._stands_for else use.owner
             if user is not op and user is not other and user is not definer:
@@ -228,7 +227,7 @@ class Rewriter:
         uniquer = ConstantUniquer(lambda op, known: self.replace_op(op, known.results))
         homes: dict[Region, Region] = {}
         for op in list(walk_mutable(scope)):
-            for i, region in enumerate(op.regions):
+            for i, region in enumerate(op.regions) if op.regions else ():
                 if region.frozen and region not in self._settled:
                     if unique_constants:
                         op.regions[i] = with_unique_constants(region)
@@ -271,7 +270,7 @@ class Rewriter:
         if self.changed:  # before constants move again: dead ops between them are gone by then
             assert self._scope is not None
             for op in walk_mutable(self._scope):
-                for i, region in enumerate(op.regions):
+                for i, region in enumerate(op.regions) if op.regions else ():
                     if region.frozen and region not in self._settled:
                         self._clean(op, i)
 
@@ -295,8 +294,8 @@ class Choices:
         if every is plain:
             return every
         for use in op.operand_uses:
-            maker = use.value.defining_op
-            if maker is not None and is_constant_like(maker):
+            value = use.value
+            if isinstance(value, OpResult) and is_constant_like(value.op):
                 return every
         return plain
 

@@ -128,7 +128,7 @@ class Kinds:
         self._counter: dict[Op, int | None] = {}
         same = first_equal(op.body for op in self.ops if isinstance(op, FragmentOp))
         for op in self.ops:
-            types = tuple([self.type(r) for r in op.results])
+            types = tuple([self.type(r) if self.alike else r.type for r in op.results])
             if isinstance(op, FragmentOp):
                 self.body[op] = same[op.body]
                 text = abstract_text(same[op.body])
@@ -151,9 +151,13 @@ class Kinds:
 
     def _inputs_of(self, op: Op) -> list[Value | int]:
         """Return the operands, or fixed numbers for those that come from another microbatch."""
-        result: list[Value | int] = op.operands  # type: ignore[assignment]  # a fresh list
-        for i, v in enumerate(op.operands):
-            if isinstance(v, OpResult) and self._crosses(v.op, op) and not is_scalar(v):
+        operands = op.operands
+        result: list[Value | int] = [*operands]
+        crosses = {v.op: False for v in operands if isinstance(v, OpResult)}
+        for producer in crosses:
+            crosses[producer] = self._crosses(producer, op)
+        for i, v in enumerate(operands):
+            if isinstance(v, OpResult) and crosses[v.op] and not is_scalar(v):
                 source = self.type(v) if self.alike else (self._look[v.op], self._labels[v.op][v.index])
                 fixed = self._number(("from", source))
                 result[i] = self.value[fixed] = fixed
@@ -262,8 +266,8 @@ def result_labels(body: Region) -> tuple[int, ...]:
     for arg in body.block.args:
         known[arg] = number(("argument", arg.index))
     for op in body.block:
-        props = () if op.name in _HIDDEN_OPS else tuple(sorted((k, v.text) for k, v in op.props.items()))
-        attrs = tuple(sorted((k, v.text) for k, v in op.attrs.items()))
+        props = None if op.name in _HIDDEN_OPS else frozenset(op.props.items())
+        attrs = frozenset(op.attrs.items())
         unique = len(known) if op.regions else -1
         operands = tuple(of(v) for v in op.operands)
         for result in op.results:
@@ -286,7 +290,7 @@ def operand_labels(body: Region) -> tuple[int, ...]:
     block = body.block
     terminator = block.terminator
     looks = {
-        op: (op.name, tuple(sorted((k, v.text) for k, v in op.props.items())))
+        op: (op.name, frozenset(op.props.items()))
         for op in block
         if op is not terminator and op.name not in _HIDDEN_OPS
     }
