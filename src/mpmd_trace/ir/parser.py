@@ -79,7 +79,7 @@ def _parse(text: str, name_apart: str | None, any_location: bool) -> tuple[Modul
 
 
 def _location_at(text: str) -> int:
-    """Return where the alias of a location, or the place, with which the text ends begins; or the length of the text."""
+    """Return where the location begins with which the text ends, an alias or a place; or the length of the text."""
     at = text.rfind(" loc(")
     short = at >= 0 and text.startswith(("#loc", '"-":'), at + 5) and text.find(")", at) == len(text) - 1
     return at if short else len(text)
