@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-import sys
+import cProfile
 from collections import Counter
 from collections.abc import Callable
 from pathlib import Path
-from types import CodeType, FrameType
-from typing import Any
+from types import CodeType
 
 import mpmd_trace
 
@@ -18,21 +17,11 @@ _FOLDER = str(Path(mpmd_trace.__file__).parent)
 
 def calls_of(run: Callable[[], object]) -> Counter[str]:
     """Return how often each function of the package was called, or went on, and called functions written in C."""
-    counts: dict[CodeType, int] = {}
-
-    def count(frame: FrameType, event: str, _: Any) -> None:
-        if event in ("call", "c_call"):
-            code = frame.f_code
-            counts[code] = counts.get(code, 0) + 1
-
-    before = sys.getprofile()
-    sys.setprofile(count)
-    try:
+    with cProfile.Profile() as profile:
         run()
-    finally:
-        sys.setprofile(before)
     calls: Counter[str] = Counter()
-    for code, number in counts.items():
-        if code.co_filename.startswith(_FOLDER):
-            calls[f"{Path(code.co_filename).relative_to(_FOLDER)}:{code.co_qualname}"] += number
+    for entry in profile.getstats():
+        if isinstance(code := entry.code, CodeType) and code.co_filename.startswith(_FOLDER):
+            of_c = sum(call.callcount for call in entry.calls or () if isinstance(call.code, str))
+            calls[f"{Path(code.co_filename).relative_to(_FOLDER)}:{code.co_qualname}"] += entry.callcount + of_c
     return calls

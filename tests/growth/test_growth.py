@@ -25,7 +25,7 @@ SMALLEST = 4
 #: Other sizes for knobs that cost much by themselves, or little.
 SIZES = {
     **dict.fromkeys(("meshes, little memory", "meshes, recomputed"), 16),
-    "metrics": 32,
+    "metrics": 16,
     "leaves": 12,
     "arguments that nothing reads": 32,
     "depth of weights in a layer": 8,

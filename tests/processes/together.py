@@ -443,6 +443,7 @@ def after_shutdown_a_process_computes_on_its_own_devices() -> None:
 
 def main() -> None:
     shared_work.compile_equal_programs_once()
+    shared_work.share_contexts()
     mt.initialize()
     logging.getLogger("mpmd_trace").setLevel(logging.ERROR)  # meshes wait for each other without a schedule: so be it
     wanted = sys.argv[1:]
