@@ -39,6 +39,7 @@ def test_the_flops_of_a_training_step_are_those_of_its_products() -> None:
         ("TPU v5", 459e12),
         ("TPU v5p", 459e12),
         ("TPU v6 lite", 918e12),
+        ("TPU7x", 1153.5e12),
         ("cpu", None),
     ],
 )

@@ -24,7 +24,7 @@ from mpmd_trace.ir.assignment import Assignment
 from mpmd_trace.ir.attributes import MeshAttr, TopologyAttr
 from mpmd_trace.ir.ops import FragmentOp, Module
 from mpmd_trace.jax_compat.lowering import named_tensor_p
-from mpmd_trace.jax_compat.targets import is_described, memory_of, speed_of
+from mpmd_trace.jax_compat.targets import is_described, link_speed_of, memory_of
 from mpmd_trace.jax_compat.tracing import is_literal, opened
 from mpmd_trace.passes.import_.assignments import SameMesh
 from mpmd_trace.passes.memory.reserved import Reserved
@@ -33,6 +33,7 @@ from mpmd_trace.passes.programs.blocks import Work
 from mpmd_trace.passes.request import PartitionRequest, StepFacts
 from mpmd_trace.scheduling.choose_schedule import ScheduleChoice
 from mpmd_trace.scheduling.costs import hiding_of, work_by_counts
+from mpmd_trace.scheduling.utilization import peak_flops
 
 
 @dataclasses.dataclass(frozen=True, eq=False, repr=False)
@@ -161,9 +162,11 @@ def work_of(config: Config) -> Callable[[FragmentOp, Module], Work] | None:
     """Return the function that estimates the work of fragments to overlap; None if none may."""
     wanted = config.options.overlap
     meshes = [mesh for mesh in config.topology.values() if isinstance(mesh, Mesh)]
-    speed = speed_of(_one_of(meshes[0])[0]) if wanted is not None and meshes and not config.is_abstract else None
-    if speed is not None:
-        return work_by_counts(*speed, hiding_of(config))
+    if wanted is not None and meshes and not config.is_abstract:
+        device = _one_of(meshes[0])[0]
+        operations, sent = peak_flops(device.device_kind), link_speed_of(device)
+        if operations is not None and sent is not None:
+            return work_by_counts(operations, sent, hiding_of(config))
     return work_by_counts() if wanted == "pairs" else None
 
 

@@ -284,12 +284,9 @@ def _kind(text: str, spec: ProgramSpec, mesh: Mesh, donations: Mapping[int, int 
     """Return what programs agree in that can be one executable."""
     places = (*spec.inputs, *spec.outputs)
     signature = tuple((type.tensor, type.sharding, kind, layout) for type, kind, layout in places)
-    devices = mesh.devices.flat[0]
-    where = positions(list(mesh.devices.flat))
-    return (
-        *(text, signature, tuple(donations.items()), tuple(mesh.shape.items())),
-        *(devices.device_kind, devices.client, where),
-    )
+    devices = list(mesh.devices.flat)
+    kind_of_devices = (devices[0].device_kind, devices[0].client, positions(devices))
+    return text, signature, tuple(donations.items()), tuple(mesh.shape.items()), *kind_of_devices
 
 
 def _check_options(placement: Placement, options: CompilerOptions) -> None:

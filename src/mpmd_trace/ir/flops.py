@@ -21,15 +21,11 @@ from mpmd_trace.ir.types import TensorType
 #: Products of rows with the matrix of their group, as in a mixture of experts.
 RAGGED_DOT = "chlo.ragged_dot"
 #: Ops that move, reinterpret or make up data; XLA fuses them away or they cost bandwidth alone.
-_FREE = frozenset(
-    f"stablehlo.{name}"
-    for name in (
-        *("bitcast_convert", "broadcast_in_dim", "concatenate", "constant", "convert", "copy"),
-        *("dynamic_slice", "dynamic_update_slice", "gather", "get_tuple_element", "iota"),
-        *("optimization_barrier", "pad", "partition_id", "replica_id", "reshape", "return", "reverse"),
-        *("slice", "transpose", "tuple"),
-    )
-)
+_FREE_NAMES = """
+bitcast_convert broadcast_in_dim concatenate constant convert copy dynamic_slice dynamic_update_slice gather
+get_tuple_element iota optimization_barrier pad partition_id replica_id reshape return reverse slice transpose tuple
+"""
+_FREE = frozenset(f"stablehlo.{name}" for name in _FREE_NAMES.split())
 #: Ops whose regions say how two elements are combined; the work is in the operands.
 _COMBINING = frozenset(
     f"stablehlo.{name}" for name in ("all_reduce", "map", "reduce", "reduce_scatter", "scatter", "select_and_scatter")

@@ -67,14 +67,11 @@ class Gpu(NamedTuple):
         )
 
 
-_HOPPER = (132, 128, 1.98)
 GPUS = {
-    "a100": Gpu(
-        *("NVIDIA A100-SXM4-80GB", (8, 0), 108, 64, 1.41), *(2039040000000, 41943040, 85100068864, 167936, 166912)
-    ),
-    "h100": Gpu(*("NVIDIA H100 80GB HBM3", (9, 0), *_HOPPER), *(3352320000000, 52428800, 84942979072, 233472, 232448)),
-    "h200": Gpu(*("NVIDIA H200", (9, 0), *_HOPPER), *(4800000000000, 52428800, 151397597184, 233472, 232448)),
-    "b200": Gpu(*("NVIDIA B200", (10, 0), 148, 128, 1.965), *(7672320000000, 132644864, 191514411008, 233472, 232448)),
+    "a100": Gpu("NVIDIA A100-SXM4-80GB", (8, 0), 108, 64, 1.41, 2039040000000, 41943040, 85100068864, 167936, 166912),
+    "h100": Gpu("NVIDIA H100 80GB HBM3", (9, 0), 132, 128, 1.98, 3352320000000, 52428800, 84942979072, 233472, 232448),
+    "h200": Gpu("NVIDIA H200", (9, 0), 132, 128, 1.98, 4800000000000, 52428800, 151397597184, 233472, 232448),
+    "b200": Gpu("NVIDIA B200", (10, 0), 148, 128, 1.965, 7672320000000, 132644864, 191514411008, 233472, 232448),
 }
 
 
@@ -88,20 +85,20 @@ _MEMORY = {
     "TPU v6 lite": 31.24,
     "TPU7x": 94.74,
 }
-#: Operations of bfloat16 a second, and bytes a second that a device sends to others of its slice or host: what the
-#: makers say.
-_SPEED = {
-    "TPU v2": (45e12, 62e9),
-    "TPU v3": (123e12, 82e9),
-    "TPU v4": (275e12, 300e9),
-    "TPU v5 lite": (197e12, 200e9),
-    "TPU v5": (459e12, 600e9),
-    "TPU v6 lite": (918e12, 448e9),
-    "TPU7x": (2307e12, 1200e9),
-    "A100": (312e12, 300e9),
-    "H100": (989e12, 450e9),
-    "H200": (989e12, 450e9),
-    "B200": (2250e12, 900e9),
+#: Bytes a second that a device sends to others of its slice or host, by the start of its kind: what the makers say. The
+#: two devices of a chip of TPU v2, v3 and TPU7x share its links.
+_LINK_SPEED = {
+    "TPU v2": 31e9,
+    "TPU v3": 41e9,
+    "TPU v4": 300e9,
+    "TPU v5 lite": 200e9,
+    "TPU v5": 600e9,
+    "TPU v6 lite": 448e9,
+    "TPU7x": 600e9,
+    "NVIDIA A100": 300e9,
+    "NVIDIA H100": 450e9,
+    "NVIDIA H200": 450e9,
+    "NVIDIA B200": 900e9,
 }
 #: Bytes a second that a device sends to other slices, over the data-center network: of a pod what Google Cloud's
 #: documentation says (6.4 Tbit/s of 256 v5e, 25.6 Tbit/s of 256 v6e), of v5p what "How to Scale Your Model" says.
@@ -146,11 +143,9 @@ def memory_of(device: Any) -> int | None:
     return None if gib is None else int(gib * 2**30)
 
 
-def speed_of(device: Any) -> tuple[float, float] | None:
-    """Return the operations a second of a device and the bytes a second that it sends to its neighbors, if known."""
-    kind = str(device.device_kind)
-    gpu = kind.removeprefix("NVIDIA ").partition(" ")[0].partition("-")[0]  # "NVIDIA A100-SXM4-80GB"
-    return _SPEED.get(kind, _SPEED.get(gpu))
+def link_speed_of(device: Any) -> float | None:
+    """Return the bytes a second that a device sends to its neighbors, if known."""
+    return next((speed for kind, speed in _LINK_SPEED.items() if device.device_kind.startswith(kind)), None)
 
 
 def network_speed_of(device: Any) -> float | None:

@@ -27,6 +27,7 @@ PEAK_FLOPS: tuple[tuple[str, float, str], ...] = (
     (r"NVIDIA A100", 312e12, "NVIDIA A100 datasheet"),
     (r"NVIDIA L40S", 362e12, "NVIDIA L40S datasheet (733 TFLOP/s with sparsity)"),
     (r"NVIDIA L4\b", 121e12, "NVIDIA L4 datasheet (242 TFLOP/s with sparsity)"),
+    (r"TPU7x", 1153.5e12, "Google Cloud documentation, TPU7x (2,307 TFLOP/s for a chip of two devices)"),
     (r"TPU v6 lite|TPU v6e", 918e12, "Google Cloud documentation, TPU v6e"),
     (r"TPU v5 lite|TPU v5e", 197e12, "Google Cloud documentation, TPU v5e"),
     (r"TPU v5", 459e12, "Google Cloud documentation, TPU v5p"),
