@@ -175,9 +175,10 @@ class Op(OperandList["Use", "Value"]):
         self.props: dict[str, Attribute] = dict(props) if props else {}
         self.attrs: dict[str, Attribute] = dict(attrs) if attrs else {}
         # Loops, not comprehensions, and no work for what most ops do not have: ops are made by the ten thousand.
-        self.results: list[OpResult] = []
+        results: list[OpResult] = []
+        self.results = results
         for type in result_types:
-            self.results.append(OpResult(type, len(self.results), self))
+            results.append(OpResult(type, len(results), self))
         self.regions: list[Region] = list(regions)
         self.successors: tuple[Block, ...] = tuple(successors)
         self.loc = loc
@@ -185,10 +186,11 @@ class Op(OperandList["Use", "Value"]):
         self._prev: Op | None = None
         self._next: Op | None = None
         self._order = -1
-        self.operand_uses: list[Use] = []
+        uses: list[Use] = []
+        self.operand_uses = uses
         for value in operands:
-            self.operand_uses.append(Use(self, len(self.operand_uses), value))
-        self._capacity = len(self.operand_uses)
+            uses.append(Use(self, len(uses), value))
+        self._capacity = len(uses)
         for region in self.regions:
             if not region.frozen:
                 region.parent = self

@@ -27,10 +27,11 @@ _DUMP = "sdy-save-module"
 
 
 @functools.cache
-def propagation_pipeline(*, keep_rules: bool = False) -> str:
+def propagation_pipeline(*, keep_rules: bool = False, alone: bool = False) -> str:
     """Return the passes of this jaxlib's propagation pipeline without those that prepare partitioning by XLA.
 
     `keep_rules`: ops keep the attribute that says how their operands and results depend on each other.
+    `alone`: for a public function with none beside it, so that there are no unused symbols to look for.
     """
     steps = _steps("sdy-propagation-pipeline")
     names = [step.partition("{")[0] for step in steps]
@@ -41,6 +42,7 @@ def propagation_pipeline(*, keep_rules: bool = False) -> str:
         )
     export = [step for step in _steps(_EXPORT) if step != _DROP_RULES] if keep_rules else [_EXPORT]
     kept = [s for s in (*steps[: names.index(_LAST) + 1], *export) if not s.startswith(_DUMP)]
+    kept = [step for step in kept if not (alone and step == "symbol-dce")]
     return f"builtin.module({','.join(kept)})"
 
 
@@ -72,7 +74,8 @@ def run_shardy_on_numbered(
     bodies = {n: id(op.body) for n, op in ops.items() if n is not None and isinstance(op, FragmentOp)}
     with failing(diagnostics):
         text = _with_bodies_once(module, name)
-        run = run_on_numbered(text, propagation_pipeline(keep_rules=keep_rules), name, number, bodies)
+        pipeline = propagation_pipeline(keep_rules=keep_rules, alone=len(module.functions) == 1)
+        run = run_on_numbered(text, pipeline, name, number, bodies)
         diagnostics.found += run.diagnostics
         after, rules = parse_apart(run.text, RULE)
         if run.changes is not None:
