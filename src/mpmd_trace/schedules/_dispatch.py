@@ -2,7 +2,7 @@
 
 How many forwards come before the first backward of each mesh, which decides most of the bubble, follows from a time to
 reach (`Chain.forwards_first`). After that a few settings decide what goes first. Some are tried, and those of single
-meshes are changed as long as it helps; what counts is the time after justification.
+meshes are changed as long as it helps; what counts is the time after justification. Local search improves the best.
 """
 
 from __future__ import annotations
@@ -63,11 +63,14 @@ SLOWEST_FIRST = 0.5
 BLOCKS = ((0.0, 1.0), (0.5, 1.0), (1.0, 1.0), (1.0, 0.0), (0.0, 0.0))
 """The parts of input gradients and of forwards that run in blocks, to begin with, where blocks hide collectives."""
 
-DISPATCHED = 0.5
-"""The part of the time that goes to runs where blocks hide collectives; the rest, to local search."""
+DISPATCHED = 0.3
+"""The part of the time that goes to runs; the rest, to local search."""
 
-SWEEP = 16
+SWEEP = 6
 """About how many runs take as long as one sweep of local search."""
+
+SWEEPS = 2
+"""How many sweeps come before orders are justified again."""
 
 PASSES = 3
 """About how many runs take as long as one that is justified."""
@@ -77,9 +80,6 @@ UNCHANGED = 0.5
 
 RISE = 0.25
 """By how many microbatches the number between forward and backward rises with each of the last forwards."""
-
-REPEATS = 3
-"""How often the best orders are justified again at most, by what now waits for memory."""
 
 
 @dataclass(frozen=True)
@@ -138,19 +138,19 @@ def dispatch(
     `others` are orders that keep to the limits, which may be the best when they are justified.
     """
     runs = actions // max(1, 3 * chain.meshes * chain.count)
-    attempts = max(2, int(runs * DISPATCHED) if chain.has_blocks else runs // PASSES)
+    passes = 1 if chain.has_blocks else PASSES
+    attempts = max(2, int(runs * DISPATCHED) // passes)
     enough = bound * (1 + 1e-9)
     project = Project(chain)
-    finished = [project.justified(rows) for rows in others]
     known: dict[bytes, tuple[list[bytearray], float]] = {}
     best: Dispatched | None = None
     draw = random.Random(0)
-    starts = itertools.islice(_settings(chain, bound), max(1, int(attempts * UNCHANGED)))
+    initial = itertools.islice(_settings(chain, bound), max(1, int(attempts * UNCHANGED)))
     last_help = attempt = 0
     for attempt in range(attempts):
         if attempt - last_help > PATIENCE * project.size:
             break
-        settings = next(starts, None)
+        settings = next(initial, None)
         if settings is None:
             if best is None:
                 break
@@ -164,46 +164,41 @@ def dispatch(
         if key not in known:
             has_blocks = _has_blocks(made.rows)
             known[key] = (made.rows, made.time) if has_blocks else project.justified(made.rows, made.order, rounds=1)
-        rows, time = known[key]
+        _, time = known[key]
         better = _NEVER if best is None else round(best.time, 9) - round(time, 9)
         if better > 0.0:
             last_help = attempt
         if better >= 0.0:
             best = replace(made, time=time)
-            finished.append((rows, time))
             if time <= enough:
                 break
-    if not finished:
-        return None
-    if chain.has_blocks:
-        # Local search takes no longer than the attempts did.
-        sweeps = min(int(runs * (1 - DISPATCHED)), attempt + 1) // SWEEP
-        return _searched(chain, [*known.values(), *finished], bound, sweeps)
-    rows, time = min(finished, key=lambda one: round(one[1], 9))
-    for _ in range(REPEATS):
-        before = time
-        if time <= enough:
-            break
-        rows, time = project.justified(rows)
-        if time >= before - _TINY:
-            break
-    return rows
+    starts = [*(project.justified(rows) for rows in others), *known.values()]
+    # If attempts end early, local search gets no more than its part of the time.
+    used = min(runs * DISPATCHED, (attempt + 1) * passes)
+    return _searched(project, starts, bound, int(used * (1 / DISPATCHED - 1)) // SWEEP) if starts else None
 
 
 def _searched(
-    chain: Chain, starts: Sequence[tuple[list[bytearray], float]], bound: float, sweeps: int
+    project: Project, starts: Sequence[tuple[list[bytearray], float]], bound: float, sweeps: int
 ) -> list[bytearray]:
-    """Return the best orders that local search finds from the fastest of `starts`, with so many sweeps in all."""
-    search = LocalSearch(chain)
+    """Return the best orders that local search finds from the fastest of `starts`, with so many sweeps in all.
+
+    Orders without blocks are justified in turns, by what now waits for memory.
+    """
+    search, has_blocks = LocalSearch(project.chain), project.chain.has_blocks
     different = {b" ".join(rows): (rows, time) for rows, time in starts}
     best, shortest = min(starts, key=lambda one: round(one[1], 9))
-    for rows, _ in sorted(different.values(), key=lambda one: round(one[1], 9)):
-        if sweeps <= 0 or shortest <= bound * (1 + 1e-9):
-            break
-        rows, time, taken = search.shortened(rows, bound, sweeps)
-        sweeps -= taken
-        if time < shortest - _TINY:
-            best, shortest = rows, time
+    for rows, time in sorted(different.values(), key=lambda one: round(one[1], 9)):
+        while sweeps > 0 and shortest > bound * (1 + 1e-9):
+            before = time
+            rows, time, taken = search.shortened(rows, bound, sweeps if has_blocks else min(sweeps, SWEEPS))
+            sweeps -= taken
+            if not has_blocks:
+                rows, time = project.justified(rows, rounds=1)
+            if time < shortest - _TINY:
+                best, shortest = rows, time
+            if has_blocks or time >= before - _TINY:
+                break
     return best
 
 

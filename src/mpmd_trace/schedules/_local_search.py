@@ -1,4 +1,4 @@
-"""Shorter schedules with blocks by local search, in sweeps through time, forward and backward in turns.
+"""Shorter schedules by local search, in sweeps through time, forward and backward in turns.
 
 In a sweep each mesh decides again, step by step, whether the next ones join in a block, a block comes apart, or one of
 the next steps comes first. What is behind is done, so its times are known; what is ahead is as in the last sweep. So a
@@ -46,7 +46,6 @@ class _Step:
 
     actions: tuple[int, ...]
     kinds: int
-    can_start: bool
     ready: float
     behind: float
 
@@ -101,17 +100,20 @@ class LocalSearch:
         for s, row in enumerate(rows):
             lanes = [itertools.count((3 * s + k) * self.chain.count) for k in range(3)]
             steps.append([tuple(next(lanes[kind]) for kind in PARTS[code]) for code in row])
-        best = order = self._swept(steps)
-        shortest = self._time(order)
+        order = self._swept(steps)
+        times = self._played(order)
+        shortest = self._time(times)
+        best, shortest_times = order, times
         sweep, helped = 0, 0
         while sweep < most and sweep < helped + PATIENCE and shortest > bound * (1 + _TINY):
+            self._turn()
+            back = self._played(order[::-1])
+            self._before, self._behind = back, times
             if sweep % 2:
-                self._turn()
                 order = order[::-1]
-            self._before = self._played(order)
-            self._turn()
-            self._behind = self._played(order[::-1])
-            self._turn()
+            else:
+                self._turn()
+                self._before, self._behind = times, back
             steps = [[] for _ in rows]
             for s, step in order:
                 steps[s].append(step)
@@ -119,12 +121,13 @@ class LocalSearch:
             if sweep % 2:
                 self._turn()
                 order = order[::-1]
-            time = self._time(order)
+            times = self._played(order)
+            time = self._time(times)
             sweep += 1
             if time < shortest - _TINY:
-                best, shortest, helped = order, time, sweep
+                best, shortest, shortest_times, helped = order, time, times, sweep
             elif time > WORSE * shortest:
-                order = best
+                order, times = best, shortest_times
         result = [bytearray() for _ in rows]
         for s, step in best:
             result[s].append(_CODES[tuple(sorted(n // self.chain.count % 3 for n in step))])
@@ -136,29 +139,32 @@ class LocalSearch:
         self._begins, self._begins_back = self._begins_back, self._begins
         self._takes, self._gives = self._gives, self._takes
 
-    def _time(self, order: Order) -> float:
+    def _time(self, times: _Times) -> float:
         """Return how long a step takes, or a mesh at most where steps overlap."""
-        ends = self._played(order).end
-        last = {s: ends[step[0]] for s, step in order}
-        return max(end + self._begins_back[s] for s, end in last.items()) - self._late
+        size = 3 * self.chain.count
+        last = [max(times.end[s * size : (s + 1) * size]) for s in range(self.chain.meshes)]
+        return max(end + begin for end, begin in zip(last, self._begins_back, strict=True)) - self._late
 
     def _kinds(self, step: Sequence[int]) -> int:
-        return sum(map(self._bits.__getitem__, step))
+        return self._bits[step[0]] if len(step) == 1 else sum(map(self._bits.__getitem__, step))
 
     def _played(self, order: Order) -> _Times:
         size = len(self._needs)
         times = _Times([-math.inf] * size, [0.0] * size, [0.0] * size)
-        free = self._begins.copy()
+        ready, ends, free = times.ready, times.end, self._begins.copy()
         for s, step in order:
             start = free[s]
             for n in step:
                 times.free[n] = free[s]
                 for need, wire in self._needs[n]:
-                    times.ready[n] = max(times.ready[n], times.end[need] + wire)
-                start = max(start, times.ready[n])
+                    arrival = ends[need] + wire
+                    if arrival > ready[n]:
+                        ready[n] = arrival
+                if ready[n] > start:
+                    start = ready[n]
             free[s] = start + self._durations[s][self._kinds(step)]
             for n in step:
-                times.end[n] = free[s]
+                ends[n] = free[s]
         return times
 
     def _swept(self, steps: Sequence[Sequence[tuple[int, ...]]], target: float | None = None) -> Order:
@@ -178,9 +184,11 @@ class LocalSearch:
             start, missing = free[s], -1
             for n in row[-1]:
                 for need, wire in self._needs[n]:
+                    arrival = ends[need] + wire
                     if ends[need] < 0.0:
                         missing = need
-                    start = max(start, ends[need] + wire)
+                    elif arrival > start:
+                        start = arrival
             if missing >= 0:
                 waiting.setdefault(missing, set()).add(s)
                 continue
@@ -188,12 +196,11 @@ class LocalSearch:
                 heappush(heap, (start, s))
                 continue
             if target is not None:
-                window = [self._step(step) for step in row[: -2 - WINDOW : -1]]
-                length, chosen = self._best(s, window, free[s], held[s], target)
+                length, chosen = self._best(s, row[: -2 - WINDOW : -1], free[s], held[s], target)
                 if length:
                     row[-length:] = [step.actions for step in reversed(chosen)]
+                    start = max([free[s], *(ends[need] + wire for n in row[-1] for need, wire in self._needs[n])])
             step = row.pop()
-            start = max([free[s], *(ends[need] + wire for n in step for need, wire in self._needs[n])])
             kinds = self._kinds(step)
             free[s] = start + self._durations[s][kinds]
             held[s] += self._takes[kinds] - self._gives[kinds]
@@ -207,27 +214,39 @@ class LocalSearch:
 
     def _step(self, actions: tuple[int, ...]) -> _Step:
         """Return a step that is ahead; inputs that are not made yet are there when they were before."""
-        kinds, ready, behind, can_start = 0, 0.0, -math.inf, True
+        ready, behind = 0.0, -math.inf
         for n in actions:
-            kinds += self._bits[n]
-            behind = max(behind, self._behind.ready[n])
+            if self._behind.ready[n] > behind:
+                behind = self._behind.ready[n]
             for need, wire in self._needs[n]:
                 end = self._ends[need]
-                if end < 0.0:
-                    can_start, end = False, self._before.end[need]
-                ready = max(ready, end + wire)
-        return _Step(actions, kinds, can_start, ready, behind)
+                arrival = (self._before.end[need] if end < 0.0 else end) + wire
+                if arrival > ready:
+                    ready = arrival
+        return _Step(actions, self._kinds(actions), ready, behind)
 
-    def _best(self, s: int, window: list[_Step], free: float, held: float, target: float) -> tuple[int, list[_Step]]:
+    def _can_start(self, actions: tuple[int, ...]) -> bool:
+        """Return whether all inputs of a step are made."""
+        return all(self._ends[need] >= 0.0 for n in actions for need, _ in self._needs[n])
+
+    def _best(
+        self, s: int, rest: Sequence[tuple[int, ...]], free: float, held: float, target: float
+    ) -> tuple[int, list[_Step]]:
         """Return how many of the next steps to replace, and by what, so that the longest path through them is shortest.
 
         Of those that are equal, or below the target, it is what ends first.
         """
-        after = [self._behind.free[step.actions[0]] for step in window]
-        old = [self._longest(s, window[: n + 1], after[n], free, held) for n in range(len(window))]
+        first = self._movable(rest)
+        if not first and len(rest[0]) == 1:
+            return 0, []
+        window = [self._step(actions) for actions in rest[: max(first, default=0) + 1]]
+        old: dict[int, tuple[float, float]] = {}
         best, result = (0.0, _TINY), (0, window)
-        for last, changed in self._changes(s, window):
-            new = self._longest(s, changed, after[last], free, held)
+        for last, changed in self._changes(s, window, first):
+            after = self._behind.free[rest[last][0]]
+            if last not in old:
+                old[last] = self._longest(s, window[: last + 1], after, free, held)
+            new = self._longest(s, changed, after, free, held)
             gain = max(old[last][0], target) - max(new[0], target)
             worth = (gain if abs(gain) > _TINY else 0.0, old[last][1] - new[1])
             if worth > best:
@@ -237,28 +256,41 @@ class LocalSearch:
     def _longest(self, s: int, steps: Sequence[_Step], after: float, free: float, held: float) -> tuple[float, float]:
         """Return the longest path through steps of a mesh, and when they end; infinite if memory does not suffice."""
         longest, end = 0.0, free
+        limit, durations = self.chain.limits[s] + _TINY, self._durations[s]
         for step in steps:
             held += self._takes[step.kinds]
-            if held > self.chain.limits[s] + _TINY:
+            if held > limit:
                 return math.inf, math.inf
             held -= self._gives[step.kinds]
-            end = max(end, step.ready) + self._durations[s][step.kinds]
-            longest = max(longest, end + step.behind)
+            end = (step.ready if step.ready > end else end) + durations[step.kinds]
+            if end + step.behind > longest:
+                longest = end + step.behind
         return max(longest, end + after), end
 
-    def _changes(self, s: int, window: list[_Step]) -> Iterator[tuple[int, list[_Step]]]:
-        """Yield other steps for the first ones of the window, with the number of the last of them.
+    def _movable(self, rest: Sequence[tuple[int, ...]]) -> list[int]:
+        """Return which of the next steps can come before the first one.
 
-        What has all of its inputs can come before the steps between, as long as they have no other action of its kind.
+        It has all of its inputs, and the steps between have no other action of its kind.
         """
+        movable = []
+        passed = self._kinds(rest[0])
+        for last, actions in enumerate(rest[1:], 1):
+            if passed == 7:  # all three
+                break
+            kinds = self._kinds(actions)
+            if not kinds & passed and self._can_start(actions):
+                movable.append(last)
+            passed |= kinds
+        return movable
+
+    def _changes(self, s: int, window: list[_Step], movable: Sequence[int]) -> Iterator[tuple[int, list[_Step]]]:
+        """Yield other steps for the first ones of the window, with the number of the last of them."""
         first, durations = window[0], self._durations[s]
-        passed = first.kinds
-        for last, step in enumerate(window[1:], 1):
-            if step.can_start and not step.kinds & passed:
-                yield last, [step, *window[:last]]
-                if first.kinds | step.kinds in durations:
-                    yield last, [self._step(first.actions + step.actions), *window[1:last]]
-            passed |= step.kinds
+        for last in movable:
+            step = window[last]
+            yield last, [step, *window[:last]]
+            if self.chain.has_blocks and first.kinds | step.kinds in durations:
+                yield last, [self._step(first.actions + step.actions), *window[1:last]]
         for n in first.actions if len(first.actions) > 1 else ():
             rest = tuple(other for other in first.actions if other != n)
             if self._kinds(rest) in durations:
