@@ -231,3 +231,19 @@ def test_a_launched_script_without_initialize(monkeypatch: pytest.MonkeyPatch) -
         mpmd_trace.jit(predict, config())(parameters(), jnp.ones((4, 8)))
     monkeypatch.setenv("JAX_NUM_PROCESSES", "1")
     mpmd_trace.jit(predict, config())(parameters(), jnp.ones((4, 8)))
+
+
+@pytest.mark.parametrize("placement", ["cut", "reference"])
+def test_what_is_computed_from_equal_gradients_is_computed_once(placement: str) -> None:
+    def loss(weights: Any, x: Any) -> Any:
+        return mpmd_trace.named_computation(lambda weights, x: jnp.mean(x**2), name="layer0")(weights, x)
+
+    def step(weights: Any, xs: Any) -> Any:
+        parts = [mpmd_trace.call(jax.value_and_grad(loss), call_counter=i)(weights, x) for i, x in enumerate(xs)]
+        value, gradients = jax.tree.map(jnp.add, *parts)
+        return [jnp.sin(g) for g in gradients], value  # both are zero, so one fragment gets the same sum twice
+
+    given = [jnp.ones((3, 3))] * 2, [jnp.ones((4, 3))] * 2
+    one_mesh = config({"layer0": "m0"}, meshes=1, placement=placement)
+    lowered = mpmd_trace.jit(step, one_mesh).lower(*given)
+    assert lowered.as_text("mpmd").count("stablehlo.sine") == 1
