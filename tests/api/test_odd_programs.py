@@ -26,6 +26,15 @@ def there_and_back(ws: Weights, x: jax.Array) -> jax.Array:
     return x
 
 
+def names_in_names_in_names(ws: Weights, x: jax.Array) -> jax.Array:
+    def block(w: jax.Array, x: jax.Array) -> jax.Array:
+        return named_computation(named_computation(layer, name="inner"), name="middle")(w, x)
+
+    for i in range(2):
+        x = named_computation(block, name=f"f{i}")(ws[i], x)
+    return x
+
+
 def linearized(ws: Weights, x: jax.Array) -> Any:
     y, tangent = jax.linearize(lambda x: two(ws, x), x)
     return y, tangent(y)
@@ -68,6 +77,7 @@ PROGRAMS: dict[str, Callable[[Weights, jax.Array], Any]] = {
     "hessian": lambda ws, x: jax.hessian(lambda x: two(ws, x).sum())(x[:1]),
     "batched": lambda ws, x: jax.vmap(lambda row: two(ws, row[None]))(x),
     "scanned": lambda ws, x: two(ws, lax.scan(lambda h, w: (two([w, w], h), h.sum()), x, jnp.stack(ws))[0]),
+    "names in names in names": names_in_names_in_names,
     "linearized": linearized,
     "there and back": there_and_back,
     "a large constant": large_constant,

@@ -381,7 +381,7 @@ def pipeline(
         SimplifyNamedComputations(),
         # Everything gets a mesh.
         *_when(assigns or not jit, MapInputOutputToMesh(request.input_assignments, request.output_assignments)),
-        InlineNestedUserExposedOps(request.name_assignments),
+        InlineNestedUserExposedOps(request.name_assignments, inherit=jit),
         ValidateNamedOpsInMpmdFunc(),
         MapNamedOpsToMpmdOps(request.name_assignments),
         *([FindStages(number=step.stages)] if step is not None else []),

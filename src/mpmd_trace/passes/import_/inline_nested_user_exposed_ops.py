@@ -26,7 +26,8 @@ class InlineNestedUserExposedOps(FunctionPass):
 
     From the inside out, a nested computation is replaced by its body, and each of the others by its first operand. The
     nested op must have the assignment of the computation around it (mesh and stage; for a tensor, the mesh), or none;
-    the outer computation must be assigned.
+    the outer computation must be assigned. With `inherit`, a computation without an assignment has that of the
+    computation around it.
 
     Before, with {assignment=f@a}:
 
@@ -54,14 +55,15 @@ class InlineNestedUserExposedOps(FunctionPass):
     only_with = ("nested names",)
 
     assignment: tuple[NameAssignment, ...] = option((), "meshes of names, as NAME@MESH[/STAGE],...")
+    inherit: bool = option(False, "nested computations without an assignment may hold named ops")
 
     def run_on_function(self, function: FuncOp, module: Module, diagnostics: Diagnostics) -> bool:
-        inliner = _Inliner(dict(self.assignment), diagnostics)
+        inliner = _Inliner(dict(self.assignment), self.inherit, diagnostics)
         changed = False
         try:
             for op in walk_mutable(function.regions[0]):
                 if isinstance(op, NamedComputationOp):
-                    body = inliner.flatten(op)
+                    body = inliner.flatten(op, op)
                     changed = changed or body is not op.body
                     op.body = body
         except PassFailed:
@@ -70,16 +72,20 @@ class InlineNestedUserExposedOps(FunctionPass):
 
 
 class _Inliner:
-    def __init__(self, targets: Mapping[str, Assignment], diagnostics: Diagnostics) -> None:
+    def __init__(self, targets: Mapping[str, Assignment], inherit: bool, diagnostics: Diagnostics) -> None:
         self.targets = targets
+        self.inherit = inherit
         self.diagnostics = diagnostics
         #: Results for bodies in which nothing was to be reported.
         self.known: dict[tuple[Region, str], Region] = {}
 
-    def flatten(self, computation: NamedComputationOp) -> Region:
-        """Return the body of the computation without nested named ops; the same one when it has none."""
+    def flatten(self, computation: NamedComputationOp, parent: NamedComputationOp) -> Region:
+        """Return the body of the computation without nested named ops; the same one when it has none.
+
+        Nested ops must have the assignment of `parent`.
+        """
         body = computation.body
-        key = (body, computation.origin.name)
+        key = (body, parent.origin.name)
         result = self.known.get(key)
         if result is not None:
             return result
@@ -87,7 +93,7 @@ class _Inliner:
         flat = body
         if _has_exposed(body):
             copy = body.clone()
-            self._flatten_block(copy.block, computation)
+            self._flatten_block(copy.block, parent)
             flat = freeze(copy)
         if len(self.diagnostics.found) == reported:
             self.known[key] = flat
@@ -96,7 +102,8 @@ class _Inliner:
     def _flatten_block(self, block: Block, parent: NamedComputationOp) -> None:
         for op in block:
             if isinstance(op, NamedComputationOp):
-                op.body = self.flatten(op)
+                inherits = self.inherit and op.origin.name not in self.targets
+                op.body = self.flatten(op, parent if inherits else op)
                 self._check_computation(op, parent)
                 copies, values = copied_ops(op.body.block, op.operands)
                 block.insert_all_before(op, copies)

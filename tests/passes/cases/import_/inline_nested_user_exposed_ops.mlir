@@ -62,6 +62,48 @@ func.func @main(%a: !T) -> !T attributes {topology = #topo} {
 }
 // error: 'outer', which holds the named computation 'inner', is not assigned
 
+// ----- With `inherit`, an unassigned parent has the assignment of the computation around it
+// passes: func.func(mpmd-inline-nested-user-exposed-ops{assignment=outer@p0 inherit=true})
+// passes: func.func(mpmd-inline-nested-user-exposed-ops{assignment=outer@p0/1,inner@p0/1 inherit=true})
+func.func @main(%a: !T) -> !T attributes {topology = #topo} {
+  %0 = mpmd.named_computation<"outer"> (%a) (%x: !T) {
+    %1 = mpmd.named_computation<"middle"> (%x) (%y: !T) {
+      %2 = mpmd.named_computation<"inner"> (%y) (%z: !T) {
+        %3 = stablehlo.sine %z : !T
+        mpmd.return %3 : !T
+      } : (!T) -> !T
+      mpmd.return %2 : !T
+    } : (!T) -> !T
+    mpmd.return %1 : !T
+  } : (!T) -> !T
+  return %0 : !T
+}
+// =>
+func.func @main(%a: !T) -> !T attributes {topology = #topo} {
+  %0 = mpmd.named_computation<"outer"> (%a) (%x: !T) {
+    %1 = stablehlo.sine %x : !T
+    mpmd.return %1 : !T
+  } : (!T) -> !T
+  return %0 : !T
+}
+
+// ----- Another mesh or stage than that one is an error
+// passes: func.func(mpmd-inline-nested-user-exposed-ops{assignment=outer@p0,inner@p1 inherit=true})
+func.func @main(%a: !T) -> !T attributes {topology = #topo} {
+  %0 = mpmd.named_computation<"outer"> (%a) (%x: !T) {
+    %1 = mpmd.named_computation<"middle"> (%x) (%y: !T) {
+      %2 = mpmd.named_computation<"inner"> (%y) (%z: !T) {
+        %3 = stablehlo.sine %z : !T
+        mpmd.return %3 : !T
+      } : (!T) -> !T
+      mpmd.return %2 : !T
+    } : (!T) -> !T
+    mpmd.return %1 : !T
+  } : (!T) -> !T
+  return %0 : !T
+}
+// error: named computation 'inner' is assigned to ... nested in 'outer'
+
 // ----- Nested tensors vanish
 // passes: func.func(mpmd-inline-nested-user-exposed-ops{assignment=f@p0})
 // passes: func.func(mpmd-inline-nested-user-exposed-ops{assignment=f@p0,t@p0})
