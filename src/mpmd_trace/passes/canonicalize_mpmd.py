@@ -10,7 +10,7 @@ from collections.abc import Hashable
 from typing import cast
 
 from mpmd_trace.diagnostics.location import UNKNOWN
-from mpmd_trace.ir.bodies import remembers, replace_bodies, without_dead_ops
+from mpmd_trace.ir.bodies import remembers, replace_bodies
 from mpmd_trace.ir.core import Op, Region, Value
 from mpmd_trace.ir.diagnostics import Diagnostics
 from mpmd_trace.ir.ops import OFFLOADED, FragmentOp, FuncOp, Module, ReduceOp
@@ -20,7 +20,6 @@ from mpmd_trace.passes.base import Pass
 from mpmd_trace.passes.constants import constant_key, constants_stay
 from mpmd_trace.passes.greedy import Choices, Rewriter, apply_greedily, rewrites, walk_mutable
 from mpmd_trace.passes.mlir_parts import frozen_bodies, result_of, run_on_bodies, run_on_functions
-from mpmd_trace.passes.settled import settled_bodies
 from mpmd_trace.passes.stablehlo.rules import New, Rule, any_value, made_by
 from mpmd_trace.passes.trivially_canonical import as_read
 
@@ -63,9 +62,6 @@ class CanonicalizeMpmd(Pass):
         changed = run_on_bodies(frozen_bodies(native), PIPELINE, module, canonical_body)
         for function in native:
             replace_bodies(function.regions[0], lambda body: result_of(body, PIPELINE))
-            bodies = settled_bodies(function)
-            if bodies is not None and all(without_dead_ops(body) is body for body in bodies):
-                continue
             has_constants = any(map(is_constant_like, walk_mutable(function.regions[0])))
             result = apply_greedily(function, _RULES, unique_constants=has_constants)
             changed = changed or result.changed or has_constants

@@ -15,7 +15,6 @@ from mpmd_trace.ir.semantics import is_removable_alone, region_is_removable
 from mpmd_trace.jax_compat.mlir import run_pipeline
 from mpmd_trace.passes.base import Pass
 from mpmd_trace.passes.mlir_parts import frozen_bodies, result_of, run_on_bodies, run_on_functions
-from mpmd_trace.passes.settled import settled_bodies
 from mpmd_trace.passes.trivially_canonical import is_plain
 
 _CSE = "cse"
@@ -69,8 +68,6 @@ def without_common_subexpressions(body: Region) -> Region:
 
 
 def _eliminate(function: FuncOp) -> bool:
-    if settled_bodies(function) is not None:
-        return replace_bodies(function.regions[0], lambda body: result_of(body, _CSE))
     search = _Search(function.body)  # equal fragments are those whose bodies were equal before
     replace_bodies(function.regions[0], lambda body: result_of(body, _CSE))
     search.erase()

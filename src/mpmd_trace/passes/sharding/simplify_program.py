@@ -2,14 +2,11 @@
 
 from __future__ import annotations
 
-from mpmd_trace.ir.bodies import without_dead_ops
 from mpmd_trace.ir.diagnostics import Diagnostics
 from mpmd_trace.ir.ops import FuncOp, Module
 from mpmd_trace.passes.base import FunctionPass
 from mpmd_trace.passes.common.region_simplification import simplify_region
-from mpmd_trace.passes.constants import with_unique_constants
 from mpmd_trace.passes.greedy import Choices, apply_greedily
-from mpmd_trace.passes.settled import settled_bodies
 
 _RULES = Choices([simplify_region("mpmd.fragment", keep_attributes=True)])
 
@@ -43,11 +40,6 @@ class SimplifyProgram(FunctionPass):
     distributed_only = False
 
     def run_on_function(self, function: FuncOp, module: Module, diagnostics: Diagnostics) -> bool:
-        bodies = settled_bodies(function)
-        if bodies is not None and all(
-            with_unique_constants(body) is body and without_dead_ops(body) is body for body in bodies
-        ):
-            return False
         result = apply_greedily(function, _RULES, unique_constants=True, region_dce=True)
         if not result.converged:
             diagnostics.error(
