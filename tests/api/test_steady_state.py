@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+from collections.abc import Callable
 from typing import Any
 
 import jax
@@ -164,3 +165,34 @@ def test_numbers() -> None:
     jitted = mpmd_trace.jit(step, config)
     assert is_repeated(jitted.lower(weights, batch))
     assert_same(jitted(weights, batch), jax.jit(step)(weights, batch), rtol=1e-5, atol=1e-5)
+
+
+#: What a microbatch reads besides its rows: whether it is alike for later microbatches with few of them.
+INDICES: dict[str, tuple[Callable[[jax.Array], jax.Array], bool]] = {
+    "other numbers": (lambda i: 100 + 3 * i, True),
+    "other numbers, forwards and backwards": (lambda i: (100 + i).astype(float) * (1000 - i), True),
+    "the same numbers soon": (lambda i: 2 + i, True),
+    "the same numbers late": (lambda i: 30 + i, False),
+    "the same numbers backwards": (lambda i: 39 - i, False),
+    "every third of the same numbers": (lambda i: 3 * i + 1, False),
+}
+
+
+@pytest.mark.parametrize("name", INDICES)
+def test_indices(name: str) -> None:
+    """What slices rows and what is computed of the index are results of one fragment, which gives no number twice."""
+    number, repeats = INDICES[name]
+
+    def step(w: jax.Array, batch: jax.Array) -> jax.Array:
+        def body(i: jax.Array, total: jax.Array, x: jax.Array) -> jax.Array:
+            x = mpmd_trace.named_computation(lambda w, x: jnp.tanh(x @ w), name="first")(w, x)
+            x = x * number(i).astype(x.dtype)
+            return total + mpmd_trace.named_computation(lambda w, x: jnp.sum(x @ w), name="second")(w, x)
+
+        return mpmd_trace.enumerated_for(body, jnp.zeros(()), batch)
+
+    meshes = {name: AbstractMesh((1,), ("data",)) for name in "ab"}
+    config = mpmd_trace.make_config(meshes, {"first": "a", "second": "b"}, pipeline_schedule="1F1B")
+    program = lowered((step, config, (jnp.ones((WIDTH, WIDTH)), jnp.ones((40, ROWS, WIDTH)))))
+    assert is_repeated(program) == repeats
+    check(program)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import itertools
 from collections.abc import Iterable, Sequence, Set
 from typing import NamedTuple
 
@@ -11,7 +12,7 @@ from mpmd_trace.ir.bodies import BodyBuilder
 from mpmd_trace.ir.core import BlockArg, Op, OpResult, Value
 from mpmd_trace.ir.diagnostics import Diagnostics
 from mpmd_trace.ir.ops import OMITTED, REPEATS, CallOp, FragmentOp, FuncOp, Module
-from mpmd_trace.ir.types import TensorType
+from mpmd_trace.ir.types import TensorType, Type
 from mpmd_trace.passes.base import FunctionPass, option
 from mpmd_trace.passes.common.call_inline import check_callee, inlined
 from mpmd_trace.passes.microbatches.indices import number_of, with_more_numbers
@@ -126,6 +127,8 @@ class _Loop:
         #: Which operands of the third call are results of the second one, and which are indices; others stay the same.
         self.carried: list[tuple[int, int]] = []
         self.indices: list[tuple[int, _Index]] = []
+        for i, (a, b) in enumerate(zip(second.operands, third.operands, strict=True)):
+            self._compare(i, a, b)
 
     def omit(self, at_most: int, unit: int) -> int:
         """Stand for fewer iterations, by a multiple of `unit`, if there are twice as many; return by how many.
@@ -133,16 +136,29 @@ class _Loop:
         Stacks need the results of all iterations.
         """
         count = self.third.repeats
-        if count < 2 * at_most or self._stacks(count):
-            return 0
         omitted = (count - at_most) // unit * unit
+        if count < 2 * at_most or self._stacks(count) or self._share_numbers(count, count - omitted):
+            return 0
         self.third.attrs[REPEATS] = IntegerAttr.get(count - omitted, "ui32")
         return omitted
 
+    def _share_numbers(self, count: int, kept: int) -> bool:
+        """Return whether numbers are those of several indices, but not if `kept` of `count` iterations were all.
+
+        Then a fragment would give other results for the two.
+        """
+        by_type: dict[Type, dict[range, None]] = {}
+        for _, index in self.indices:
+            numbers = range(index.number, index.number + count * index.step, index.step)
+            by_type.setdefault(index.fragment.results[index.result].type, {})[numbers] = None
+        return any(
+            (a.step != b.step or abs(a.start - b.start) >= kept * abs(a.step)) and not set(a).isdisjoint(b)
+            for ranges in by_type.values()
+            for a, b in itertools.combinations(ranges, 2)
+        )
+
     def repeat(self) -> None:
         third = self.third
-        for i, (a, b) in enumerate(zip(self.second.operands, third.operands, strict=True)):
-            self._compare(i, a, b)
         count = third.attrs.pop(REPEATS)
         assert isinstance(count, IntegerAttr)
         stacks = self._stacks(count.value)

@@ -261,28 +261,37 @@ class _Repetition:
         return True
 
     def _more_numbers(self) -> dict[_Indices, dict[int, Value]] | None:
-        """Return the indices of all microbatches, by their numbers; those of later ones come behind those before."""
+        """Return the indices of all microbatches, by their numbers; those of later ones come behind those before.
+
+        None if the fragment has one of the later ones already, as with indices that count up and down: which result
+        that would be of all microbatches is not known.
+        """
         found: dict[_Indices, dict[int, int]] = {}  # numbers of results
         more: dict[FragmentOp, dict[int, list[int]]] = {}
-        for indices, last in self.indices.values():
-            if indices in found:
-                continue
-            fragment, _, step = indices
-            found[indices] = results = _integers(indices)
+        known: dict[tuple[FragmentOp, Type], set[int]] = {}
+        for indices, last in dict.fromkeys(self.indices.values()):
+            fragment, type, step = indices
+            if indices not in found:
+                found[indices] = _integers(indices)
+            results = found[indices]
             while last + step in results:
                 last += step
+            later = [last + i * step for i in range(1, self.omitted + 1)]
             behind = more.setdefault(fragment, {})
-            if results[last] in behind:
+            if behind.get(results[last]) == later:
+                continue
+            numbers = known.setdefault((fragment, type), set(results))
+            if results[last] in behind or not numbers.isdisjoint(later):
                 return None
-            behind[results[last]] = [last + i * step for i in range(1, self.omitted + 1)]
+            behind[results[last]] = later
+            numbers.update(later)
         made: dict[_Indices, dict[int, Value]] = {}
         for fragment, behind in more.items():
             groups = with_more_numbers(fragment, behind)
             for indices in [one for one in found if one.fragment is fragment]:
                 made[indices] = {}
                 for number, result in found[indices].items():
-                    numbers = [number, *behind.get(result, ())]
-                    made[indices].update(zip(numbers, groups[result], strict=True))
+                    made[indices].update(zip((number, *behind.get(result, ())), groups[result], strict=True))
         return made
 
     def _write(self, numbers: Mapping[_Indices, Mapping[int, Value]]) -> None:
