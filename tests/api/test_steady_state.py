@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import itertools
 from collections.abc import Callable
 from typing import Any
 
@@ -17,7 +18,7 @@ from growth.knobs import KNOBS, ROWS, WIDTH, Setup, Sized
 from mpmd_trace.api.partitioned import PartitionedProgram
 from mpmd_trace.backend.planner import make_plan
 from mpmd_trace.passes.partition import partition_as
-from mpmd_trace.schedules import find_entry, get_schedule, schedule_names
+from mpmd_trace.schedules import Schedule, find_entry, from_orders, get_schedule, schedule_names
 from pipelines import assert_same, topology
 
 REPEATED = "mpmd-repeat-steady-state"
@@ -119,7 +120,7 @@ def test_a_schedule_that_was_made_before() -> None:
     check(program)
 
 
-#: All forwards of a stage run before its backwards, or blocks do not begin at once.
+#: All forwards of a stage run before its backwards, blocks do not begin at once, or the end repeats something else.
 WITHOUT_PERIODS = {
     "gpipe",
     "gpipe-but-1f1b-for-last-mesh",
@@ -129,6 +130,7 @@ WITHOUT_PERIODS = {
     "dualpipe",
     "dualpipe-v",
     "parallel-pipelines-with-wrap-around",
+    "zb-auto",
 }
 
 
@@ -140,6 +142,28 @@ def test_schedule_without_microbatches(name: str) -> None:
     few, many = (get_schedule(name, 2, count, **chunks) for count in (20, 44))
     left = many.without(24)
     assert left == (None if name in WITHOUT_PERIODS else few)
+
+
+def one_more_from(microbatch: int, microbatches: int) -> Schedule:
+    """1F1B of two meshes, which keep one activation more from a microbatch on."""
+    rows = []
+    for mesh in range(2):
+        row, forwards = [], iter(range(microbatches))
+        for i in range(microbatches):
+            count = 2 - mesh if i == 0 else 1
+            row += [f"{mesh}F{n}" for n in itertools.islice(forwards, count + (i == microbatch))]
+            row.append(f"{mesh}B{i}")
+        rows.append(row)
+    return from_orders(rows)
+
+
+@pytest.mark.parametrize(("microbatch", "repeats"), [(0, True), (2, True), (7, False), (30, False), (46, True)])
+def test_a_schedule_that_changes(microbatch: int, repeats: bool) -> None:
+    """It must be clear which of two parts of a schedule has the microbatches that are left out."""
+    schedule = one_more_from(microbatch, 48)
+    program = lowered(Setup(microbatches=48, options=(("pipeline_schedule", schedule),)).sized())
+    assert is_repeated(program) == repeats
+    check(program)
 
 
 def test_numbers() -> None:

@@ -202,20 +202,43 @@ class Schedule:
 
 
 def _without(row: Sequence[Step], microbatches: int, fewer: int) -> tuple[Step, ...] | None:
-    """Return what a mesh does with `fewer` of the microbatches, leaving out what it does again and again."""
-    for step in range(1, fewer + 1):  # how many microbatches more each time
-        length, rest = divmod(len(row) * step, microbatches)
+    """Return what a mesh does with `fewer` of the microbatches, leaving out what it does again and again.
+
+    None if something else may be taken for what is left out, as where a mesh does the same again and again twice.
+    """
+    few: tuple[Step, ...] | None = None
+    for step, length, start, end in _repeated(row, microbatches, fewer):
         cut = length * (fewer // step)
-        if rest or fewer % step or len(row) < cut + 2 * length:
+        if end - start >= cut + 2 * length:
+            few = (*row[:start], *(_later(one, -fewer) for one in row[start + cut :]))
+            break
+    if few is None:
+        return None
+    for step, length, start, end in _repeated(few, microbatches - fewer, fewer):
+        if end - start >= 3 * length:
+            copies = [_later(one, i) for i in range(step, fewer + 1, step) for one in few[end - length : end]]
+            if (*few[:end], *copies, *(_later(one, fewer) for one in few[end:])) != tuple(row):
+                return None
+    return few
+
+
+def _repeated(row: Sequence[Step], microbatches: int, fewer: int) -> Iterator[tuple[int, int, int, int]]:
+    """Yield what a mesh does again and again, for each of the steps by which `fewer` can be left out.
+
+    Each is how many microbatches more it is for each time, how long it takes once, where it begins, and where it ends.
+    """
+    for step in range(1, fewer + 1):
+        length, rest = divmod(len(row) * step, microbatches)
+        if rest or fewer % step or len(row) < 2 * length:
             continue
         start = 0
-        for i, (action, later) in enumerate(zip(row, row[length:], strict=False)):
-            if _later(action, step) != later:
+        for i, action in enumerate(row):
+            if i + length == len(row) or _later(action, step) != row[i + length]:
+                if i > start:
+                    yield step, length, start, i + length
                 start = i + 1
-            elif i + 1 - start >= cut + length:
-                kept = [_later(one, -fewer) for one in row[start + cut :]]
-                return (*row[:start], *kept)
-    return None
+                if i + length == len(row):
+                    break
 
 
 def _later(step: Step, microbatches: int) -> Step:
