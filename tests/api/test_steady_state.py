@@ -17,6 +17,7 @@ import mpmd_trace
 from growth.knobs import KNOBS, ROWS, WIDTH, Setup, Sized
 from mpmd_trace.api.partitioned import PartitionedProgram
 from mpmd_trace.backend.planner import make_plan
+from mpmd_trace.gradients import value_and_grad
 from mpmd_trace.passes.partition import partition_as
 from mpmd_trace.schedules import Schedule, find_entry, from_orders, get_schedule, schedule_names
 from pipelines import assert_same, topology
@@ -220,3 +221,51 @@ def test_indices(name: str) -> None:
     program = lowered((step, config, (jnp.ones((WIDTH, WIDTH)), jnp.ones((40, ROWS, WIDTH)))))
     assert is_repeated(program) == repeats
     check(program)
+
+
+def stacking(auxiliary: str, microbatches: int = 40) -> tuple[Any, Any, Any]:
+    """A step that stacks losses and auxiliary values, and what becomes of these."""
+    made = AUXILIARY[auxiliary]
+
+    def loss(weights: list[Any], x: jax.Array) -> Any:
+        activations = []
+        for n, w in enumerate(weights):
+            x = mpmd_trace.named_computation(lambda w, x: jnp.tanh(x @ w), name=f"layer{n}")(w, x)
+            activations.append(x)
+        return jnp.mean(x**2), made[0](activations)
+
+    def step(weights: list[Any], batch: jax.Array) -> Any:
+        gradient = value_and_grad(loss, microbatches=microbatches, has_aux=True, aux="stack")
+        (value, aux), gradients = gradient(weights, batch)
+        return value, made[1](aux), gradients
+
+    random = np.random.default_rng(0)
+    weights = [random.normal(size=(WIDTH, WIDTH)).astype(np.float32) for _ in range(2)]
+    return step, weights, random.normal(size=(ROWS * microbatches, WIDTH)).astype(np.float32)
+
+
+#: What is stacked, of the activations of a microbatch, and what is read of the stack.
+AUXILIARY: dict[str, tuple[Any, Any]] = {
+    "a vector": (lambda a: jnp.sum(a[-1], 0), lambda x: x),
+    "of the first layer": (lambda a: jnp.sum(a[0], 0), lambda x: x),
+    "of both layers": (lambda a: [jnp.max(x, 0) for x in a], lambda x: x),
+    "sorted": (lambda a: jnp.max(a[-1]), jnp.sort),
+    "the last loss": (lambda a: jnp.mean(a[-1] ** 2), lambda x: x[-1]),
+    "a certain one": (lambda a: jnp.max(a[-1]), lambda x: x[21]),
+    "some, and all": (lambda a: jnp.max(a[-1]), lambda x: (x[5], x[9:30], jnp.sum(x))),
+}
+#: Of these, those in which a certain microbatch is read, or the values are stacked twice.
+NOT_REPEATED = ("the last loss", "a certain one", "some, and all")
+
+
+@pytest.mark.parametrize("name", AUXILIARY)
+def test_stacks(name: str) -> None:
+    step, *arguments = stacking(name)
+    meshes = dict(zip("ab", topology(size=1).values(), strict=True))
+    config = mpmd_trace.make_config(meshes, {"layer0": "a", "layer1": "b"}, pipeline_schedule="1F1B")
+    jitted = mpmd_trace.jit(step, config)
+    program = jitted.lower(*arguments)
+    assert is_repeated(program) == (name not in NOT_REPEATED)
+    if name != "of both layers":  # a program is large enough to be divided only if it stacks many values
+        check(program)
+    assert_same(jitted(*arguments), jax.jit(step)(*arguments), rtol=1e-5, atol=1e-5)

@@ -36,6 +36,8 @@ OFFLOADED = "mpmd.offloaded"
 REPEATS = "mpmd.repeats"
 #: Of a function, how many iterations of its loop it goes without until those between others are put in.
 OMITTED = "mpmd.omitted_iterations"
+#: Of such a function, how many stacks it has of the results of all iterations; the last one is there for those as well.
+STACKS = "mpmd.stacked_results"
 #: Marks arguments that are sharded otherwise than the caller says, since an option wants it.
 SHARDED_STATE = "mpmd.sharded_state"
 

@@ -11,8 +11,8 @@ from mpmd_trace.ir.attributes import IntegerAttr
 from mpmd_trace.ir.bodies import BodyBuilder
 from mpmd_trace.ir.core import BlockArg, Op, OpResult, Value
 from mpmd_trace.ir.diagnostics import Diagnostics
-from mpmd_trace.ir.ops import OMITTED, REPEATS, CallOp, FragmentOp, FuncOp, Module
-from mpmd_trace.ir.types import TensorType, Type
+from mpmd_trace.ir.ops import OMITTED, REPEATS, STACKS, CallOp, FragmentOp, FuncOp, Module
+from mpmd_trace.ir.types import TensorType, Type, tensor
 from mpmd_trace.passes.base import FunctionPass, option
 from mpmd_trace.passes.common.call_inline import check_callee, inlined
 from mpmd_trace.passes.microbatches.indices import number_of, with_more_numbers
@@ -94,7 +94,9 @@ class RepeatCalls(FunctionPass):
             made = _Loop(*loop, callee, diagnostics)
             if self.keep and len(before) == 1 and (omitted := made.omit(self.keep, self.omit)):
                 function.attrs[OMITTED] = IntegerAttr.get(omitted, "ui32")
-            made.repeat()
+            stacks = made.repeat()
+            if stacks and OMITTED in function.attrs:
+                function.attrs[STACKS] = IntegerAttr.get(stacks, "ui32")
         return bool(loops)
 
 
@@ -124,6 +126,8 @@ class _Loop:
     def __init__(self, first: CallOp, second: CallOp, third: CallOp, callee: FuncOp, diagnostics: Diagnostics) -> None:
         self.first, self.second, self.third, self.callee = first, second, third, callee
         self.diagnostics = diagnostics
+        #: How many iterations are left out.
+        self.omitted = 0
         #: Which operands of the third call are results of the second one, and which are indices; others stay the same.
         self.carried: list[tuple[int, int]] = []
         self.indices: list[tuple[int, _Index]] = []
@@ -131,14 +135,12 @@ class _Loop:
             self._compare(i, a, b)
 
     def omit(self, at_most: int, unit: int) -> int:
-        """Stand for fewer iterations, by a multiple of `unit`, if there are twice as many; return by how many.
-
-        Stacks need the results of all iterations.
-        """
+        """Stand for fewer iterations, by a multiple of `unit`, if there are twice as many; return by how many."""
         count = self.third.repeats
         omitted = (count - at_most) // unit * unit
-        if count < 2 * at_most or self._stacks(count) or self._share_numbers(count, count - omitted):
+        if count < 2 * at_most or self._share_numbers(count, count - omitted):
             return 0
+        self.omitted = omitted
         self.third.attrs[REPEATS] = IntegerAttr.get(count - omitted, "ui32")
         return omitted
 
@@ -157,11 +159,12 @@ class _Loop:
             for a, b in itertools.combinations(ranges, 2)
         )
 
-    def repeat(self) -> None:
+    def repeat(self) -> int:
+        """Put the other iterations behind the third; return how many stacks of results of all iterations there are."""
         third = self.third
         count = third.attrs.pop(REPEATS)
         assert isinstance(count, IntegerAttr)
-        stacks = self._stacks(count.value)
+        stacks = self._stacks(count.value + self.omitted)
         self._check_uses({(s.fragment, i) for s in stacks for i in s.operands[:2]})
         stacked = {(s.fragment, s.operands[2]) for s in stacks}
         behind = [[u for u in result.uses if (u.owner, u.index) not in stacked] for result in third.results]
@@ -170,7 +173,8 @@ class _Loop:
             for use in reversed(uses):
                 use.set(result)
         for fragment in dict.fromkeys(s.fragment for s in stacks):
-            _stack_all(fragment, [s for s in stacks if s.fragment is fragment], results)
+            _stack_all(fragment, [s for s in stacks if s.fragment is fragment], results, self.omitted)
+        return len(stacks)
 
     def _results(self, count: int) -> list[Sequence[Value]]:
         """Return the results of the third call and of each iteration behind it, which are made here."""
@@ -261,8 +265,13 @@ class _Loop:
         return self.diagnostics.fatal(value.defining_op or self.third, "an iteration is another one than that before")
 
 
-def _stack_all(fragment: FragmentOp, stacks: Sequence[_Stack], results: Sequence[Sequence[Value]]) -> None:
-    """Let the fragment stack these results of calls, of which it has had those of the first one alone."""
+def _stack_all(
+    fragment: FragmentOp, stacks: Sequence[_Stack], results: Sequence[Sequence[Value]], omitted: int
+) -> None:
+    """Let the fragment stack these results of calls, of which it has had those of the first one alone.
+
+    The last result stands for those that are `omitted`, too.
+    """
     by_operand = {stack.operands[2]: stack for stack in stacks}
     by_joined = {stack.joined: stack for stack in stacks}
     repeated = {stack.joined.operand(2) for stack in stacks}
@@ -281,10 +290,18 @@ def _stack_all(fragment: FragmentOp, stacks: Sequence[_Stack], results: Sequence
             given[stack] = [builder.arg(argument.type, argument.location) for _ in results]
     for op in fragment.body.block.ops[:-1]:
         if op in by_joined:
-            first, second, _ = op.operands
-            expand = second.defining_op
-            assert expand is not None
-            rest = [builder.add(expand, {expand.operand(0): value}).result for value in given[by_joined[op]]]
+            first, second, third = op.operands
+            expand, repeat = second.defining_op, third.defining_op
+            assert expand is not None and repeat is not None
+            *own, last = given[by_joined[op]]
+            rest = [builder.add(expand, {expand.operand(0): value}).result for value in own]
+            if omitted:
+                type = third.type
+                assert isinstance(type, TensorType) and type.shape is not None
+                shorter = tensor((1 + omitted, *type.shape[1:]), type.element, type.encoding)
+                rest.append(builder.op(repeat.name, [last], [shorter], props=repeat.props, attrs=repeat.attrs).result)
+            else:
+                rest.append(builder.add(expand, {expand.operand(0): last}).result)
             joined = builder.block.append(op.clone(operands=[mapping[first], mapping[second], *rest]))
             mapping[op.result] = joined.result
         elif op.num_operands and op.operand(0) in whole:  # the barrier

@@ -7,10 +7,11 @@ from collections.abc import Hashable, Iterator, Mapping, Sequence
 from typing import Literal, NamedTuple, TypeAlias
 
 from mpmd_trace.ir.attributes import IntegerAttr, integer_in
-from mpmd_trace.ir.core import Op, OpResult, Value
+from mpmd_trace.ir.bodies import BodyBuilder
+from mpmd_trace.ir.core import BlockArg, Op, OpResult, Value
 from mpmd_trace.ir.diagnostics import Diagnostics
-from mpmd_trace.ir.ops import OMITTED, FragmentOp, FuncOp, Module, before_transfers
-from mpmd_trace.ir.types import Type
+from mpmd_trace.ir.ops import OMITTED, STACKS, FragmentOp, FuncOp, Module, before_transfers
+from mpmd_trace.ir.types import TensorType, Type
 from mpmd_trace.passes.base import FunctionPass
 from mpmd_trace.passes.dedup_bodies import first_equal
 from mpmd_trace.passes.microbatches.indices import number_of, with_more_numbers
@@ -26,7 +27,8 @@ class RepeatSteadyState(FunctionPass):
     and all programs are what they will be. Three periods in a row show what changes from one to the next: the
     microbatch, by the same number for all ops; operands, which are the values of one period later, or constants that
     grow. Copies of the last period are put behind it. What follows is for later microbatches then, and reads what the
-    last copies give. It is an error if there are no such periods; `mpmd_trace.jit` then compiles all microbatches.
+    last copies give. A stack of results gets those of the copies, too. It is an error if there are no such periods;
+    `mpmd_trace.jit` then compiles all microbatches.
 
     Before:
 
@@ -86,9 +88,12 @@ class RepeatSteadyState(FunctionPass):
         if omitted is None:
             return False
         del function.attrs[OMITTED]
+        expected = integer_in(function.attrs, STACKS) or 0
+        function.attrs.pop(STACKS, None)
         ops = function.body.ops[:-1]
-        keys = _keys(ops)
-        if not any(_Repetition(ops, keys, period, omitted).succeeds() for period in _periods(ops, keys, omitted)):
+        keys, stacks = _keys(ops), list(_stacks(ops, omitted)) if expected else []
+        periods = _periods(ops, keys, omitted) if len(stacks) == expected else ()
+        if not any(_Repetition(ops, keys, stacks, period, omitted).succeeds() for period in periods):
             raise diagnostics.fatal(function.loc, "no ops are repeated for one microbatch after the other")
         return True
 
@@ -185,6 +190,79 @@ def _named(ops: Sequence[Op]) -> Iterator[Hashable]:
                 yield op.mesh, origin
 
 
+class _Stack(NamedTuple):
+    """A stack in a fragment of a result of all iterations, of which the last one is repeated for those left out."""
+
+    fragment: FragmentOp
+    #: The operands of the fragment, one for each iteration that there is.
+    operands: Sequence[int]
+    #: The concatenation.
+    joined: Op
+
+
+def _stacks(ops: Sequence[Op], omitted: int) -> Iterator[_Stack]:
+    """Yield the stacks that `mpmd-repeat-calls` has made, if nothing else reads their parts."""
+    for fragment in ops:
+        if isinstance(fragment, FragmentOp):
+            for joined in fragment.body.block:
+                if joined.name != "stablehlo.concatenate" or joined.num_operands < 2:
+                    continue
+                type = joined.operands[-1].type
+                parts = [value.defining_op for value in joined.operands]
+                if not isinstance(type, TensorType) or not type.shape or type.shape[0] != 1 + omitted:
+                    continue
+                if parts[-1] is None or parts[-1].name != "stablehlo.broadcast_in_dim":
+                    continue
+                inputs = [part.operand(0) for part in parts if part is not None and part.num_operands == 1]
+                arguments = [value for value in inputs if isinstance(value, BlockArg) and len(value.users) == 1]
+                if len(arguments) == joined.num_operands and all(len(part.users) == 1 for part in joined.operands):
+                    yield _Stack(fragment, [value.index for value in arguments], joined)
+
+
+def _stack_more(fragment: FragmentOp, stacks: Sequence[tuple[_Stack, int, Sequence[Value]]]) -> None:
+    """Let a fragment stack more values, for each stack behind one of its parts."""
+    behind = {stack.operands[part]: (stack, values) for stack, part, values in stacks}
+    expands = {stack.joined.operand(part).defining_op: stack for stack, part, _ in stacks}
+    repeated = {stack.joined.operands[-1].defining_op: stack for stack, _, _ in stacks}
+    by_joined = {stack.joined: (stack, part) for stack, part, _ in stacks}
+    builder = BodyBuilder()
+    operands: list[Value] = []
+    mapping: dict[Value, Value] = {}
+    arguments: dict[Op, list[Value]] = {}
+    more: dict[Op, list[Value]] = {}
+    for argument, operand in zip(fragment.body.block.args, fragment.operands, strict=True):
+        operands.append(operand)
+        mapping[argument] = builder.arg(argument.type, argument.location)
+        if argument.index in behind:
+            stack, values = behind[argument.index]
+            operands += values
+            arguments[stack.joined] = [builder.arg(argument.type, argument.location) for _ in values]
+    for op in fragment.body.block.ops[:-1]:
+        if op in by_joined:
+            stack, part = by_joined[op]
+            parts = [mapping[value] for value in op.operands]
+            mapping[op.result] = builder.block.append(
+                op.clone(operands=[*parts[: part + 1], *more[op], *parts[part + 1 :]])
+            ).result
+            continue
+        if op in repeated:
+            expand = repeated[op].joined.operand(0).defining_op
+            assert expand is not None
+            copy = builder.add(expand, {expand.operand(0): mapping[op.operand(0)]})
+        else:
+            copy = builder.add(op, mapping)
+        mapping.update(zip(op.results, copy.results, strict=True))
+        if op in expands:
+            joined = expands[op].joined
+            more[joined] = [builder.add(copy, {copy.operand(0): value}).result for value in arguments[joined]]
+    new = fragment.clone(operands=operands)
+    assert isinstance(new, FragmentOp) and fragment.block is not None
+    new.body = builder.finish([mapping[value] for value in fragment.body.returned])
+    fragment.block.insert_before(fragment, new)
+    fragment.replace_all_uses_with(new.results)
+    fragment.erase()
+
+
 class _Indices(NamedTuple):
     """Integers that a fragment returns, and by how much that of a microbatch is greater than that of the one before."""
 
@@ -196,18 +274,22 @@ class _Indices(NamedTuple):
 class _Repetition:
     """Copies of the last period behind it."""
 
-    def __init__(self, ops: Sequence[Op], keys: Sequence[int], period: _Period, omitted: int) -> None:
-        self.ops, self.keys, self.period, self.omitted = ops, keys, period, omitted
+    def __init__(
+        self, ops: Sequence[Op], keys: Sequence[int], stacks: Sequence[_Stack], period: _Period, omitted: int
+    ) -> None:
+        self.ops, self.keys, self.stacks, self.period, self.omitted = ops, keys, stacks, period, omitted
         self.place = {op: i for i, op in enumerate(ops)}
         self.last = ops[period.end - period.length : period.end]
         #: The operands that are indices: those of the last period, with their numbers, and of ops behind the copies.
         self.indices: dict[tuple[Op, int], tuple[_Indices, int]] = {}
         #: Operands behind the copies that are to be what the last copy gives in their place.
         self.values: list[tuple[Op, int, OpResult]] = []
+        #: Behind which operand each stack gets the results of the copies, and what these are in the last period.
+        self.stacked: list[tuple[int, list[OpResult]]] = []
 
     def succeeds(self) -> bool:
         """Repeat the period, if it is known what the copies and the ops behind them read; return whether it is."""
-        if not self._read_period() or not self._read_following():
+        if not self._read_period() or not self._read_stacks() or not self._read_following():
             return False
         numbers = self._more_numbers()
         if numbers is None:
@@ -232,6 +314,24 @@ class _Repetition:
         assert number is not None and isinstance(value, OpResult) and isinstance(value.op, FragmentOp)
         self.indices[op, operand] = _Indices(value.op, value.type, step), number
 
+    def _read_stacks(self) -> bool:
+        _, end, length, step, _ = self.period
+        for stack in self.stacks:
+            operands = [stack.fragment.operand(i) for i in stack.operands]
+            values = [value for value in operands if isinstance(value, OpResult)]
+            places = [self.place[value.op] for value in values]
+            last = sum(place < end for place in places)
+            if len(values) < len(operands) or last < 2 * step or max(places[:last]) >= end:
+                return False
+            for i in range(last - step, last):
+                is_later = places[i] - places[i - step] == length and values[i].index == values[i - step].index
+                if not is_later or places[i] < end - length:
+                    return False
+            self.stacked.append(
+                (last - 1, [value for value in values[last - step : last] if isinstance(value, OpResult)])
+            )
+        return True
+
     def _read_following(self) -> bool:
         start, end = self.period.start, self.period.end
         links: dict[int, set[_Link]] = {}
@@ -240,10 +340,15 @@ class _Repetition:
         integers = {(indices.fragment, indices.type) for indices, _ in self.indices.values()}
         terminator = self.ops[-1].next_op
         assert terminator is not None
+        stacked = {(stack.fragment, i) for stack in self.stacks for i in stack.operands}
+        parts = [stack.fragment.operand(i) for stack in self.stacks for i in stack.operands]
+        sources = {before_transfers(value) for value in parts}
         for op, key in zip((*self.ops[end:], terminator), (*self.keys[end:], -1), strict=True):
             for i, value in enumerate(op.operands):
-                if not isinstance(value, OpResult) or self.place[value.op] >= end:
+                if not isinstance(value, OpResult) or self.place[value.op] >= end or (op, i) in stacked:
                     continue
+                if before_transfers(value) in sources and sources.isdisjoint(map(before_transfers, op.results)):
+                    return False  # it may be that of a certain microbatch, which was taken out of a stack
                 if self.place[value.op] >= start:
                     self.values.append((op, i, value))
                     continue
@@ -324,6 +429,14 @@ class _Repetition:
         following, block = self.last[-1].next_op, self.last[-1].block
         assert following is not None and block is not None
         block.insert_all_before(following, made[end:])
+        stacked: dict[FragmentOp, list[tuple[_Stack, int, list[Value]]]] = {}
+        for stack, (last, of_period) in zip(self.stacks, self.stacked, strict=True):
+            of_copies: list[Value] = [
+                made[self.place[value.op] + copy * length].results[value.index]
+                for copy in range(1, copies + 1)
+                for value in of_period
+            ]
+            stacked.setdefault(stack.fragment, []).append((stack, last, of_copies))
         for op, i, value in self.values:
             op.set_operand(i, made[self.place[value.op] + copies * length].results[value.index])
         for op in self.ops[end:]:
@@ -332,6 +445,8 @@ class _Repetition:
                 if (op, i) in self.indices:
                     indices, number = self.indices[op, i]
                     op.set_operand(i, numbers[indices][number + self.omitted * indices.step])
+        for fragment, stacks in stacked.items():
+            _stack_more(fragment, stacks)
 
 
 def _integers(indices: _Indices) -> dict[int, int]:

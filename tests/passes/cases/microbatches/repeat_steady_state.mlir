@@ -3,6 +3,9 @@
 !i = tensor<i32>
 !a = !mpmd.mesh_tensor<"a", !t>
 !k = !mpmd.mesh_tensor<"a", !i>
+!s = tensor<f32>
+!l = !mpmd.mesh_tensor<"a", !s>
+!v = !mpmd.mesh_tensor<"a", tensor<6xf32>>
 #meshes = #mpmd.topology<<"a" : <["x"=2]>>>
 
 // ----- Indices continue
@@ -83,5 +86,102 @@ func.func public @main(%p: !a) -> (!a, !a) attributes {topology = #meshes, mpmd.
     mpmd.return %u : !t
   } : (!a) -> !a
   return %3, %0 : !a, !a
+}
+// error: no ops are repeated for one microbatch after the other
+
+// ----- A stack of a result gets those of the copies
+func.func public @main(%p: !a) -> (!a, !v) attributes {topology = #meshes, mpmd.omitted_iterations = 2 : ui32, mpmd.stacked_results = 1 : ui32} {
+  %0:2 = mpmd.fragment<mesh="a", origin=["f"]> (%p) {call_counter = 0 : ui32} (%u: !t) {
+    %c = stablehlo.constant dense<1.0> : !s
+    mpmd.return %u, %c : !t, !s
+  } : (!a) -> (!a, !l)
+  %1:2 = mpmd.fragment<mesh="a", origin=["f"]> (%0#0) {call_counter = 1 : ui32} (%u: !t) {
+    %c = stablehlo.constant dense<1.0> : !s
+    mpmd.return %u, %c : !t, !s
+  } : (!a) -> (!a, !l)
+  %2:2 = mpmd.fragment<mesh="a", origin=["f"]> (%1#0) {call_counter = 2 : ui32} (%u: !t) {
+    %c = stablehlo.constant dense<1.0> : !s
+    mpmd.return %u, %c : !t, !s
+  } : (!a) -> (!a, !l)
+  %3:2 = mpmd.fragment<mesh="a", origin=["f"]> (%2#0) {call_counter = 3 : ui32} (%u: !t) {
+    %c = stablehlo.constant dense<1.0> : !s
+    mpmd.return %u, %c : !t, !s
+  } : (!a) -> (!a, !l)
+  %4 = mpmd.fragment<mesh="a", origin=[]> (%0#1, %1#1, %2#1, %3#1) (%w: !s, %x: !s, %y: !s, %z: !s) {
+    %d = stablehlo.reshape %w : (!s) -> tensor<1xf32>
+    %e = stablehlo.reshape %x : (!s) -> tensor<1xf32>
+    %f = stablehlo.reshape %y : (!s) -> tensor<1xf32>
+    %g = stablehlo.broadcast_in_dim %z, dims = [] : (!s) -> tensor<3xf32>
+    %h = stablehlo.concatenate %d, %e, %f, %g, dim = 0
+      : (tensor<1xf32>, tensor<1xf32>, tensor<1xf32>, tensor<3xf32>) -> tensor<6xf32>
+    mpmd.return %h : tensor<6xf32>
+  } : (!l, !l, !l, !l) -> !v
+  return %3#0, %4 : !a, !v
+}
+// CHECK: %6 = mpmd.fragment<mesh="a", origin=[]> (%0#1, %1#1, %2#1, %3#1, %4#1, %5#1)
+// CHECK: = stablehlo.reshape %arg1
+// CHECK: %12 = stablehlo.reshape %arg6
+// CHECK: stablehlo.concatenate %7, %8, %9, %10, %11, %12, dim = 0
+// CHECK: return %5#0, %6
+
+// ----- A value of a certain microbatch was taken out of the stack
+func.func public @main(%p: !a) -> (!a, !v, !l) attributes {topology = #meshes, mpmd.omitted_iterations = 2 : ui32, mpmd.stacked_results = 1 : ui32} {
+  %0:2 = mpmd.fragment<mesh="a", origin=["f"]> (%p) {call_counter = 0 : ui32} (%u: !t) {
+    %c = stablehlo.constant dense<1.0> : !s
+    mpmd.return %u, %c : !t, !s
+  } : (!a) -> (!a, !l)
+  %1:2 = mpmd.fragment<mesh="a", origin=["f"]> (%0#0) {call_counter = 1 : ui32} (%u: !t) {
+    %c = stablehlo.constant dense<1.0> : !s
+    mpmd.return %u, %c : !t, !s
+  } : (!a) -> (!a, !l)
+  %2:2 = mpmd.fragment<mesh="a", origin=["f"]> (%1#0) {call_counter = 2 : ui32} (%u: !t) {
+    %c = stablehlo.constant dense<1.0> : !s
+    mpmd.return %u, %c : !t, !s
+  } : (!a) -> (!a, !l)
+  %3:2 = mpmd.fragment<mesh="a", origin=["f"]> (%2#0) {call_counter = 3 : ui32} (%u: !t) {
+    %c = stablehlo.constant dense<1.0> : !s
+    mpmd.return %u, %c : !t, !s
+  } : (!a) -> (!a, !l)
+  %4 = mpmd.fragment<mesh="a", origin=[]> (%0#1, %1#1, %2#1, %3#1) (%w: !s, %x: !s, %y: !s, %z: !s) {
+    %d = stablehlo.reshape %w : (!s) -> tensor<1xf32>
+    %e = stablehlo.reshape %x : (!s) -> tensor<1xf32>
+    %f = stablehlo.reshape %y : (!s) -> tensor<1xf32>
+    %g = stablehlo.broadcast_in_dim %z, dims = [] : (!s) -> tensor<3xf32>
+    %h = stablehlo.concatenate %d, %e, %f, %g, dim = 0
+      : (tensor<1xf32>, tensor<1xf32>, tensor<1xf32>, tensor<3xf32>) -> tensor<6xf32>
+    mpmd.return %h : tensor<6xf32>
+  } : (!l, !l, !l, !l) -> !v
+  return %3#0, %4, %1#1 : !a, !v, !l
+}
+// error: no ops are repeated for one microbatch after the other
+
+// ----- Of two stacks, one is there no more
+func.func public @main(%p: !a) -> (!a, !v) attributes {topology = #meshes, mpmd.omitted_iterations = 2 : ui32, mpmd.stacked_results = 2 : ui32} {
+  %0:2 = mpmd.fragment<mesh="a", origin=["f"]> (%p) {call_counter = 0 : ui32} (%u: !t) {
+    %c = stablehlo.constant dense<1.0> : !s
+    mpmd.return %u, %c : !t, !s
+  } : (!a) -> (!a, !l)
+  %1:2 = mpmd.fragment<mesh="a", origin=["f"]> (%0#0) {call_counter = 1 : ui32} (%u: !t) {
+    %c = stablehlo.constant dense<1.0> : !s
+    mpmd.return %u, %c : !t, !s
+  } : (!a) -> (!a, !l)
+  %2:2 = mpmd.fragment<mesh="a", origin=["f"]> (%1#0) {call_counter = 2 : ui32} (%u: !t) {
+    %c = stablehlo.constant dense<1.0> : !s
+    mpmd.return %u, %c : !t, !s
+  } : (!a) -> (!a, !l)
+  %3:2 = mpmd.fragment<mesh="a", origin=["f"]> (%2#0) {call_counter = 3 : ui32} (%u: !t) {
+    %c = stablehlo.constant dense<1.0> : !s
+    mpmd.return %u, %c : !t, !s
+  } : (!a) -> (!a, !l)
+  %4 = mpmd.fragment<mesh="a", origin=[]> (%0#1, %1#1, %2#1, %3#1) (%w: !s, %x: !s, %y: !s, %z: !s) {
+    %d = stablehlo.reshape %w : (!s) -> tensor<1xf32>
+    %e = stablehlo.reshape %x : (!s) -> tensor<1xf32>
+    %f = stablehlo.reshape %y : (!s) -> tensor<1xf32>
+    %g = stablehlo.broadcast_in_dim %z, dims = [] : (!s) -> tensor<3xf32>
+    %h = stablehlo.concatenate %d, %e, %f, %g, dim = 0
+      : (tensor<1xf32>, tensor<1xf32>, tensor<1xf32>, tensor<3xf32>) -> tensor<6xf32>
+    mpmd.return %h : tensor<6xf32>
+  } : (!l, !l, !l, !l) -> !v
+  return %3#0, %4 : !a, !v
 }
 // error: no ops are repeated for one microbatch after the other
