@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import itertools
 
 import pytest
@@ -129,6 +130,20 @@ def test_nothing_is_solved_when_the_start_meets_the_bound(monkeypatch: pytest.Mo
 def test_a_start_of_another_kind(start: str, options: dict[str, object], reason: str) -> None:
     with pytest.raises(ScheduleError, match=reason):
         solve_exact(2, 3, start=get_schedule(start, 2, 3), **options)  # type: ignore[arg-type]
+
+
+def test_actions_that_take_no_time_keep_to_the_memory() -> None:
+    """The second forward of mesh 0 may start when an input gradient does, which has to make room for it first."""
+    costs = Costs(forward=(1.5, 2), input_grad=(0, 0.5), weight_grad=(0.5, 0))
+    found = solve_exact(2, 2, costs, [1.3, 1.0], weight_fraction=0.3, measure="makespan")
+    assert found.proved and found.value == pytest.approx(8.5)
+    assert check(found.schedule, memory_limit=[1.3, 1.0], weight_fraction=0.3) == []
+
+
+def test_meshes_on_which_nothing_takes_time_never_hold_more_than_fits() -> None:
+    with contextlib.suppress(ScheduleError):
+        found = solve_exact(1, 4, Costs(0, 0, 0), 2)
+        assert check(found.schedule, memory_limit=2) == []
 
 
 def test_refused_requests() -> None:

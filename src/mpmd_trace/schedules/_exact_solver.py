@@ -6,6 +6,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
+from mpmd_trace.schedules._check import check
 from mpmd_trace.schedules._costs import Costs
 from mpmd_trace.schedules._errors import ScheduleError
 from mpmd_trace.schedules._graph import StageGraph
@@ -119,8 +120,10 @@ def solve_exact(
         bound = max(bound, float(answer.mip_dual_bound))
     choices = [] if start is None else [start]
     if answer.x is not None:
-        orders = problem.orders(answer.x)
-        choices.append(make(name, orders, placement, microbatches, graph=graph))
+        found = make(name, problem.orders(answer.x), placement, microbatches, graph=graph)
+        # Where no action of a mesh takes time, its binaries may go in a circle.
+        if not check(found, memory_limit=limits, weight_fraction=weight_fraction):
+            choices.append(found)
     if not choices:
         raise _nothing_found(answer, time_limit)
     values = [simulate(c, costs, weight_fraction=weight_fraction).time(measure) for c in choices]
@@ -205,4 +208,6 @@ def _ramp(flow: Flow, frame: Schedule) -> float:
 def _nothing_found(answer: Any, time_limit: float) -> ScheduleError:
     if answer.status == 2:
         return ScheduleError.of("memory", "no order of the actions keeps to the memory limit")
+    if answer.x is not None:
+        return ScheduleError("the solver cannot order actions that take no time; give each mesh one that does")
     return ScheduleError(f"the solver found no schedule within {time_limit:g} s")

@@ -288,14 +288,22 @@ class OrderProblem:
                     self.rows.append(Row(self.lanes[k].time, {**last, self.start(n, 0): 1.0}))
 
     def orders(self, values: Sequence[float]) -> list[list[Action]]:
-        """Return the order of each mesh, read off the starts."""
+        """Return the order of each mesh, as its binaries say.
+
+        Starts do not say which of several actions at one time comes first, and the memory depends on that.
+        """
         place = {n: p for p, n in enumerate(self.flow.order)}
         orders: list[list[Action]] = []
         for mates in self.flow.mates:
-            # The solver's times are off in the last digits, which must not swap actions of no
-            # duration: those come in the order of the data flow.
+            actions = [(k, m) for k in mates for m in range(self.count)]
             steps = sorted(
-                (round(float(values[self.start(k, m)]), 6), place[k], m, k) for k in mates for m in range(self.count)
+                (sum(self._is_before(values, *other, k, m) for other in actions), place[k], m, k) for k, m in actions
             )
             orders.append([Action(self.lanes[k].stage, self.lanes[k].kind, m) for _, _, m, k in steps])
         return orders
+
+    def _is_before(self, values: Sequence[float], a: int, i: int, b: int, j: int) -> bool:
+        known = self._known(a, i, b, j)
+        if known is not None:
+            return known
+        return values[self._binary[a, i, b, j]] > 0.5 if a < b else values[self._binary[b, j, a, i]] < 0.5
