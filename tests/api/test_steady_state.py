@@ -252,10 +252,11 @@ AUXILIARY: dict[str, tuple[Any, Any]] = {
     "sorted": (lambda a: jnp.max(a[-1]), jnp.sort),
     "the last loss": (lambda a: jnp.mean(a[-1] ** 2), lambda x: x[-1]),
     "a certain one": (lambda a: jnp.max(a[-1]), lambda x: x[21]),
+    "one near the end, and all": (lambda a: jnp.max(a[-1]), lambda x: (x[-2], jnp.sum(x))),
     "some, and all": (lambda a: jnp.max(a[-1]), lambda x: (x[5], x[9:30], jnp.sum(x))),
 }
 #: Of these, those in which a certain microbatch is read, or the values are stacked twice.
-NOT_REPEATED = ("the last loss", "a certain one", "some, and all")
+NOT_REPEATED = ("the last loss", "a certain one", "one near the end, and all", "some, and all")
 
 
 @pytest.mark.parametrize("name", AUXILIARY)

@@ -345,10 +345,12 @@ class _Repetition:
         sources = {before_transfers(value) for value in parts}
         for op, key in zip((*self.ops[end:], terminator), (*self.keys[end:], -1), strict=True):
             for i, value in enumerate(op.operands):
-                if not isinstance(value, OpResult) or self.place[value.op] >= end or (op, i) in stacked:
+                if not isinstance(value, OpResult) or (op, i) in stacked:
                     continue
                 if before_transfers(value) in sources and sources.isdisjoint(map(before_transfers, op.results)):
                     return False  # it may be that of a certain microbatch, which was taken out of a stack
+                if self.place[value.op] >= end:
+                    continue
                 if self.place[value.op] >= start:
                     self.values.append((op, i, value))
                     continue
