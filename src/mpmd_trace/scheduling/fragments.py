@@ -26,7 +26,7 @@ class Fragment:
     info: its identity, as rules write it down.
     kind: "F" forward, "B" backward, "I" and "W" the input- and weight-gradient parts of a split backward; "O" for
         what is not part of one microbatch or of one phase.
-    flops: the operations of one run, counted from its ops (`ir.work`).
+    flops: the operations of one run, counted from its ops (`ir.flops`).
     bytes: the size of its arguments and results, as whole arrays.
     index: its place in the program before scheduling.
     mesh_index: the number of its mesh among `num_meshes` that hold stages; None for a host mesh.
