@@ -87,6 +87,67 @@ func.func @main(%a: !T) -> !T attributes {topology = #topo} {
   return %0 : !T
 }
 
+// ----- Without `inherit`, it must be assigned
+// passes: func.func(mpmd-inline-nested-user-exposed-ops{assignment=outer@p0})
+func.func @main(%a: !T) -> !T attributes {topology = #topo} {
+  %0 = mpmd.named_computation<"outer"> (%a) (%x: !T) {
+    %1 = mpmd.named_computation<"middle"> (%x) (%y: !T) {
+      %2 = mpmd.named_computation<"inner"> (%y) (%z: !T) {
+        %3 = stablehlo.sine %z : !T
+        mpmd.return %3 : !T
+      } : (!T) -> !T
+      mpmd.return %2 : !T
+    } : (!T) -> !T
+    mpmd.return %1 : !T
+  } : (!T) -> !T
+  return %0 : !T
+}
+// error: 'middle', which holds the named computation 'inner', is not assigned
+
+// ----- With `inherit`, an assigned parent keeps its own assignment
+// passes: func.func(mpmd-inline-nested-user-exposed-ops{assignment=outer@p0,middle@p1,inner@p1 inherit=true})
+func.func @main(%a: !T) -> !T attributes {topology = #topo} {
+  %0 = mpmd.named_computation<"outer"> (%a) (%x: !T) {
+    %1 = mpmd.named_computation<"middle"> (%x) (%y: !T) {
+      %2 = mpmd.named_computation<"inner"> (%y) (%z: !T) {
+        %3 = stablehlo.sine %z : !T
+        mpmd.return %3 : !T
+      } : (!T) -> !T
+      mpmd.return %2 : !T
+    } : (!T) -> !T
+    mpmd.return %1 : !T
+  } : (!T) -> !T
+  return %0 : !T
+}
+// error: named computation 'middle' is assigned to ... nested in 'outer'
+
+// ----- Each computation around an unassigned parent is looked at
+// passes: func.func(mpmd-inline-nested-user-exposed-ops{assignment=f@p0,g@p1,inner@p0 inherit=true})
+func.func @main(%a: !T) -> !T attributes {topology = #topo} {
+  %0 = mpmd.named_computation<"f"> (%a) (%x: !T) {
+    %1 = mpmd.named_computation<"middle"> (%x) (%y: !T) {
+      %2 = mpmd.named_computation<"inner"> (%y) (%z: !T) {
+        %3 = stablehlo.sine %z : !T
+        mpmd.return %3 : !T
+      } : (!T) -> !T
+      mpmd.return %2 : !T
+    } : (!T) -> !T
+    mpmd.return %1 : !T
+  } : (!T) -> !T
+  %4 = mpmd.named_computation<"g"> (%0) (%x: !T) {
+    %1 = mpmd.named_computation<"middle"> (%x) (%y: !T) {
+      %2 = mpmd.named_computation<"inner"> (%y) (%z: !T) {
+        %3 = stablehlo.sine %z : !T
+        mpmd.return %3 : !T
+      } : (!T) -> !T
+      mpmd.return %2 : !T
+    } : (!T) -> !T
+    mpmd.return %1 : !T
+  } : (!T) -> !T
+  return %4 : !T
+}
+// error: named computation 'inner' is assigned to ... nested in 'g'
+
 // ----- Another mesh or stage than that one is an error
 // passes: func.func(mpmd-inline-nested-user-exposed-ops{assignment=outer@p0,inner@p1 inherit=true})
 func.func @main(%a: !T) -> !T attributes {topology = #topo} {
