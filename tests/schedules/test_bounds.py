@@ -256,6 +256,34 @@ def test_no_dispatched_schedule_breaks_a_rule_or_the_bound(  # type: ignore[no-u
         one = _changed(one, chain, draw, run.slowest)
 
 
+def test_a_dispatched_span_counts_from_the_first_forward_of_each_mesh() -> None:
+    placement, count, costs = Placement.loop(4), 6, Costs(weight_grad=(0.5, 0.5, 0.5, 4.0), latency=0.5)
+    chain = Chain(make("frame", [()] * 4, placement, count), costs, [4.0] * 4, 1.0, "span")
+    run = _dispatched(chain, next(_settings(chain, chain.floor())))
+    result = simulate(make("run", actions_of(run.rows), placement, count), costs)
+    assert run.time == pytest.approx(result.span) and result.span < result.makespan
+
+
+def test_meshes_wait_while_there_are_weight_gradients_no_longer_than_settings_allow() -> None:
+    placement, count, waits = Placement.loop(4), 12, []
+    costs = Costs((1.0, 1.3, 0.8, 1.1), (0.9, 1.2, 1.0, 1.4), 1.0, latency=0.2)
+    chain = Chain(make("frame", [()] * 4, placement, count), costs, [5.0] * 4, 1.0, "span")
+    for spare in (0.0, 1.0):
+        settings = dataclasses.replace(next(_filling(chain, chain.floor())), gap=(0.0,) * 4, spare=(spare,) * 4)
+        run = make("run", actions_of(_dispatched(chain, settings).rows), placement, count)
+        waits.append(0)
+        for row in simulate(run, costs).timeline.rows:
+            idle = left = 0.0
+            for event, following in itertools.pairwise(row):
+                left += {"F": 0, "I": 1, "W": -1}[event.step.parts[0].kind]
+                gap = following.start - event.end
+                idle += gap
+                if left and gap > 1e-9:
+                    waits[-1] += 1
+                    assert idle <= spare + 1e-6
+    assert waits[0] == 0 < waits[1]
+
+
 def test_forwards_rise_near_the_end_and_weight_gradients_make_room_for_them() -> None:
     """The input gradients of more microbatches then fill the time until that of the last one is there."""
     placement, count, limits = Placement.loop(6), 24, [8.0] * 6

@@ -186,7 +186,7 @@ def _searched(
     Orders without blocks are justified in turns, by what now waits for memory.
     """
     search, has_blocks = LocalSearch(project.chain), project.chain.has_blocks
-    different = {b" ".join(rows): (rows, time) for rows, time in starts}
+    different = {b"".join(rows): (rows, time) for rows, time in starts}
     best, shortest = min(starts, key=lambda one: round(one[1], 9))
     for rows, time in sorted(different.values(), key=lambda one: round(one[1], 9)):
         while sweeps > 0 and shortest > bound * (1 + 1e-9):
@@ -313,22 +313,25 @@ def _dispatched(chain: Chain, settings: Settings) -> Dispatched:
     done, rows, blocks = [[0, 0, 0] for _ in forwards], [bytearray() for _ in forwards], [[0, 0] for _ in forwards]
     order: list[int] = []
     kinds = zip(chain.forward, chain.input_grad, chain.weight_grad, hides, strict=True)
-    times = [(f, i, w, f + i - fi, f + w - fw, f + i + w - fiw) for f, i, w, (fi, fw, fiw) in kinds]
+    # By code, as in `PARTS`.
+    durations = [(f, i, w, f + i - fi, f + w - fw, f + i + w - fiw) for f, i, w, (fi, fw, fiw) in kinds]
     limits = [limit + _TINY for limit in chain.limits]
-    ends_in = zip(settings.first, settings.most, settings.last, settings.rise, settings.eager, strict=True)
-    of_mesh = list(zip(ends_in, settings.gap, settings.spare, limits, chain.weight_grad, times, strict=True))
+    numbers = zip(settings.first, settings.most, settings.last, settings.rise, settings.eager, strict=True)
+    of_mesh = list(zip(numbers, settings.gap, settings.spare, limits, chain.weight_grad, durations, strict=True))
     begin, end, idle, asleep = [0.0] * meshes, [0.0] * meshes, [0.0] * meshes, [True] * meshes
+    # When meshes may decide; there may be several times for one, of which the first at which it is free counts.
     heap: list[tuple[float, int]] = [(0.0, 0)]
     while heap:
         now, s = heap[0]
-        f, b, w = own = done[s]
+        f, b, w = own = done[s]  # forwards, input gradients and weight gradients
         soon = now + _TINY
         if end[s] > soon or w == count:
             heappop(heap)
             continue
-        (first, most, last, rise, eager), most_gap, spare, limit, weight, lasts = of_mesh[s]
+        (first, most, last, rise, eager), most_gap, spare, limit, weight, lasting = of_mesh[s]
         flying, forward, backward = f - b, forwards[s][f], backwards[s][b]
         rising = rise - RISE * (count - f)
+        # Whether a forward may run at all, as far as the settings go; then, whether it fits into memory.
         if not b:
             wanted = f < first and f < count
             if wanted:
@@ -343,6 +346,8 @@ def _dispatched(chain: Chain, settings: Settings) -> Dispatched:
             joined, covered = blocks[s]
             joins = hides[s][0] > 0.0 and joined < settings.joined[s] * (b + 1)
             covers = b > w and hides[s][1] > 0.0 and covered < settings.covered[s] * (f + 1 - joined)
+        # A backward goes first if one is ready and enough microbatches wait for theirs; then a forward. Until one of
+        # them is ready, a weight gradient fills the gap.
         if backward <= soon:
             code = 1
             if joins and forward <= soon:
@@ -353,7 +358,7 @@ def _dispatched(chain: Chain, settings: Settings) -> Dispatched:
                 elif b > w and flying < rising:
                     code = 2  # makes room for the forward
         elif wanted and forward <= soon and (fits or b > w):
-            code = 2 if not fits else 4 if covers else 0
+            code = 2 if not fits else 4 if covers else 0  # 2 makes room, too
         else:
             later = forward if wanted and soon < forward < backward else backward
             gap = later - now
@@ -374,7 +379,7 @@ def _dispatched(chain: Chain, settings: Settings) -> Dispatched:
         rows[s].append(code)
         if code >= len(KINDS_IN_ROWS):
             blocks[s][code - len(KINDS_IN_ROWS)] += 1
-        end[s] = now = now + lasts[code]
+        end[s] = now = now + lasting[code]
         heapreplace(heap, (now, s))
         for kind in PARTS[code]:
             m = own[kind]
