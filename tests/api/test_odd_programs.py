@@ -11,8 +11,8 @@ import numpy as np
 import pytest
 from jax import lax
 
-from mpmd_trace import call, enumerated_for, named_computation
-from pipelines import Weights, batch, check, config, layer, weights
+from mpmd_trace import MpmdError, call, enumerated_for, make_config, named_computation
+from pipelines import Weights, batch, check, config, layer, topology, weights
 
 
 def two(ws: Weights, x: jax.Array) -> jax.Array:
@@ -88,3 +88,9 @@ PROGRAMS: dict[str, Callable[[Weights, jax.Array], Any]] = {
 @pytest.mark.parametrize("name", PROGRAMS)
 def test_program(name: str) -> None:
     check(PROGRAMS[name], weights(), batch(), config=config())
+
+
+def test_a_name_that_names_on_two_meshes_share_may_not_have_a_mesh() -> None:
+    names = {"f0": "m0", "f1": "m1", "inner": "m0"}
+    with pytest.raises(MpmdError, match=r"'inner' is assigned to mesh \"m0\".* nested in 'f1'"):
+        check(names_in_names_in_names, weights(), batch(), config=make_config(topology(), names))
