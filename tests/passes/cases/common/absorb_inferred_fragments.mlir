@@ -227,3 +227,67 @@ func.func @main(%p: !A, %q: !B) -> (!B) attributes {topology = #topo} {
   return %2 : !B
 }
 // CHECK: res_attrs = [{mhlo.layout_mode = "default"}]}
+
+// ----- What has absorbed an inferred fragment is not absorbed by another root
+func.func private @f(%p: !A) -> (!A, !A) attributes {topology = #topo} {
+  %0 = mpmd.fragment<mesh="alpha", origin=["f"]> (%p) (%x: tensor<4xf32>) {
+    %a = stablehlo.sine %x : tensor<4xf32>
+    mpmd.return %a : tensor<4xf32>
+  } : (!A) -> !A
+  %1 = mpmd.fragment<mesh="alpha", origin=["f"]> (%0) (%x: tensor<4xf32>) {
+    %a = stablehlo.sine %x : tensor<4xf32>
+    mpmd.return %a : tensor<4xf32>
+  } : (!A) -> !A
+  %2 = mpmd.fragment<mesh="alpha", origin=[]> (%1, %0) (%x: tensor<4xf32>, %y: tensor<4xf32>) {
+    %a = stablehlo.add %x, %y : tensor<4xf32>
+    mpmd.return %a : tensor<4xf32>
+  } : (!A, !A) -> !A
+  return %0, %2 : !A, !A
+}
+// =>
+func.func private @f(%p: !A) -> (!A, !A) attributes {topology = #topo} {
+  %0 = mpmd.fragment<mesh="alpha", origin=["f"]> (%p) (%x: tensor<4xf32>) {
+    %a = stablehlo.sine %x : tensor<4xf32>
+    mpmd.return %a : tensor<4xf32>
+  } : (!A) -> !A
+  %1 = mpmd.fragment<mesh="alpha", origin=["f"]> (%0, %0) (%x: tensor<4xf32>, %y: tensor<4xf32>) {
+    %a = stablehlo.sine %x : tensor<4xf32>
+    %b = stablehlo.add %a, %y : tensor<4xf32>
+    mpmd.return %b : tensor<4xf32>
+  } : (!A, !A) -> !A
+  return %0, %1 : !A, !A
+}
+
+// ----- Other users of what was merged are visited again
+func.func private @f(%p: !A, %q: !B) -> (!A, !A, !A) attributes {topology = #topo} {
+  %0:2 = mpmd.fragment<mesh="alpha", origin=[]> (%p) (%x: tensor<4xf32>) {
+    %a = stablehlo.sine %x : tensor<4xf32>
+    %b = stablehlo.cosine %x : tensor<4xf32>
+    mpmd.return %a, %b : tensor<4xf32>, tensor<4xf32>
+  } : (!A) -> (!A, !A)
+  %1:2 = mpmd.fragment<mesh="alpha", origin=[]> (%0#1, %0#0, %p) (%x: tensor<4xf32>, %y: tensor<4xf32>, %z: tensor<4xf32>) {
+    %a = stablehlo.add %x, %y : tensor<4xf32>
+    %b = stablehlo.add %a, %z : tensor<4xf32>
+    %c = stablehlo.sine %b : tensor<4xf32>
+    mpmd.return %c, %b : tensor<4xf32>, tensor<4xf32>
+  } : (!A, !A, !A) -> (!A, !A)
+  %t = mpmd.transfer %q : (!B) -> !A
+  %2 = mpmd.fragment<mesh="alpha", origin=[]> (%p, %0#1) (%x: tensor<4xf32>, %y: tensor<4xf32>) {
+    %a = stablehlo.add %x, %y : tensor<4xf32>
+    mpmd.return %a : tensor<4xf32>
+  } : (!A, !A) -> !A
+  return %1#1, %t, %2 : !A, !A, !A
+}
+// =>
+func.func private @f(%p: !A, %q: !B) -> (!A, !A, !A) attributes {topology = #topo} {
+  %t = mpmd.transfer %q : (!B) -> !A
+  %0:2 = mpmd.fragment<mesh="alpha", origin=[]> (%p) (%x: tensor<4xf32>) {
+    %a = stablehlo.sine %x : tensor<4xf32>
+    %b = stablehlo.cosine %x : tensor<4xf32>
+    %c = stablehlo.add %b, %a : tensor<4xf32>
+    %d = stablehlo.add %c, %x : tensor<4xf32>
+    %e = stablehlo.add %x, %b : tensor<4xf32>
+    mpmd.return %d, %e : tensor<4xf32>, tensor<4xf32>
+  } : (!A) -> (!A, !A)
+  return %0#0, %t, %0#1 : !A, !A, !A
+}
