@@ -5,7 +5,6 @@ Attributes are interned: an attribute is equal to another iff it is the same obj
 
 from __future__ import annotations
 
-import functools
 import math
 import re
 from collections.abc import Callable, Iterable, Mapping
@@ -120,14 +119,10 @@ def dict_text(items: Mapping[str, Attribute]) -> str:
     """Return the entries of a dictionary, sorted by name, as MLIR prints them between braces."""
     parts = []
     for key in sorted(items):
+        shown = key if _PLAIN_KEY.match(key) else quote(key)
         value = items[key]
-        parts.append(_key_text(key) if value is UNIT else f"{_key_text(key)} = {value.text}")
+        parts.append(shown if value is UNIT else f"{shown} = {value.text}")
     return ", ".join(parts)
-
-
-@functools.cache
-def _key_text(key: str) -> str:
-    return key if _PLAIN_KEY.match(key) else quote(key)
 
 
 class DictAttr(Attribute):
