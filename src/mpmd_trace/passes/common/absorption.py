@@ -7,11 +7,10 @@ driver sees a group as its anchor, the root that it grew from.
 
 from __future__ import annotations
 
-from collections import deque
 from collections.abc import Iterable, Iterator
 
 from mpmd_trace.ir.attributes import Attribute
-from mpmd_trace.ir.core import Op
+from mpmd_trace.ir.core import Op, Value
 from mpmd_trace.ir.ops import FragmentOp, FuncOp, TransferOp
 from mpmd_trace.passes.common.fragment_groups import Group, Groups
 from mpmd_trace.passes.common.merge import union_inferred_by
@@ -47,50 +46,44 @@ class _Round:
         self.groups = Groups()
         fragments = [op for op in walk_mutable(function.regions[0]) if isinstance(op, FragmentOp)]
         added = [self.groups.add(fragment, None) for fragment in fragments]
-        #: By group the results that other fragments use; with some more, which are dropped when they come first.
-        self.feeding = {group: deque(group.results) for group in added}
-        #: Those that are not from the user, and of them those that receive something from another mesh.
+        #: By group the results that other fragments use; with some more that visits drop.
+        self.feeding = {group: list(group.results) for group in added}
+        #: Those that are not from the user; those that send something to another mesh, and that receive something.
         self.inferred = {group for group in added if not group.label.is_user}
-        self.receiving = {group for group in self.inferred if _received(group)}
-        #: Those that send something to another mesh; those that may read results of inferred ones.
         self.sending = {group for group in added if self.transfers_of(group)}
-        self.reading = set(added)
-        #: Visited ones: those that do nothing until they are merged, and those that may act when others are merged.
+        self.receiving = {group for group in added if _received(group)}
+        #: Those that do nothing when they are visited, until they are merged.
         self.idle: set[Group] = set()
-        self.blocked: set[Group] = set()
 
     def visit(self, op: Op) -> bool:
         """Let the group absorb a neighbor, if it is a root."""
         group = self.groups.of(op)
         assert group is not None
+        self.feeding[group] = [value for value in self.feeding[group] if self.is_fed(group, value)]
         if self.is_root(group) and (self.absorb_producer(group) or self.absorb_consumer(group)):
             return True
-        waits = self.feeds(group) or self.inferred_producers(group)
-        (self.blocked if waits else self.idle).add(group)
+        if not self.feeding[group] and not self.inferred_producers(group):
+            self.idle.add(group)
         return False
 
     def is_root(self, group: Group) -> bool:
         """Return whether this is a user fragment, or an inferred one that begins or ends a chain of fragments."""
         return (
             group not in self.inferred
-            or not self.feeds(group)
+            or not self.feeding[group]
             or not any(isinstance(v.defining_op, FragmentOp) for v in group.values())
         )
 
     # Neighbors.
 
-    def feeds(self, group: Group) -> bool:
-        """Return whether other fragments use results."""
-        values = self.feeding[group]
-        while values and not any(self.groups.of(use.owner) for use in self.groups.outside_uses(group, values[0])):
-            values.popleft()
-        return bool(values)
+    def is_fed(self, group: Group, value: Value) -> bool:
+        """Return whether another fragment uses the result."""
+        return any(self.groups.of(use.owner) for use in self.groups.outside_uses(group, value))
 
-    def inferred_users(self, group: Group) -> Iterator[Group]:
-        """Yield the inferred fragments that use results: of each result the newest first, once for each use."""
-        values = self.feeding[group] if self.feeds(group) else ()
-        uses = (use for value in values for use in self.groups.uses_of(value))
-        return (user for user, _ in uses if isinstance(user, Group) and user in self.inferred)
+    def inferred_users(self, group: Group) -> list[Group]:
+        """Return the inferred fragments that use results: of each result the newest first, once for each use."""
+        uses = (use for value in self.feeding[group] for use in self.groups.uses_of(value))
+        return [user for user, _ in uses if isinstance(user, Group) and user in self.inferred]
 
     def transfers_of(self, group: Group) -> list[TransferOp]:
         """Return the transfers of the results: of each result the newest first."""
@@ -99,14 +92,9 @@ class _Round:
 
     def inferred_producers(self, group: Group) -> list[Group]:
         """Return the inferred fragments that define operands, in operand order."""
-        if group not in self.reading:
-            return []
         definers = (value.defining_op for value in group.values())
-        found = dict.fromkeys(self.groups.of(op) for op in definers if isinstance(op, FragmentOp))
-        producers = [producer for producer in found if producer is not None and producer in self.inferred]
-        if not producers:
-            self.reading.discard(group)
-        return producers
+        producers = dict.fromkeys(self.groups.of(op) for op in definers if isinstance(op, FragmentOp))
+        return [group for group in producers if group is not None and group in self.inferred]
 
     def closest_consumer(self, producer: Group) -> Op | None:
         """Return the first op that uses the producer."""
@@ -140,10 +128,11 @@ class _Round:
 
     def absorb_consumer(self, root: Group) -> bool:
         """Merge the first inferred user whose last producer the root is into it; transfers give way."""
-        for user in self.inferred_users(root) if self.receiving else ():  # for each use: transfers may move once more
+        users = self.inferred_users(root)
+        for user in users:  # again for each use: transfers may move once more
             for transfer in _received(user) if user in self.receiving else ():
                 self.advance(transfer)
-        for user in self.inferred_users(root):
+        for user in users:
             if self.is_closest_producer(root, user):
                 self.absorb(root, user, root)
                 return True
@@ -174,28 +163,18 @@ class _Round:
             inferred_by = union_inferred_by(root.label, other.label)
             assert inferred_by is not None
             attrs["mpmd.inferred_by"] = inferred_by
-        pair = {producer, consumer}
-        self.blocked -= pair
-        revisited: list[Group] = []
-        if self.blocked:
-            revisited = [*self.redirected(producer, consumer), *self.released(producer, consumer)]
+        revisited = [*self.redirected(producer, consumer), *self.released(producer, consumer)]
         anchor, retired = root.anchor, other.anchor
-        first, second = self.feeding.pop(producer), self.feeding.pop(consumer)
+        pair = {producer, consumer}
+        feeding = self.feeding.pop(producer) + self.feeding.pop(consumer)
         merged = self.groups.merge(producer, consumer, at_consumer=root is consumer, attrs=attrs)
-        if len(first) < len(second):
-            second.extendleft(reversed(first))
-            self.feeding[merged] = second
-        else:
-            first.extend(second)
-            self.feeding[merged] = first
+        self.feeding[merged] = feeding
         self.idle -= pair
-        for kind in (self.sending, self.receiving, self.reading):
+        for kind in (self.sending, self.receiving):
             if kind & pair:
-                kind -= pair
                 kind.add(merged)
         if root not in self.inferred:
-            self.inferred -= pair
-            self.receiving -= pair
+            self.inferred.discard(merged)
         self.rewriter.retire(retired, anchor)
         self.rewriter.push(anchor)
         for group in revisited:
@@ -205,7 +184,7 @@ class _Round:
 
     def may_act(self, group: Group) -> bool:
         """Return whether a visit of the group that is not scheduled may do something."""
-        return group in self.blocked and not self.rewriter.is_waiting(group.anchor)
+        return group not in self.idle and not self.rewriter.is_waiting(group.anchor)
 
     def redirected(self, producer: Group, consumer: Group) -> Iterator[Group]:
         """Yield the users of what the two return, but for each other: their operands change."""
