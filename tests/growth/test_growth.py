@@ -16,7 +16,10 @@ import mpmd_trace
 from growth.counting import calls_of
 from growth.knobs import KNOBS, Setup
 from mpmd_trace.backend.planner import make_plan
+from mpmd_trace.ir.text import parse
 from mpmd_trace.jax_compat.tracing import subjaxprs
+from mpmd_trace.passes.common.absorption import Absorption
+from mpmd_trace.passes.greedy import apply_greedily
 from mpmd_trace.passes.partition import partition_as
 from util import nightly
 
@@ -95,6 +98,38 @@ def test_work_of_the_reference() -> None:
         assert any(run.name == "mpmd-absorb-inferred-fragments" and run.changed for run in result.runs)
 
     check("metrics", KNOBS["metrics"], partition)
+
+
+def test_work_of_absorbing_what_reads_a_root_of_many_results() -> None:
+    def absorb(n: int) -> None:
+        function = parse(root_of_many_results(n)).functions[0]
+        absorption = Absorption(function)
+        assert apply_greedily(function, [absorption], settle=absorption.settle).changed
+        assert len(list(function.body)) == 2  # one fragment, and the return
+
+    first, second, third = (calls_of(lambda n=n: absorb(n)).total() for n in (32, 64, 128))
+    assert power_of(first, second, third) <= MOST
+
+
+def root_of_many_results(n: int) -> str:
+    """Return a function in which an inferred fragment reads each of the `n` results of a user fragment."""
+    mesh, t = '!mpmd.mesh_tensor<"m", tensor<4xf32>>', "tensor<4xf32>"
+    meshes, ts = ", ".join([mesh] * n), ", ".join([t] * n)
+    negated = [
+        f'%{i} = mpmd.fragment<mesh="m", origin=[]> (%root#{i}) (%x: {t}) {{\n'
+        f"%y = stablehlo.negate %x : {t}\nmpmd.return %y : {t}\n}} : ({mesh}) -> {mesh}"
+        for i in range(n)
+    ]
+    lines = [
+        f"func.func private @f(%p: {mesh}) -> ({meshes})"
+        ' attributes {topology = #mpmd.topology<<"m" : <["x"=2]>>>} {',
+        f'%root:{n} = mpmd.fragment<mesh="m", origin=["f"]> (%p) (%x: {t}) {{',
+        *(f"%y{i} = stablehlo.sine %x : {t}" for i in range(n)),
+        f"mpmd.return {', '.join(f'%y{i}' for i in range(n))} : {ts}\n}} : ({mesh}) -> ({meshes})",
+        *negated,
+        f"return {', '.join(f'%{i}' for i in range(n))} : {meshes}\n}}",
+    ]
+    return "\n".join(lines)
 
 
 def check(name: str, knob: Callable[[int], Setup], work: Callable[[Setup], None] = lower) -> None:

@@ -120,10 +120,10 @@ def solve_exact(
         bound = max(bound, float(answer.mip_dual_bound))
     choices = [] if start is None else [start]
     if answer.x is not None:
-        found = make(name, problem.orders(answer.x), placement, microbatches, graph=graph)
+        made = make(name, problem.orders(answer.x), placement, microbatches, graph=graph)
         # Where no action of a mesh takes time, its binaries may go in a circle.
-        if not check(found, memory_limit=limits, weight_fraction=weight_fraction):
-            choices.append(found)
+        if not check(made, memory_limit=limits, weight_fraction=weight_fraction):
+            choices.append(made)
     if not choices:
         raise _nothing_found(answer, time_limit)
     values = [simulate(c, costs, weight_fraction=weight_fraction).time(measure) for c in choices]

@@ -373,14 +373,14 @@ class _Repetition:
         None if the fragment has one of the later ones already, as with indices that count up and down: which result
         that would be of all microbatches is not known.
         """
-        found: dict[_Indices, dict[int, int]] = {}  # numbers of results
+        results_of: dict[_Indices, dict[int, int]] = {}  # results by number
         more: dict[FragmentOp, dict[int, list[int]]] = {}
         known: dict[tuple[FragmentOp, Type], set[int]] = {}
         for indices, last in dict.fromkeys(self.indices.values()):
             fragment, type, step = indices
-            if indices not in found:
-                found[indices] = _integers(indices)
-            results = found[indices]
+            if indices not in results_of:
+                results_of[indices] = _integers(indices)
+            results = results_of[indices]
             while last + step in results:
                 last += step
             later = [last + i * step for i in range(1, self.omitted + 1)]
@@ -395,9 +395,9 @@ class _Repetition:
         made: dict[_Indices, dict[int, Value]] = {}
         for fragment, behind in more.items():
             groups = with_more_numbers(fragment, behind)
-            for indices in [one for one in found if one.fragment is fragment]:
+            for indices in [one for one in results_of if one.fragment is fragment]:
                 made[indices] = {}
-                for number, result in found[indices].items():
+                for number, result in results_of[indices].items():
                     made[indices].update(zip((number, *behind.get(result, ())), groups[result], strict=True))
         return made
 
