@@ -8,14 +8,14 @@ from collections.abc import Iterable, Sequence, Set
 from typing import NamedTuple
 
 from mpmd_trace.ir.attributes import IntegerAttr
-from mpmd_trace.ir.bodies import BodyBuilder
-from mpmd_trace.ir.core import BlockArg, Op, OpResult, Value
+from mpmd_trace.ir.core import Op, OpResult, Value
 from mpmd_trace.ir.diagnostics import Diagnostics
 from mpmd_trace.ir.ops import OMITTED, REPEATS, STACKS, CallOp, FragmentOp, FuncOp, Module
-from mpmd_trace.ir.types import TensorType, Type, tensor
+from mpmd_trace.ir.types import Type
 from mpmd_trace.passes.base import FunctionPass, option
 from mpmd_trace.passes.common.call_inline import check_callee, inlined
 from mpmd_trace.passes.microbatches.indices import number_of, with_more_numbers
+from mpmd_trace.passes.microbatches.stacks import Stack, set_parts, stack_of
 
 
 @dataclasses.dataclass(frozen=True)
@@ -109,17 +109,6 @@ class _Index(NamedTuple):
     step: int
 
 
-class _Stack(NamedTuple):
-    """Where a fragment stacks a result of the three calls: `concatenate(expand(first), expand(second), repeated)`."""
-
-    fragment: FragmentOp
-    #: The number of the result, and of its operand of the fragment, for each of the three.
-    result: int
-    operands: tuple[int, int, int]
-    #: The concatenation.  The third operand is there for it alone, and it is for a barrier alone.
-    joined: Op
-
-
 class _Loop:
     """Three iterations, of which the last stands for several."""
 
@@ -172,8 +161,8 @@ class _Loop:
         for uses, result in zip(behind, results[-1], strict=True):
             for use in reversed(uses):
                 use.set(result)
-        for fragment in dict.fromkeys(s.fragment for s in stacks):
-            _stack_all(fragment, [s for s in stacks if s.fragment is fragment], results, self.omitted)
+        calls = [self.first.results, self.second.results, *results]
+        set_parts({stack: [of_call[n] for of_call in calls] for stack, n in stacks.items()}, 1 + self.omitted)
         return len(stacks)
 
     def _results(self, count: int) -> list[Sequence[Value]]:
@@ -215,44 +204,33 @@ class _Loop:
         assert isinstance(third.op, FragmentOp)
         self.indices.append((operand, _Index(third.op, third.index, numbers[1], numbers[1] - numbers[0])))
 
-    def _stacks(self, count: int) -> list[_Stack]:
-        """Return the places where results of the calls are stacked."""
-        stacks = []
+    def _stacks(self, count: int) -> dict[Stack, int]:
+        """Return the places where results of the calls are stacked, with the numbers of these results.
+
+        The last call stands for `count` iterations there: `concatenate(expand(first), expand(second), repeated)`.
+        """
+        stacks: dict[Stack, int] = {}
         for result in self.third.results:
             for use in result.uses:
                 fragment = use.owner
                 if isinstance(fragment, FragmentOp):
                     for reader in fragment.body.block.args[use.index].users:
-                        stack = self._stack(fragment, reader, result.index, use.index, count)
+                        stack = self._stack(fragment, reader, result.index, count)
                         if stack is not None:
-                            stacks.append(stack)
+                            stacks[stack] = result.index
         return stacks
 
-    def _stack(self, fragment: FragmentOp, repeated: Op, result: int, operand: int, count: int) -> _Stack | None:
-        """Return the stack that ends with `repeated`, which reads this operand and result; None if it is none."""
-        type = repeated.results[0].type if repeated.name == "stablehlo.broadcast_in_dim" else None
-        if not isinstance(type, TensorType) or not type.shape or type.shape[0] != count:
+    def _stack(self, fragment: FragmentOp, repeated: Op, result: int, count: int) -> Stack | None:
+        """Return the stack of this result of the calls that ends with `repeated`; None if there is none."""
+        users = repeated.results[0].users if repeated.results else ()
+        stack = stack_of(fragment, users[0], count) if users else None
+        if stack is None or [fragment.operand(i) for i in stack.operands] != [
+            call.results[result] for call in (self.first, self.second, self.third)
+        ]:
             return None
-        if len(repeated.result.users) != 1:
-            return None
-        (joined,) = repeated.result.users
-        barriers = joined.results[0].users if joined.name == "stablehlo.concatenate" else []
-        if len(barriers) != 1 or barriers[0].name != "stablehlo.optimization_barrier" or joined.num_operands != 3:
-            return None
-        numbers = []
-        for part, call in zip(joined.operands[:2], (self.first, self.second), strict=True):
-            expand = part.defining_op
-            if expand is None or expand.num_operands != 1 or len(part.users) != 1:
-                return None
-            argument = expand.operands[0]
-            if not isinstance(argument, BlockArg) or len(argument.users) != 1:
-                return None
-            if fragment.operands[argument.index] is not call.results[result]:
-                return None
-            numbers.append(argument.index)
-        if barriers[0].num_operands != 1 or len(fragment.body.block.args[operand].users) != 1:
-            return None
-        return _Stack(fragment, result, (numbers[0], numbers[1], operand), joined)
+        barriers = stack.joined.result.users
+        is_barrier = len(barriers) == 1 and barriers[0].name == "stablehlo.optimization_barrier"
+        return stack if is_barrier and barriers[0].num_operands == 1 else None
 
     def _check_uses(self, stacked: Set[tuple[Op, int]]) -> None:
         """See that what the first two iterations give is for the next one alone, and for stacks of all."""
@@ -263,58 +241,6 @@ class _Loop:
 
     def _unlike(self, value: Value) -> Exception:
         return self.diagnostics.fatal(value.defining_op or self.third, "an iteration is another one than that before")
-
-
-def _stack_all(
-    fragment: FragmentOp, stacks: Sequence[_Stack], results: Sequence[Sequence[Value]], omitted: int
-) -> None:
-    """Let the fragment stack these results of calls, of which it has had those of the first one alone.
-
-    The last result stands for those that are `omitted`, too.
-    """
-    by_operand = {stack.operands[2]: stack for stack in stacks}
-    by_joined = {stack.joined: stack for stack in stacks}
-    repeated = {stack.joined.operand(2) for stack in stacks}
-    whole = {stack.joined.result for stack in stacks}
-    builder = BodyBuilder()
-    operands: list[Value] = []
-    mapping: dict[Value, Value] = {}
-    given: dict[_Stack, list[Value]] = {}
-    for argument, operand in zip(fragment.body.block.args, fragment.operands, strict=True):
-        stack = by_operand.get(argument.index)
-        if stack is None:
-            operands.append(operand)
-            mapping[argument] = builder.arg(argument.type, argument.location)
-        else:
-            operands += [of_call[stack.result] for of_call in results]
-            given[stack] = [builder.arg(argument.type, argument.location) for _ in results]
-    for op in fragment.body.block.ops[:-1]:
-        if op in by_joined:
-            first, second, third = op.operands
-            expand, repeat = second.defining_op, third.defining_op
-            assert expand is not None and repeat is not None
-            *own, last = given[by_joined[op]]
-            rest = [builder.add(expand, {expand.operand(0): value}).result for value in own]
-            if omitted:
-                type = third.type
-                assert isinstance(type, TensorType) and type.shape is not None
-                shorter = tensor((1 + omitted, *type.shape[1:]), type.element, type.encoding)
-                rest.append(builder.op(repeat.name, [last], [shorter], props=repeat.props, attrs=repeat.attrs).result)
-            else:
-                rest.append(builder.add(expand, {expand.operand(0): last}).result)
-            joined = builder.block.append(op.clone(operands=[mapping[first], mapping[second], *rest]))
-            mapping[op.result] = joined.result
-        elif op.num_operands and op.operand(0) in whole:  # the barrier
-            mapping[op.result] = mapping[op.operand(0)]
-        elif repeated.isdisjoint(op.results):
-            copy = builder.add(op, mapping)
-            mapping.update(zip(op.results, copy.results, strict=True))
-    new = fragment.clone(operands=operands)
-    assert isinstance(new, FragmentOp) and fragment.block is not None
-    new.body = builder.finish([mapping[v] for v in fragment.body.returned])
-    fragment.block.insert_before(fragment, new)
-    fragment.replace_all_uses_with(new.results)
-    fragment.erase()
 
 
 def _more_of(indices: Iterable[_Index], count: int) -> dict[_Index, Sequence[Value]]:

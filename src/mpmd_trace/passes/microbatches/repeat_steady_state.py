@@ -7,14 +7,14 @@ from collections.abc import Hashable, Iterator, Mapping, Sequence
 from typing import Literal, NamedTuple, TypeAlias
 
 from mpmd_trace.ir.attributes import IntegerAttr, integer_in
-from mpmd_trace.ir.bodies import BodyBuilder
-from mpmd_trace.ir.core import BlockArg, Op, OpResult, Value
+from mpmd_trace.ir.core import Op, OpResult, Value
 from mpmd_trace.ir.diagnostics import Diagnostics
 from mpmd_trace.ir.ops import OMITTED, STACKS, FragmentOp, FuncOp, Module, before_transfers
-from mpmd_trace.ir.types import TensorType, Type
+from mpmd_trace.ir.types import Type
 from mpmd_trace.passes.base import FunctionPass
 from mpmd_trace.passes.dedup_bodies import first_equal
 from mpmd_trace.passes.microbatches.indices import number_of, with_more_numbers
+from mpmd_trace.passes.microbatches.stacks import Stack, set_parts, stack_of
 
 _COUNTER = "call_counter"
 
@@ -91,7 +91,7 @@ class RepeatSteadyState(FunctionPass):
         expected = integer_in(function.attrs, STACKS) or 0
         function.attrs.pop(STACKS, None)
         ops = function.body.ops[:-1]
-        keys, stacks = _keys(ops), list(_stacks(ops, omitted)) if expected else []
+        keys, stacks = _keys(ops), _stacks(ops, omitted) if expected else []
         periods = _periods(ops, keys, omitted) if len(stacks) == expected else ()
         if not any(_Repetition(ops, keys, stacks, period, omitted).succeeds() for period in periods):
             raise diagnostics.fatal(function.loc, "no ops are repeated for one microbatch after the other")
@@ -104,7 +104,10 @@ _Relation: TypeAlias = Literal["same", "later"] | int
 
 
 class _Link(NamedTuple):
-    """How an op differs from the same one a period before, in its microbatch (None if it has none) and operands."""
+    """The difference of an op from the same one a period before: by how many microbatches, and in each operand.
+
+    `step` is None if it is of no microbatch.
+    """
 
     step: int | None
     operands: tuple[_Relation, ...]
@@ -190,77 +193,11 @@ def _named(ops: Sequence[Op]) -> Iterator[Hashable]:
                 yield op.mesh, origin
 
 
-class _Stack(NamedTuple):
-    """A stack in a fragment of a result of all iterations, of which the last one is repeated for those left out."""
-
-    fragment: FragmentOp
-    #: The operands of the fragment, one for each iteration that there is.
-    operands: Sequence[int]
-    #: The concatenation.
-    joined: Op
-
-
-def _stacks(ops: Sequence[Op], omitted: int) -> Iterator[_Stack]:
-    """Yield the stacks that `mpmd-repeat-calls` has made, if nothing else reads their parts."""
-    for fragment in ops:
-        if isinstance(fragment, FragmentOp):
-            for joined in fragment.body.block:
-                if joined.name != "stablehlo.concatenate" or joined.num_operands < 2:
-                    continue
-                type = joined.operands[-1].type
-                parts = [value.defining_op for value in joined.operands]
-                if not isinstance(type, TensorType) or not type.shape or type.shape[0] != 1 + omitted:
-                    continue
-                if parts[-1] is None or parts[-1].name != "stablehlo.broadcast_in_dim":
-                    continue
-                inputs = [part.operand(0) for part in parts if part is not None and part.num_operands == 1]
-                arguments = [value for value in inputs if isinstance(value, BlockArg) and len(value.users) == 1]
-                if len(arguments) == joined.num_operands and all(len(part.users) == 1 for part in joined.operands):
-                    yield _Stack(fragment, [value.index for value in arguments], joined)
-
-
-def _stack_more(fragment: FragmentOp, stacks: Sequence[tuple[_Stack, int, Sequence[Value]]]) -> None:
-    """Let a fragment stack more values, for each stack behind one of its parts."""
-    behind = {stack.operands[part]: (stack, values) for stack, part, values in stacks}
-    expands = {stack.joined.operand(part).defining_op: stack for stack, part, _ in stacks}
-    repeated = {stack.joined.operands[-1].defining_op: stack for stack, _, _ in stacks}
-    by_joined = {stack.joined: (stack, part) for stack, part, _ in stacks}
-    builder = BodyBuilder()
-    operands: list[Value] = []
-    mapping: dict[Value, Value] = {}
-    arguments: dict[Op, list[Value]] = {}
-    more: dict[Op, list[Value]] = {}
-    for argument, operand in zip(fragment.body.block.args, fragment.operands, strict=True):
-        operands.append(operand)
-        mapping[argument] = builder.arg(argument.type, argument.location)
-        if argument.index in behind:
-            stack, values = behind[argument.index]
-            operands += values
-            arguments[stack.joined] = [builder.arg(argument.type, argument.location) for _ in values]
-    for op in fragment.body.block.ops[:-1]:
-        if op in by_joined:
-            stack, part = by_joined[op]
-            parts = [mapping[value] for value in op.operands]
-            mapping[op.result] = builder.block.append(
-                op.clone(operands=[*parts[: part + 1], *more[op], *parts[part + 1 :]])
-            ).result
-            continue
-        if op in repeated:
-            expand = repeated[op].joined.operand(0).defining_op
-            assert expand is not None
-            copy = builder.add(expand, {expand.operand(0): mapping[op.operand(0)]})
-        else:
-            copy = builder.add(op, mapping)
-        mapping.update(zip(op.results, copy.results, strict=True))
-        if op in expands:
-            joined = expands[op].joined
-            more[joined] = [builder.add(copy, {copy.operand(0): value}).result for value in arguments[joined]]
-    new = fragment.clone(operands=operands)
-    assert isinstance(new, FragmentOp) and fragment.block is not None
-    new.body = builder.finish([mapping[value] for value in fragment.body.returned])
-    fragment.block.insert_before(fragment, new)
-    fragment.replace_all_uses_with(new.results)
-    fragment.erase()
+def _stacks(ops: Sequence[Op], omitted: int) -> list[Stack]:
+    """Return the stacks of all iterations, in which the last one stands for those that are omitted, too."""
+    fragments = [op for op in ops if isinstance(op, FragmentOp)]
+    stacks = [stack_of(fragment, op, 1 + omitted) for fragment in fragments for op in fragment.body.block]
+    return [stack for stack in stacks if stack is not None]
 
 
 class _Indices(NamedTuple):
@@ -275,7 +212,7 @@ class _Repetition:
     """Copies of the last period behind it."""
 
     def __init__(
-        self, ops: Sequence[Op], keys: Sequence[int], stacks: Sequence[_Stack], period: _Period, omitted: int
+        self, ops: Sequence[Op], keys: Sequence[int], stacks: Sequence[Stack], period: _Period, omitted: int
     ) -> None:
         self.ops, self.keys, self.stacks, self.period, self.omitted = ops, keys, stacks, period, omitted
         self.place = {op: i for i, op in enumerate(ops)}
@@ -284,7 +221,7 @@ class _Repetition:
         self.indices: dict[tuple[Op, int], tuple[_Indices, int]] = {}
         #: Operands behind the copies that are to be what the last copy gives in their place.
         self.values: list[tuple[Op, int, OpResult]] = []
-        #: Behind which operand each stack gets the results of the copies, and what these are in the last period.
+        #: How many parts each stack has before those of the copies, and what they are in the last period.
         self.stacked: list[tuple[int, list[OpResult]]] = []
 
     def succeeds(self) -> bool:
@@ -327,9 +264,7 @@ class _Repetition:
                 is_later = places[i] - places[i - step] == length and values[i].index == values[i - step].index
                 if not is_later or places[i] < end - length:
                     return False
-            self.stacked.append(
-                (last - 1, [value for value in values[last - step : last] if isinstance(value, OpResult)])
-            )
+            self.stacked.append((last, values[last - step : last]))
         return True
 
     def _read_following(self) -> bool:
@@ -431,14 +366,15 @@ class _Repetition:
         following, block = self.last[-1].next_op, self.last[-1].block
         assert following is not None and block is not None
         block.insert_all_before(following, made[end:])
-        stacked: dict[FragmentOp, list[tuple[_Stack, int, list[Value]]]] = {}
+        parts_of: dict[Stack, list[Value]] = {}
         for stack, (last, of_period) in zip(self.stacks, self.stacked, strict=True):
-            of_copies: list[Value] = [
+            parts = [stack.fragment.operand(i) for i in stack.operands]
+            parts[last:last] = [
                 made[self.place[value.op] + copy * length].results[value.index]
                 for copy in range(1, copies + 1)
                 for value in of_period
             ]
-            stacked.setdefault(stack.fragment, []).append((stack, last, of_copies))
+            parts_of[stack] = parts
         for op, i, value in self.values:
             op.set_operand(i, made[self.place[value.op] + copies * length].results[value.index])
         for op in self.ops[end:]:
@@ -447,8 +383,7 @@ class _Repetition:
                 if (op, i) in self.indices:
                     indices, number = self.indices[op, i]
                     op.set_operand(i, numbers[indices][number + self.omitted * indices.step])
-        for fragment, stacks in stacked.items():
-            _stack_more(fragment, stacks)
+        set_parts(parts_of)
 
 
 def _integers(indices: _Indices) -> dict[int, int]:
