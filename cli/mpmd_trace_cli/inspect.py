@@ -10,7 +10,7 @@ from typing import Any
 from mpmd_trace.ir.text import parse
 from mpmd_trace.passes import registry
 from mpmd_trace.passes.option_text import option_text
-from mpmd_trace.passes.options import nearest
+from mpmd_trace.passes.parse_pipeline import nearest
 from mpmd_trace.report.files import check_folder, write_folder
 from mpmd_trace.report.ir_diff import changes, outline
 from mpmd_trace.report.snapshots import Snapshots, read_index, unified_diff

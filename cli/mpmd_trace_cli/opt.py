@@ -23,7 +23,7 @@ from mpmd_trace.ir.verifier import verify
 from mpmd_trace.jax_compat.mlir import prettify_or_fail
 from mpmd_trace.passes.base import Pass, said_by
 from mpmd_trace.passes.manager import check_bodies, printed_bodies
-from mpmd_trace.passes.options import parse_options
+from mpmd_trace.passes.parse_pipeline import parse_options
 from mpmd_trace.passes.registry import build, get_pass
 from mpmd_trace_cli import INTERRUPTED
 from mpmd_trace_cli.expected import Expectations

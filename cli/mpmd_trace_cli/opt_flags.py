@@ -8,7 +8,7 @@ from collections.abc import Iterable, Sequence
 
 from mpmd_trace.passes import registry
 from mpmd_trace.passes.mlir_pass import is_upstream
-from mpmd_trace.passes.options import nearest
+from mpmd_trace.passes.parse_pipeline import nearest
 from mpmd_trace.passes.registry import PIPELINES
 from mpmd_trace_cli.plugins import load_passes
 from mpmd_trace_cli.status import CallError

@@ -30,8 +30,8 @@ from mpmd_trace.report.plan_groups import Names, best_together, plans_of_groups
 from mpmd_trace.report.plan_search import Option, check_best, check_option, options_of, ranked
 from mpmd_trace.report.timeline import FragmentActions
 from mpmd_trace.schedules import ScheduleError, Transfers, find_entry
-from mpmd_trace.scheduling.choose_schedule import choose_schedule
 from mpmd_trace.scheduling.costs import hiding_of
+from mpmd_trace.scheduling.resolve_schedule import resolve_schedule
 from mpmd_trace.scheduling.transfers import Links
 from mpmd_trace_cli import placement_report
 from mpmd_trace_cli._plan_options import PlanOptions
@@ -272,7 +272,7 @@ def _library_name(name: str) -> str:
 
 def _is_followed(lowered: Lowered, schedules: Names) -> bool:
     config = dataclasses.replace(lowered.config, pipeline_schedule=schedules)
-    return lowered.is_followed(config, choose_schedule(config))
+    return lowered.is_followed(config, resolve_schedule(config))
 
 
 def _arguments(program: Any, compiled: Any) -> Any:

@@ -12,7 +12,7 @@ from collections.abc import Mapping, Sequence
 from typing import Generic, TypeVar, cast
 
 from mpmd_trace.diagnostics.messages import MpmdError
-from mpmd_trace.diagnostics.spelling import unquote
+from mpmd_trace.diagnostics.mlir_text import unquote
 from mpmd_trace.ir import functions
 from mpmd_trace.ir.attributes import SYMBOL, SymbolRefAttr, parse_attribute
 from mpmd_trace.ir.bodies import free_values

@@ -40,8 +40,8 @@ if TYPE_CHECKING:
     from mpmd_trace.config import MeshOfInput as MeshOfInput
     from mpmd_trace.diagnostics.messages import MpmdError as MpmdError
     from mpmd_trace.diagnostics.messages import MpmdWarning as MpmdWarning
-    from mpmd_trace.frontend.gradients import pad_rows as pad_rows
-    from mpmd_trace.frontend.gradients import value_and_grad as value_and_grad
+    from mpmd_trace.frontend.gradient_accumulation import pad_rows as pad_rows
+    from mpmd_trace.frontend.gradient_accumulation import value_and_grad as value_and_grad
     from mpmd_trace.frontend.layer_scan import scan as scan
     from mpmd_trace.frontend.naming import broadcast as broadcast
     from mpmd_trace.frontend.naming import call as call
@@ -68,7 +68,7 @@ _NAMES = {
     "api.checkpoints.saving": "save",
     "config": "MeshOfInput",
     "diagnostics.messages": "MpmdError MpmdWarning",
-    "frontend.gradients": "pad_rows value_and_grad",
+    "frontend.gradient_accumulation": "pad_rows value_and_grad",
     "frontend.layer_scan": "scan",
     "frontend.naming": "broadcast call enumerated_for fori_loop named_computation named_tensor reduce",
     "frontend.scan_names": "name_scans",

@@ -20,7 +20,7 @@ from mpmd_trace.ir.flops import flops
 from mpmd_trace.ir.text import parse
 from mpmd_trace.report.plan_values import values_of_plan
 from mpmd_trace.report.timeline import FragmentActions
-from mpmd_trace.scheduling.auto import AutoSchedule, best_schedule, program_costs, rank_schedules
+from mpmd_trace.scheduling.auto_schedule import AutoSchedule, best_schedule, program_costs, rank_schedules
 from mpmd_trace.scheduling.costs import collective_bytes
 from mpmd_trace.scheduling.stage_costs import StageCosts
 from mpmd_trace.scheduling.transfers import Link, Links, crossings

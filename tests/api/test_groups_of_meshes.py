@@ -14,7 +14,7 @@ import pytest
 import mpmd_trace
 from mpmd_trace import MpmdError, schedules
 from mpmd_trace.diagnostics.messages import MpmdWarning
-from mpmd_trace.scheduling.choose_schedule import refusal
+from mpmd_trace.scheduling.resolve_schedule import refusal
 from mpmd_trace_cli import plan
 from mpmd_trace_cli._plan_options import PlanOptions
 from mpmd_trace_cli.status import CallError

@@ -21,7 +21,7 @@ from mpmd_trace.report.plan_costs import study
 from mpmd_trace.report.plan_search import AS_PROMISED, options_of
 from mpmd_trace.report.timeline import FragmentActions
 from mpmd_trace.scheduling import AutoSchedule, Link
-from mpmd_trace.scheduling.auto import rank_schedules, replayed
+from mpmd_trace.scheduling.auto_schedule import rank_schedules, replayed
 from mpmd_trace.scheduling.stage_costs import StageCosts
 from mpmd_trace_cli.placement_report import hiding_text
 from pipelines import assert_same, layer, loss_of, topology

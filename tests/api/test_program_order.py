@@ -11,7 +11,7 @@ import pytest
 
 import mpmd_trace as mt
 from mpmd_trace.api.partitioned import tell_once
-from mpmd_trace.scheduling.choose_schedule import choose_schedule
+from mpmd_trace.scheduling.resolve_schedule import resolve_schedule
 from pipelines import assert_same, config, loss, summed_values, topology
 from util import normal
 
@@ -84,6 +84,6 @@ def test_that_meshes_wait_is_told_once(caplog: pytest.LogCaptureFixture) -> None
 
 
 def test_the_reference_keeps_its_default() -> None:
-    assert choose_schedule(config(), "cpp").name == "GPipe"
+    assert resolve_schedule(config(), "cpp").name == "GPipe"
     named = config(partitioning_options={"mpmd_pipeline_schedule": "GPipe"})
-    assert choose_schedule(named).name == "GPipe"
+    assert resolve_schedule(named).name == "GPipe"

@@ -17,7 +17,7 @@ from mpmd_trace.ir.bodies import map_ops
 from mpmd_trace.ir.core import Region
 from mpmd_trace.ir.ops import FragmentOp, Module
 from mpmd_trace.ir.text import parse
-from mpmd_trace.passes.cse_native import CseNative
+from mpmd_trace.passes.cse import Cse
 from mpmd_trace_devtools.execution import wrong_instruction
 from mpmd_trace_devtools.numbers import Numbers, largest
 from mpmd_trace_devtools.reduce import count_ops
@@ -28,7 +28,7 @@ TINY = str(Path(__file__).parent.parent / "programs" / "tiny.py")
 @pytest.fixture
 def wrong_pass(monkeypatch: pytest.MonkeyPatch) -> None:
     """`mpmd-cse` swaps the operands of subtractions, too."""
-    right = CseNative.run
+    right = Cse.run
 
     def swap(body: Region) -> bool:
         found = [op for op in body.block if op.name == "stablehlo.subtract"]
@@ -38,14 +38,14 @@ def wrong_pass(monkeypatch: pytest.MonkeyPatch) -> None:
             op.set_operand(1, a)
         return bool(found)
 
-    def run(self: CseNative, module: Module, diagnostics: Any) -> Any:
+    def run(self: Cse, module: Module, diagnostics: Any) -> Any:
         right(self, module, diagnostics)
         for op in module.main.body:
             if isinstance(op, FragmentOp):
                 op.regions[0] = map_ops(op.regions[0], "swap", swap)
         return True
 
-    monkeypatch.setattr(CseNative, "run", run)
+    monkeypatch.setattr(Cse, "run", run)
 
 
 def test_what_is_right(command: Command) -> None:

@@ -16,7 +16,7 @@ from mpmd_trace.ir.ops import FuncOp, Module
 from mpmd_trace.passes import registry
 from mpmd_trace.passes.base import FunctionPass, Pass, Pipeline, option
 from mpmd_trace.passes.manager import PassManager
-from mpmd_trace.passes.options import make_pass
+from mpmd_trace.passes.parse_pipeline import make_pass
 from mpmd_trace.passes.registry import build, register
 from mpmd_trace_cli.inspect import list_passes
 

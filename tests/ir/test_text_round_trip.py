@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 from dialect_module import BASE
 from mlir_cases import FOLDER, cases
 from mpmd_trace.diagnostics.messages import MpmdError
-from mpmd_trace.diagnostics.spelling import matching_bracket, quote, split_top_level, unquote
+from mpmd_trace.diagnostics.mlir_text import matching_bracket, quote, split_top_level, unquote
 from mpmd_trace.ir.parser import parse_generic
 from mpmd_trace.ir.text import parse
 from mpmd_trace.ir.types import FunctionType, parse_type

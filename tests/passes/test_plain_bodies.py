@@ -15,7 +15,7 @@ from mpmd_trace.ir.freezing import freeze
 from mpmd_trace.ir.ops import FragmentOp, Module
 from mpmd_trace.ir.text import parse
 from mpmd_trace.jax_compat import mlir
-from mpmd_trace.passes import canonicalize_mpmd, cse_native, mlir_parts
+from mpmd_trace.passes import canonicalize, cse, mlir_parts
 from mpmd_trace.passes.dedup_bodies import first_equal
 from mpmd_trace.passes.manager import run_passes
 from mpmd_trace.passes.sharding.plain_bodies import can_do, with_constants_apart
@@ -23,8 +23,8 @@ from mpmd_trace.passes.sharding.shardy import run_shardy
 from mpmd_trace.passes.trivially_canonical import PLAIN_OPS, is_plain
 
 PASSES: dict[str, tuple[str, Callable[[Region], Region]]] = {
-    "mpmd-canonicalize": (canonicalize_mpmd.PIPELINE, canonicalize_mpmd.canonical_body),
-    "mpmd-cse": ("cse", cse_native.without_common_subexpressions),
+    "mpmd-canonicalize": (canonicalize.PIPELINE, canonicalize.canonical_body),
+    "mpmd-cse": ("cse", cse.without_common_subexpressions),
 }
 SHARDY = [t for t in plain_ops.TEMPLATES if t not in plain_ops.NO_RULE]
 

@@ -14,7 +14,7 @@ from mpmd_trace.diagnostics.messages import MpmdError
 from mpmd_trace.ir.ops import Module
 from mpmd_trace.passes.base import Pass
 from mpmd_trace.passes.manager import PassRun, run_passes
-from mpmd_trace.passes.options import parse_pipeline
+from mpmd_trace.passes.parse_pipeline import parse_pipeline
 from mpmd_trace.passes.pass_table import OLD_OPTIONS, VARIANTS
 from mpmd_trace.passes.registry import build, pass_class
 

@@ -24,7 +24,7 @@ from mpmd_trace.frontend.tags import is_name
 from mpmd_trace.ir.assignment import Assignment
 from mpmd_trace.passes.compile_options import CompileOptions
 from mpmd_trace.passes.mesh_order import device_meshes
-from mpmd_trace.scheduling.choose_schedule import choose_schedule
+from mpmd_trace.scheduling.resolve_schedule import resolve_schedule
 from mpmd_trace.scheduling.user_rules import checked_rules
 
 #: `"mesh"`, `"mesh/stage"` or `(mesh, stage)`.
@@ -193,7 +193,7 @@ def make_config(
         where=where,
     )
     try:
-        schedule = choose_schedule(config)
+        schedule = resolve_schedule(config)
         if counts and schedule.stages == "v":
             config = dataclasses.replace(config, stages_in_a_v=True)
     except MpmdError as error:

@@ -37,7 +37,7 @@ from mpmd_trace.jax_compat.forks import check_not_forked
 from mpmd_trace.jax_compat.tracing import trace_settings
 from mpmd_trace.passes.manager import Hook
 from mpmd_trace.scheduling.balance import balanced, by_counts
-from mpmd_trace.scheduling.choose_schedule import ScheduleChoice, choose_schedule, refusal
+from mpmd_trace.scheduling.resolve_schedule import ScheduleChoice, refusal, resolve_schedule
 
 #: One program is compiled at a time, so that threads which want the same one compile it once.
 _COMPILING = threading.RLock()
@@ -219,7 +219,7 @@ class Jitted:
     ) -> Lowered:
         config = self._settled(args, kwargs, platform)
         settings = self.settings
-        schedule = choose_schedule(config, settings.engine)
+        schedule = resolve_schedule(config, settings.engine)
         name = getattr(self.fn, "__name__", "function")
         with stage("trace", name, loud=bool(jax.config.jax_log_compiles)):
             traced = traced or self._trace(args, kwargs, config, rewrites=False)

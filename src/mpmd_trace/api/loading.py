@@ -21,7 +21,7 @@ from mpmd_trace.config import Config
 from mpmd_trace.diagnostics.internal import explains_internal_errors
 from mpmd_trace.diagnostics.messages import MpmdError, raise_errors
 from mpmd_trace.frontend.traced import Rewritten, Traced
-from mpmd_trace.scheduling.choose_schedule import ScheduleChoice
+from mpmd_trace.scheduling.resolve_schedule import ScheduleChoice
 
 
 @explains_internal_errors

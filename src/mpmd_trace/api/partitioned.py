@@ -48,9 +48,9 @@ from mpmd_trace.passes.programs.merge_blocks import APART
 from mpmd_trace.passes.request import PartitionRequest
 from mpmd_trace.passes.variants import VerifyStagesOfLoops
 from mpmd_trace.schedules import ScheduleWarning, meshes_over
-from mpmd_trace.scheduling.auto import AutoSchedule, over_limit, program_costs, rank_schedules
-from mpmd_trace.scheduling.choose_schedule import PROGRAM_ORDER, ScheduleChoice, choose_schedule, settle
+from mpmd_trace.scheduling.auto_schedule import AutoSchedule, over_limit, program_costs, rank_schedules
 from mpmd_trace.scheduling.fragments import Fragments, fragments_of
+from mpmd_trace.scheduling.resolve_schedule import PROGRAM_ORDER, ScheduleChoice, resolve_schedule, settle
 from mpmd_trace.scheduling.stage_costs import held_microbatches, may_have_several_loops
 from mpmd_trace.scheduling.user_rules import (
     MERGE,
@@ -470,7 +470,7 @@ def way_out(
     none = f"None of the schedules tried ({', '.join(tried)}) would be followed exactly"
     try:
         unscheduled = dataclasses.replace(config, pipeline_schedule=None)
-        is_followed(unscheduled, choose_schedule(unscheduled))
+        is_followed(unscheduled, resolve_schedule(unscheduled))
     except MpmdError as error:
         return f"{none}, and without pipeline_schedule: {error.diagnostics[0].message}"
     return f"{none}: leave pipeline_schedule out, and one mesh works at a time"
@@ -496,7 +496,7 @@ def followed_schedules(
         other = dataclasses.replace(config, pipeline_schedule=wanted)
         with warnings.catch_warnings(), contextlib.suppress(MpmdError):
             warnings.simplefilter("ignore", ScheduleWarning)
-            choice = choose_schedule(other)
+            choice = resolve_schedule(other)
             if choice.auto is not None:
                 choice = settle(choice, importing, other, overlap=overlap)
             if is_followed(other, choice):
@@ -522,7 +522,7 @@ def _candidates(config: Config, importing: Callable[[str], Module]) -> Iterator[
 def _names_for_all(config: Config, importing: Callable[[str], Module]) -> Iterator[str]:
     asked = config.pipeline_schedule
     same = asked.lower() if isinstance(asked, str) else getattr(asked, "name", None)
-    if choose_schedule(config).splits_backward:
+    if resolve_schedule(config).splits_backward:
         yield from (name for name in _ZERO_BUBBLE if name != same)
     if not isinstance(asked, AutoSchedule) and asked != "auto":
         yield "auto"

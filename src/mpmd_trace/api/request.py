@@ -31,8 +31,8 @@ from mpmd_trace.passes.memory.reserved import Reserved
 from mpmd_trace.passes.memory.shard_optimizer_state import Replaced
 from mpmd_trace.passes.programs.blocks import Work
 from mpmd_trace.passes.request import PartitionRequest, StepFacts
-from mpmd_trace.scheduling.choose_schedule import ScheduleChoice
 from mpmd_trace.scheduling.costs import hiding_of, work_by_counts
+from mpmd_trace.scheduling.resolve_schedule import ScheduleChoice
 from mpmd_trace.scheduling.utilization import peak_flops
 
 

@@ -17,7 +17,7 @@ from jax.sharding import Mesh, NamedSharding, PartitionSpec, Sharding, SingleDev
 from mpmd_trace.backend.placement import Placement
 from mpmd_trace.backend.plan import Place, Plan, ProgramSpec
 from mpmd_trace.diagnostics.messages import MpmdError, raise_errors
-from mpmd_trace.diagnostics.spelling import unquote
+from mpmd_trace.diagnostics.mlir_text import unquote
 from mpmd_trace.ir.attributes import SYMBOL, IntegerAttr
 from mpmd_trace.ir.bodies import fingerprint
 from mpmd_trace.ir.core import Op, Region

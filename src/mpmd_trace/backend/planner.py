@@ -11,7 +11,7 @@ from typing import NamedTuple, cast
 from mpmd_trace.backend.dtypes import dtype_of, tensor_type
 from mpmd_trace.backend.plan import Free, Instruction, Place, Plan, ProgramSpec, Run, Slot, Transfer
 from mpmd_trace.diagnostics.messages import MpmdError, raise_errors
-from mpmd_trace.diagnostics.spelling import unquote
+from mpmd_trace.diagnostics.mlir_text import unquote
 from mpmd_trace.ir.attributes import Attribute, BoolAttr, DictAttr, StringAttr, TopologyAttr
 from mpmd_trace.ir.core import Op, Region, Value
 from mpmd_trace.ir.diagnostics import Diagnostics

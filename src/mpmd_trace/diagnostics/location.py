@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import Iterator
 
-from mpmd_trace.diagnostics.spelling import unquote
+from mpmd_trace.diagnostics.mlir_text import unquote
 
 _FILE = re.compile(r'("(?:[^"\\]|\\.)*"):(\d+):(\d+)')
 _ALIAS = re.compile(r"#loc\d*")

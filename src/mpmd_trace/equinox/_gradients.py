@@ -7,7 +7,7 @@ from typing import Any
 
 import equinox as eqx
 
-from mpmd_trace.frontend.gradients import value_and_grad
+from mpmd_trace.frontend.gradient_accumulation import value_and_grad
 
 
 def filter_value_and_grad(fn: Callable[..., Any], *, microbatches: int, **options: Any) -> Callable[..., Any]:

@@ -15,7 +15,7 @@ import jax.numpy as jnp
 
 from mpmd_trace.frontend.errors import mistake
 from mpmd_trace.frontend.functions import name_of
-from mpmd_trace.frontend.gradients import (
+from mpmd_trace.frontend.gradient_accumulation import (
     added,
     cut_batch,
     differentiable,

@@ -18,7 +18,7 @@ from mpmd_trace.frontend.effects import effect_problems
 from mpmd_trace.frontend.errors import FrontendError, place_of, problem, raise_problems, warn
 from mpmd_trace.frontend.explanations import explained, leak
 from mpmd_trace.frontend.flatten_arguments import Leaf
-from mpmd_trace.frontend.gradients import microbatches_refused_by
+from mpmd_trace.frontend.gradient_accumulation import microbatches_refused_by
 from mpmd_trace.frontend.jaxpr_queries import large_constants, only_returned
 from mpmd_trace.frontend.layer_scan import assigned_parts
 from mpmd_trace.frontend.memory_kinds import divide_results, returned_arguments

@@ -9,7 +9,7 @@ from typing import Any
 
 import jax
 
-from mpmd_trace.diagnostics.spelling import quote
+from mpmd_trace.diagnostics.mlir_text import quote
 from mpmd_trace.frontend.arg_shardings import Spec
 from mpmd_trace.frontend.batch_rows import SplitRows
 from mpmd_trace.frontend.errors import without_warnings

@@ -9,7 +9,7 @@ from __future__ import annotations
 import re
 from collections.abc import Sequence
 
-from mpmd_trace.diagnostics.spelling import TOKENS, split_top_level, unquote
+from mpmd_trace.diagnostics.mlir_text import TOKENS, split_top_level, unquote
 from mpmd_trace.ir.attribute_base import UNIT as UNIT
 from mpmd_trace.ir.attribute_base import ArrayAttr as ArrayAttr
 from mpmd_trace.ir.attribute_base import Attribute as Attribute

@@ -9,7 +9,7 @@ which passes may move, copy, unify and remove; export makes a `func.call` of it.
 
 from __future__ import annotations
 
-from mpmd_trace.diagnostics.spelling import quote
+from mpmd_trace.diagnostics.mlir_text import quote
 from mpmd_trace.ir.attributes import StringAttr, SymbolRefAttr, integer_in
 from mpmd_trace.ir.core import Op, Region, make_op
 

@@ -12,7 +12,7 @@ from dataclasses import dataclass, field
 from typing import NamedTuple
 
 from mpmd_trace.diagnostics.location import UNKNOWN, Location
-from mpmd_trace.diagnostics.spelling import matching_bracket, split_top_level
+from mpmd_trace.diagnostics.mlir_text import matching_bracket, split_top_level
 from mpmd_trace.ir.attributes import Attribute, parse_dict_body
 from mpmd_trace.ir.core import Block, Op, Region, Value, make_op
 from mpmd_trace.ir.freezing import freeze

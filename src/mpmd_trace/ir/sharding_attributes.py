@@ -6,7 +6,7 @@ import re
 from collections.abc import Iterable
 from functools import cache
 
-from mpmd_trace.diagnostics.spelling import quote, split_top_level, unquote
+from mpmd_trace.diagnostics.mlir_text import quote, split_top_level, unquote
 from mpmd_trace.ir.attribute_base import Attribute, SymbolRefAttr
 
 

@@ -12,7 +12,7 @@ from collections.abc import Callable
 from typing import ClassVar
 from weakref import WeakValueDictionary
 
-from mpmd_trace.diagnostics.spelling import matching_bracket, quote, split_top_level, unquote
+from mpmd_trace.diagnostics.mlir_text import matching_bracket, quote, split_top_level, unquote
 from mpmd_trace.ir.attribute_base import Attribute
 from mpmd_trace.ir.interning import Interned
 from mpmd_trace.ir.sharding_attributes import TensorShardingAttr, parse_sharding_body

@@ -17,7 +17,7 @@ from typing import Any
 
 from mpmd_trace.diagnostics.location import Location
 from mpmd_trace.diagnostics.messages import Diagnostic, MpmdError, Note, raise_errors
-from mpmd_trace.diagnostics.spelling import quote
+from mpmd_trace.diagnostics.mlir_text import quote
 
 
 @functools.cache

@@ -8,7 +8,7 @@ from typing import Any
 
 from flax import nnx
 
-from mpmd_trace.frontend import gradients
+from mpmd_trace.frontend import gradient_accumulation
 from mpmd_trace.frontend.errors import mistake
 
 
@@ -67,13 +67,13 @@ def value_and_grad(
             return result, rest
 
         loss.__wrapped__ = fn  # type: ignore[attr-defined]  # messages name the arguments of fn
-        run = gradients.value_and_grad(loss, 0, microbatches=microbatches, **options)
+        run = gradient_accumulation.value_and_grad(loss, 0, microbatches=microbatches, **options)
         (value, more), grads = run(wanted, rest, *args, **kwargs)
         rest, aux = more if has_aux else (more, None)
         nnx.update(model, rest)
         return ((value, aux), grads) if has_aux else (value, grads)
 
-    gradients.value_and_grad(fn, 0, microbatches=microbatches, **options)  # report mistakes here
+    gradient_accumulation.value_and_grad(fn, 0, microbatches=microbatches, **options)  # report mistakes here
     return called
 
 

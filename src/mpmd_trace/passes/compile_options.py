@@ -11,7 +11,7 @@ from typing import Any, Literal, Self, TypeAlias
 from mpmd_trace.diagnostics.messages import Diagnostic, MpmdError, raise_errors
 from mpmd_trace.passes.base import option
 from mpmd_trace.passes.optimize.reference_schedules import SCHEDULES, Order
-from mpmd_trace.passes.options import nearest
+from mpmd_trace.passes.parse_pipeline import nearest
 
 #: Whether fragments of several microbatches become one program: always, or where a step becomes shorter.
 Overlap: TypeAlias = Literal["auto", "pairs"]

@@ -12,7 +12,7 @@ from mpmd_trace.ir.ops import Module
 from mpmd_trace.ir.parser import parse_generic
 from mpmd_trace.jax_compat.mlir import expand_pipeline, pipeline_parses, run_pipeline
 from mpmd_trace.passes.base import Pass
-from mpmd_trace.passes.options import REPEATED
+from mpmd_trace.passes.parse_pipeline import REPEATED
 
 
 def is_upstream(name: str) -> bool:

@@ -60,12 +60,12 @@ _VARIANTS = {
 }
 #: Those whose names say something else.
 _OTHERS = {
-    "inline": "inline_calls:InlineCalls",
+    "inline": "inline:Inline",
     "stablehlo-target-independent-optimization": "stablehlo_optimize:StablehloOptimize",
     "mpmd-call-outlined-functions": "outlining:CallOutlinedFunctions",
     "mpmd-canonicalize-unrolled": "import_.clean_up:CanonicalizeUnrolled",
-    "mpmd-canonicalize": "canonicalize_mpmd:CanonicalizeMpmd",
-    "mpmd-cse": "cse_native:CseNative",
+    "mpmd-canonicalize": "canonicalize:Canonicalize",
+    "mpmd-cse": "cse:Cse",
     "mpmd-symbol-dce": "symbol_dce:SymbolDce",
 }
 
@@ -99,9 +99,9 @@ OLD_OPTIONS = {
 }
 #: Name of a pipeline -> `module:Class`.
 PIPELINES = {
-    "mpmd-infer-mesh-pipeline": "text_pipelines:InferMeshPipeline",
-    "mpmd-import-pipeline": "text_pipelines:ImportPipeline",
-    "mpmd-optimize-pipeline": "text_pipelines:OptimizePipeline",
-    "mpmd-sharding-propagation-pipeline": "text_pipelines:ShardingPropagationPipeline",
-    "mpmd-export-pipeline": "text_pipelines:ExportPipeline",
+    "mpmd-infer-mesh-pipeline": "named_pipelines:InferMeshPipeline",
+    "mpmd-import-pipeline": "named_pipelines:ImportPipeline",
+    "mpmd-optimize-pipeline": "named_pipelines:OptimizePipeline",
+    "mpmd-sharding-propagation-pipeline": "named_pipelines:ShardingPropagationPipeline",
+    "mpmd-export-pipeline": "named_pipelines:ExportPipeline",
 }

@@ -13,7 +13,7 @@ from mpmd_trace.ir.core import Region
 from mpmd_trace.ir.ops import CallOp, FuncOp, Module
 from mpmd_trace.ir.types import MeshTensorType
 from mpmd_trace.passes.base import Pass
-from mpmd_trace.passes.canonicalize_mpmd import CanonicalizeMpmd
+from mpmd_trace.passes.canonicalize import Canonicalize
 from mpmd_trace.passes.common.absorb_inferred_fragments import AbsorbInferredFragments
 from mpmd_trace.passes.common.call_inline import CallInline
 from mpmd_trace.passes.common.copy_constants import CopyConstants
@@ -34,7 +34,7 @@ from mpmd_trace.passes.common.uniquify_function_inputs_outputs import UniquifyFu
 from mpmd_trace.passes.common.unroll_for_loops import UnrollForLoops
 from mpmd_trace.passes.common.verify_stage_merging import VerifyStageMerging
 from mpmd_trace.passes.compile_options import CompileOptions
-from mpmd_trace.passes.cse_native import CseNative
+from mpmd_trace.passes.cse import Cse
 from mpmd_trace.passes.export.delay_inferred_fragments import DelayInferredFragments
 from mpmd_trace.passes.export.delay_transfers_from_cpu import DelayTransfersFromCpu
 from mpmd_trace.passes.export.lower_to_fragment_calls import LowerToFragmentCalls
@@ -288,7 +288,7 @@ def reference_pipeline(request: PartitionRequest, *, alias_bodies: bool = False)
         *_when(not late, MergeInferredFragments()),
         MoveTransfersToProducer(),
         MergeUserFragmentsIntoSchedulingUnits(),
-        *_when(options.mpmd_split_bwd_fragments, SplitBwdFragments(), CanonicalizeMpmd(), FragmentDce()),
+        *_when(options.mpmd_split_bwd_fragments, SplitBwdFragments(), Canonicalize(), FragmentDce()),
     ]
     merges = request.merge_rules
     yield [
@@ -312,11 +312,11 @@ def reference_pipeline(request: PartitionRequest, *, alias_bodies: bool = False)
         SimplifyProgram(),
     ]
     yield [
-        CseNative(),
+        Cse(),
         *_when(options.mpmd_copy_constant_creation_from_producer_to_consumer, CopyConstants()),
-        CanonicalizeMpmd(),
+        Canonicalize(),
         FragmentDedup(),
-        *_when(options.mpmd_apply_merge_transfers_pass, MergeTransfers(), FragmentDedup(), CseNative()),
+        *_when(options.mpmd_apply_merge_transfers_pass, MergeTransfers(), FragmentDedup(), Cse()),
         FragmentDce(),
         UniquifyFunctionInputsOutputs(),
         MergeInferredFragments(),
@@ -403,7 +403,7 @@ def pipeline(
         MoveTransfersToProducer(),
         MergeUserFragmentsIntoSchedulingUnits(),
         *_when(jit and has_stages, MergePartsOfStages()),
-        *_when(split, splits, CanonicalizeMpmd(), FragmentDce()),
+        *_when(split, splits, Canonicalize(), FragmentDce()),
     ]
     rules = None if user_rules is None else user_rules()
     yield [
@@ -433,10 +433,10 @@ def pipeline(
     ]
     no_backward_deps = options.mpmd_fail_on_backward_deps
     yield [
-        CseNative(),
+        Cse(),
         *_when(options.mpmd_copy_constant_creation_from_producer_to_consumer, CopyConstants()),
-        CanonicalizeMpmd(),
-        *_when(options.mpmd_apply_merge_transfers_pass, SimplifyProgram(), MergeTransfers(), CseNative()),
+        Canonicalize(),
+        *_when(options.mpmd_apply_merge_transfers_pass, SimplifyProgram(), MergeTransfers(), Cse()),
         SimplifyProgram(),
         UniquifyFunctionInputsOutputs(),
         MergeInferredApart(uniform=uniform),

@@ -13,7 +13,7 @@ from mpmd_trace.diagnostics.messages import MpmdError
 from mpmd_trace.passes import pass_table
 from mpmd_trace.passes.base import Pass, Pipeline
 from mpmd_trace.passes.mlir_pass import MlirPass, is_upstream
-from mpmd_trace.passes.options import convert, make_pass, nearest, parse_pipeline
+from mpmd_trace.passes.parse_pipeline import convert, make_pass, nearest, parse_pipeline
 
 P = TypeVar("P", bound=Pass)
 

@@ -17,7 +17,7 @@ from mpmd_trace.passes.import_.assignments import IndexAssignment, NameAssignmen
 from mpmd_trace.passes.memory.reserved import Reserved
 from mpmd_trace.passes.memory.shard_optimizer_state import Replaced
 from mpmd_trace.passes.optimize.reference_schedules import SCHEDULES, Comparator, Order, Predicate
-from mpmd_trace.passes.options import nearest
+from mpmd_trace.passes.parse_pipeline import nearest
 from mpmd_trace.passes.programs.blocks import Work
 
 __getattr__ = moved(

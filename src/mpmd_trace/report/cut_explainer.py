@@ -5,7 +5,7 @@ from __future__ import annotations
 import functools
 from collections.abc import Sequence
 
-from mpmd_trace.diagnostics.spelling import quote
+from mpmd_trace.diagnostics.mlir_text import quote
 from mpmd_trace.frontend.errors import users_place
 from mpmd_trace.ir.core import BlockArg, Op, Value
 from mpmd_trace.ir.diagnostics import Diagnostics

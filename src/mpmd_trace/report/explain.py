@@ -21,8 +21,8 @@ from typing import Any
 from mpmd_trace.api.partitioned import PartitionedProgram
 from mpmd_trace.diagnostics.location import Location
 from mpmd_trace.diagnostics.messages import MpmdError
+from mpmd_trace.diagnostics.mlir_text import quote
 from mpmd_trace.diagnostics.source_files import is_users
-from mpmd_trace.diagnostics.spelling import quote
 from mpmd_trace.frontend.errors import at_users_place, users_place
 from mpmd_trace.ir.core import BlockArg, Op, OpResult, Value
 from mpmd_trace.ir.ops import AssignOp, FragmentOp, FuncOp, Module, NamedComputationOp, UnassignOp

@@ -18,8 +18,8 @@ from mpmd_trace.report.plan_copies import WORDS, Copies, cost_of
 from mpmd_trace.report.plan_costs import SECONDS, Division, Layer, LayerValues, Study
 from mpmd_trace.report.plan_values import activations, at_fraction
 from mpmd_trace.schedules import Action, Cut, Placement, Schedule, ScheduleError, Step, partition_layers
-from mpmd_trace.scheduling.auto import Choice, rank_schedules, replayed
-from mpmd_trace.scheduling.choose_schedule import choose_schedule
+from mpmd_trace.scheduling.auto_schedule import Choice, rank_schedules, replayed
+from mpmd_trace.scheduling.resolve_schedule import resolve_schedule
 from mpmd_trace.scheduling.stage_costs import stage_ranks
 from mpmd_trace.scheduling.transfers import Links, crossings, fragment_action
 
@@ -378,7 +378,7 @@ def _scheduled(option: Option, study: Study, lowered: Lowered, traced: Module) -
     if option.assignment == "balanced":
         places = option.places(study.meshes)
         config = dataclasses.replace(config, assignments=places, input_mesh_assignment=(), output_mesh_assignment=())
-    changed = dataclasses.replace(lowered, config=config, schedule=choose_schedule(config), hooks=())
+    changed = dataclasses.replace(lowered, config=config, schedule=resolve_schedule(config), hooks=())
     with _quiet():
         return partition_as(traced, changed.request, phases="optimize").module
 

@@ -18,7 +18,7 @@ from mpmd_trace.scheduling.fragments import Fragment, Fragments, fragments_of, r
 
 if TYPE_CHECKING:
     from mpmd_trace.config import Config
-    from mpmd_trace.scheduling.choose_schedule import ScheduleChoice
+    from mpmd_trace.scheduling.resolve_schedule import ScheduleChoice
 
 MERGE, SCHEDULE = "fragment_merge_rules", "fragment_schedule_rules"
 

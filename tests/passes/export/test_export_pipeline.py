@@ -12,7 +12,7 @@ from mpmd_trace.ir.ops import FragmentCallOp, TransferOp
 from mpmd_trace.ir.text import parse
 from mpmd_trace.ir.types import MeshTensorType
 from mpmd_trace.passes.manager import PassManager, run_passes
-from mpmd_trace.passes.text_pipelines import ExportPipeline, ShardingPropagationPipeline
+from mpmd_trace.passes.named_pipelines import ExportPipeline, ShardingPropagationPipeline
 from mpmd_trace_devtools.comparison import assert_same_meaning
 
 sys.path.insert(0, str(Path(__file__).parent.parent / "sharding"))

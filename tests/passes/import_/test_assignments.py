@@ -7,7 +7,7 @@ from mpmd_trace.ir.assignment import Assignment
 from mpmd_trace.passes.import_.assignments import IndexAssignment, NameAssignment, SameMesh
 from mpmd_trace.passes.import_.map_input_output_to_mesh import MapInputOutputToMesh
 from mpmd_trace.passes.import_.map_named_ops_to_mpmd_ops import MapNamedOpsToMpmdOps
-from mpmd_trace.passes.options import make_pass
+from mpmd_trace.passes.parse_pipeline import make_pass
 
 
 def assigned(text: str) -> dict[str, Assignment]:

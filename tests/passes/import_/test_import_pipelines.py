@@ -10,9 +10,9 @@ from mpmd_trace.ir.text import parse
 from mpmd_trace.passes.compile_options import CompileOptions
 from mpmd_trace.passes.import_.assignments import SameMesh
 from mpmd_trace.passes.manager import run_passes
+from mpmd_trace.passes.named_pipelines import InferMeshPipeline
 from mpmd_trace.passes.pipelines import reference_pipeline
 from mpmd_trace.passes.request import PartitionRequest
-from mpmd_trace.passes.text_pipelines import InferMeshPipeline
 
 
 def test_transfers_imply_reductions() -> None:

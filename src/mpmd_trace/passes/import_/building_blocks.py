@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Hashable, Iterable, Sequence
 
 from mpmd_trace.diagnostics.location import Location
-from mpmd_trace.diagnostics.spelling import quote
+from mpmd_trace.diagnostics.mlir_text import quote
 from mpmd_trace.ir.attributes import ArrayAttr, StringAttr
 from mpmd_trace.ir.bodies import BodyBuilder, effective_operands, fingerprint, remembers
 from mpmd_trace.ir.core import Block, Op, Region, Value

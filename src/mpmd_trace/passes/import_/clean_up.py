@@ -22,7 +22,7 @@ from mpmd_trace.jax_compat.mlir import to_generic_through
 from mpmd_trace.passes.base import Pass
 from mpmd_trace.passes.dedup_bodies import share_equal_bodies
 from mpmd_trace.passes.greedy import walk_mutable
-from mpmd_trace.passes.inline_calls import InlineCalls, has_calls
+from mpmd_trace.passes.inline import Inline, has_calls
 from mpmd_trace.passes.mlir_pass import MlirPass
 from mpmd_trace.passes.outlining import outline_calls
 
@@ -75,7 +75,7 @@ class CleanUp(Pass):
     def run(self, module: Module, diagnostics: Diagnostics) -> bool:
         steps: list[Pass]
         if has_calls(module):
-            steps = [*([] if self.keeps_chlo else [MlirPass(_CHLO)]), InlineCalls(), MlirPass(_SIMPLIFY)]
+            steps = [*([] if self.keeps_chlo else [MlirPass(_CHLO)]), Inline(), MlirPass(_SIMPLIFY)]
         else:  # then MLIR's own inliner is good enough, and all steps are one run
             steps = [MlirPass(_without_calls(self.keeps_chlo))]
         changed = False

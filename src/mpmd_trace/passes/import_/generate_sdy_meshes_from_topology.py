@@ -5,7 +5,7 @@ from __future__ import annotations
 import functools
 from typing import cast
 
-from mpmd_trace.diagnostics.spelling import quote
+from mpmd_trace.diagnostics.mlir_text import quote
 from mpmd_trace.ir.attributes import MeshAttr, StringAttr, TensorShardingAttr, TopologyAttr
 from mpmd_trace.ir.core import Op, Region
 from mpmd_trace.ir.diagnostics import Diagnostics

@@ -5,7 +5,7 @@ from __future__ import annotations
 import dataclasses
 from typing import cast
 
-from mpmd_trace.diagnostics.spelling import quote
+from mpmd_trace.diagnostics.mlir_text import quote
 from mpmd_trace.ir.core import Block, Op, OpResult
 from mpmd_trace.ir.diagnostics import Diagnostics
 from mpmd_trace.ir.ops import ForOp, FuncOp, Module, make_assign

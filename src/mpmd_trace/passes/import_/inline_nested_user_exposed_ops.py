@@ -6,7 +6,7 @@ import dataclasses
 import logging
 from collections.abc import Mapping
 
-from mpmd_trace.diagnostics.spelling import quote
+from mpmd_trace.diagnostics.mlir_text import quote
 from mpmd_trace.ir.assignment import Assignment
 from mpmd_trace.ir.bodies import copied_ops
 from mpmd_trace.ir.core import Block, Region

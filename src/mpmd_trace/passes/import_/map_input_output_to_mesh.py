@@ -5,7 +5,7 @@ from __future__ import annotations
 import dataclasses
 import logging
 
-from mpmd_trace.diagnostics.spelling import quote
+from mpmd_trace.diagnostics.mlir_text import quote
 from mpmd_trace.ir.assignment import Assignment
 from mpmd_trace.ir.attributes import DictAttr, StringAttr
 from mpmd_trace.ir.core import Op

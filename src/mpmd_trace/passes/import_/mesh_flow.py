@@ -10,7 +10,7 @@ import dataclasses
 from collections.abc import Callable, Iterable, Sequence
 
 from mpmd_trace.diagnostics.location import Location
-from mpmd_trace.diagnostics.spelling import quote
+from mpmd_trace.diagnostics.mlir_text import quote
 from mpmd_trace.ir.core import Op, OpResult, Value
 from mpmd_trace.ir.ops import AssignOp, CallOp, ForOp, FragmentOp, FuncOp, UnassignOp
 from mpmd_trace.passes.import_.mesh_sets import MeshSet, MeshSets, is_meshless, src_of_op, use_of_op

@@ -17,7 +17,7 @@ from collections.abc import Callable, Sequence
 from typing import Any, Protocol, Self
 
 from mpmd_trace.diagnostics.messages import MpmdError
-from mpmd_trace.passes.options import nearest
+from mpmd_trace.passes.parse_pipeline import nearest
 
 
 class ScheduleError(Exception):

@@ -28,7 +28,7 @@ PIPELINE = (
 )
 
 
-class CanonicalizeMpmd(Pass):
+class Canonicalize(Pass):
     """Canonicalize: remove dead ops, transfers to the same type, and results that are operands.
 
     As MLIR's `canonicalize`, the pass rewrites greedily from the bottom, with unique constants, and visits each

@@ -19,7 +19,7 @@ from mpmd_trace.passes.optimize.reference_schedules import SCHEDULES, Comparator
 from mpmd_trace.passes.placement.find_stages import comes_back, stage_edges
 from mpmd_trace.schedules import MemoryLimit, Schedule, find_entry, get_schedule, meshes_over
 from mpmd_trace.schedules import ScheduleError as LibraryError
-from mpmd_trace.scheduling.auto import AutoSchedule, best_schedule, forward_schedule, program_costs
+from mpmd_trace.scheduling.auto_schedule import AutoSchedule, best_schedule, forward_schedule, program_costs
 from mpmd_trace.scheduling.costs import hiding_of
 from mpmd_trace.scheduling.stage_costs import StageCosts, stage_ranks
 from mpmd_trace.scheduling.transfers import Links, over_network, values_of_module
@@ -77,7 +77,7 @@ class ScheduleChoice:
             yield _together([(own, one if one.auto is None else plain) for own, one in self.parts])
 
 
-def choose_schedule(config: Config, engine: str = "python") -> ScheduleChoice:
+def resolve_schedule(config: Config, engine: str = "python") -> ScheduleChoice:
     """Return the schedule of a configuration: a name of the reference's or of the library's, a `Schedule`, "auto" or
     an `AutoSchedule`, such ones by groups of meshes, or a comparator `(unit, unit) -> bool` that says which of two
     fragments of a mesh runs first.  Without any it is the order of the program, or the reference's default with the

@@ -30,7 +30,7 @@ _EXPANDED = (PLAIN_OPS | {"func.call", "func.return"}) - {"stablehlo.case"}
 
 
 @dataclasses.dataclass(frozen=True)
-class InlineCalls(Pass):
+class Inline(Pass):
     """Inline calls of functions of the module, except `mpmd.call` and recursive calls.
 
     Callees come before callers; each function is canonicalized (`default_pipeline`) before and after calls are inlined

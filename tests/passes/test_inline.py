@@ -1,6 +1,6 @@
 """`inline` without simplification."""
 
-from mpmd_trace.passes.inline_calls import InlineCalls
+from mpmd_trace.passes.inline import Inline
 from mpmd_trace.passes.manager import run_passes
 from util import distinct_bodies, run
 
@@ -25,6 +25,6 @@ def test_a_shared_body_stays_shared() -> None:
     first = module.main.body.first
     assert first is not None
     module.main.body.insert_after(first, first.clone())
-    run_passes(module, [InlineCalls(default_pipeline="")])
+    run_passes(module, [Inline(default_pipeline="")])
     assert distinct_bodies(module) == 1
     assert len(module.functions) == 1

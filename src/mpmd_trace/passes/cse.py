@@ -20,7 +20,7 @@ from mpmd_trace.passes.trivially_canonical import is_plain
 _CSE = "cse"
 
 
-class CseNative(Pass):
+class Cse(Pass):
     """Remove ops that compute the same from the same values as an earlier op, and unused ops.
 
     As MLIR's `cse`, the pass works on functions, and once on each distinct body. Fragments are equal if their
