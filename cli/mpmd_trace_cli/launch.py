@@ -73,7 +73,7 @@ def launch(job: Job) -> int:
 @contextlib.contextmanager
 def _service(processes: int) -> Iterator[str]:
     """JAX's coordination service, here, so that no process is needed more than another; its address."""
-    from mpmd_trace.jax_compat.distributed import serve  # late: loads jaxlib
+    from mpmd_trace.jax_compat.coordination_service import serve  # late: loads jaxlib
     from mpmd_trace.jax_compat.mlir import taking_stderr
 
     with socket.create_server(("127.0.0.1", 0)) as server:

@@ -119,10 +119,12 @@ def test_each_process_reads_its_part_of_the_data_as_in_the_docs(tmp_path: Path) 
     assert sorted(done.stdout.splitlines()) == ["[0] [0] False", "[1] [0] True"]
 
 
-def test_a_script_runs_once_where_there_are_no_restarts(tmp_path: Path) -> None:
+def test_the_launcher_needs_no_jax_and_a_script_runs_once_where_there_are_no_restarts(tmp_path: Path) -> None:
     script = tmp_path / "hello.py"
     script.write_text('print("hello")\n')
-    done = launch("-n", 1, "--restarts", -1, script)
+    call = ["launch", "-n", "1", "--restarts", "-1", str(script)]
+    code = f"import sys, mpmd_trace_cli.entry as it\ntry: it.main({call})\nfinally: assert 'jax' not in sys.modules"
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True)
     assert (done.returncode, done.stdout, done.stderr) == (0, "[0] hello\n", "")
 
 

@@ -1,7 +1,8 @@
-"""JAX's coordination service in a process of its own, so that it outlives process 0 of the job when that is killed.
+"""JAX's coordination service: in the launcher, or in a process that outlives process 0 of the job when that is killed.
 
 JAX ends every process whose service is gone with SIGABRT: no message would name the process at fault, and no
-`finally` would run.  This file is also what that process runs; it needs neither JAX nor the rest of the package.
+`finally` would run.  This file is also what that process runs; it needs neither `jax`, which takes most of the time
+that the launcher would need to start, nor the rest of the package.
 """
 
 from __future__ import annotations
@@ -17,6 +18,8 @@ import threading
 import time
 from typing import Any
 
+#: Seconds without a heartbeat after which JAX takes a process for dead.
+HEARTBEAT = 100
 #: Seconds between looks, and those for which the service outlives process 0 at most: while others are connected, and
 #: where the system does not tell whether they are.
 _EACH, _LONGEST, _UNKNOWN = 0.25, 3600.0, 120.0
@@ -33,6 +36,16 @@ class NotStarted(Exception):
     def __init__(self, address: str, why: str = "") -> None:
         super().__init__(address, why)
         self.address, self.why = address, why
+
+
+def serve(address: str, processes: int, patience: int) -> Any:
+    """Return the service, here, which lives as long as the object that this returns (`.shutdown()` ends it)."""
+    os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "1")  # as `import jax` does: jaxlib says nothing but warnings
+    from jaxlib import _jax  # late: who only starts the process below needs none of it
+
+    return _jax.get_distributed_runtime_service(
+        address, processes, heartbeat_timeout=HEARTBEAT, shutdown_timeout=patience, recoverable=True
+    )
 
 
 class ServiceProcess:
@@ -81,7 +94,7 @@ def _main(parent: int, arguments: str) -> None:
     given = json.loads(arguments)
     options, sys.path[:] = given["options"], given["path"]
     try:
-        from jaxlib import _jax  # late: who only starts this process needs none of it
+        from jaxlib import _jax  # as above
 
         service = _jax.get_distributed_runtime_service(**options)  # noqa: F841 - lives as long as this process
     except Exception as error:

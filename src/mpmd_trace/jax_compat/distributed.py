@@ -17,11 +17,8 @@ from jax._src import clusters, distributed, xla_bridge
 from jaxlib import _jax
 
 from mpmd_trace.diagnostics.messages import MpmdError
+from mpmd_trace.jax_compat.coordination_service import HEARTBEAT, ServiceProcess
 from mpmd_trace.jax_compat.coordination_service import NotStarted as NotStarted
-from mpmd_trace.jax_compat.coordination_service import ServiceProcess
-
-#: Seconds without a heartbeat after which JAX takes a process for dead.
-HEARTBEAT = 100
 
 
 def backends_are_initialized() -> bool:
@@ -35,13 +32,6 @@ def detected_cluster() -> str | None:
         if not cluster.opt_in_only_method and cluster.is_env_present():
             return str(cluster.name)
     return None
-
-
-def serve(address: str, processes: int, patience: int) -> Any:
-    """JAX's coordination service, which lives as long as the object that this returns (`.shutdown()` ends it)."""
-    return _jax.get_distributed_runtime_service(
-        address, processes, heartbeat_timeout=HEARTBEAT, shutdown_timeout=patience, recoverable=True
-    )
 
 
 def join(
