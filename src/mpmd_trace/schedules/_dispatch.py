@@ -66,6 +66,9 @@ BLOCKS = ((0.0, 1.0), (0.5, 1.0), (1.0, 1.0), (1.0, 0.0), (0.0, 0.0))
 DISPATCHED = 0.3
 """The part of the time that goes to runs; the rest, to local search."""
 
+FEWEST = 5
+"""How many runs come before any local search, if there is time: of large problems, the first ones differ most."""
+
 SWEEP = 6
 """About how many runs take as long as one sweep of local search."""
 
@@ -139,7 +142,7 @@ def dispatch(
     """
     runs = actions // max(1, 3 * chain.meshes * chain.count)
     passes = 1 if chain.has_blocks else PASSES
-    attempts = max(2, int(runs * DISPATCHED) // passes)
+    attempts = max(2, min(FEWEST, runs // passes), int(runs * DISPATCHED) // passes)
     enough = bound * (1 + 1e-9)
     project = Project(chain)
     known: dict[bytes, tuple[list[bytearray], float]] = {}
@@ -174,8 +177,9 @@ def dispatch(
                 break
     starts = [*(project.justified(rows) for rows in others), *known.values()]
     # If attempts end early, local search gets no more than its part of the time.
-    used = min(runs * DISPATCHED, (attempt + 1) * passes)
-    return _searched(project, starts, bound, int(used * (1 / DISPATCHED - 1)) // SWEEP) if starts else None
+    used = (attempt + 1) * passes
+    sweeps = int(min(used * (1 / DISPATCHED - 1), runs - used)) // SWEEP
+    return _searched(project, starts, bound, sweeps) if starts else None
 
 
 def _searched(
