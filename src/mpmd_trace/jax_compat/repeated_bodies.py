@@ -143,7 +143,8 @@ def _look(fragment: Any) -> list[Any]:
         entries.append(name)
         if "sdy.sharding" in attributes:
             entries.append(attributes["sdy.sharding"])
-        if name.startswith("sdy."):
+        # A constant is the same everywhere, and jaxlib cannot read numbers of some types, such as complex ones.
+        if name.startswith("sdy.") and name != "sdy.constant":
             entries.extend(_attributes(op).values())
         return ir.WalkResult.ADVANCE
 
