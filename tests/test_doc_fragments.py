@@ -43,12 +43,23 @@ AROUND: dict[str, dict[int, tuple[str, str]]] = {
         2: ("", "assert lowered.as_text('plan') == mt.jit(step, config).lower(*arguments).as_text('plan')"),
     },
     "passes": {
-        2: ("from mpmd_trace.passes.stablehlo.rules import *\nrule = \\", "assert rule.op_name == 'stablehlo.negate'"),
-        3: (
+        2: (
             blocks("docs/passes.md")[1] + "seen, original = [], DropDoubleNegation.run\n"
             "DropDoubleNegation.run = lambda self, *args: (seen.append(self.name), original(self, *args))[1]\n",
             "np.testing.assert_allclose(loss[2], plain[2], rtol=1e-6)\nassert seen == ['drop-double-negation']",
-        ),
+        )
+    },
+    "extending": {
+        0: (
+            "from mpmd_trace.passes.greedy import Pattern\n"
+            "from mpmd_trace.passes.stablehlo.rules import Rule, made_by, same_type\n"
+            "from mpmd_trace.passes.stablehlo_optimize import StablehloOptimize\n",
+            "twice = 'func.func @main(%x: tensor<f32>) -> tensor<f32> {\\n%0 = stablehlo.negate %x : tensor<f32>\\n'\n"
+            "twice += '%1 = stablehlo.negate %0 : tensor<f32>\\nreturn %1 : tensor<f32>\\n}'\n"
+            "counts = [str(mt.compiler.run_passes(mt.compiler.parse(twice), [one()])).count('negate')\n"
+            "          for one in (StablehloOptimize, OptimizeNegations)]\n"
+            "assert counts == [2, 0], counts",
+        )
     },
     "checkpoints": {
         0: (

@@ -84,7 +84,7 @@ class StablehloOptimize(FunctionPass):
             changed = _simplify(copy, patterns) or changed
             return freeze(copy) if changed else body
 
-        return remembered(body, ("stablehlo-optimize", self.fold_op_element_limit, self.optimize_float), simplified)
+        return remembered(body, self, simplified)
 
 
 def _stays(body: Region) -> bool:
