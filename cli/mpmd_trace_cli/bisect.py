@@ -132,7 +132,7 @@ def _line(stage: Stage, error: Error, limit: float) -> str:
 
 
 def _executed(lowered: Lowered, numbers: Numbers, limit: float) -> dict[str, Any] | None:
-    """How far the step is off when it is executed, and in which instruction that begins; None on abstract meshes."""
+    """Return how far an executed step is off, and in which instruction that begins; None on abstract meshes."""
     if lowered.config.is_abstract:
         return None
     compiled = lowered.compile()

@@ -149,7 +149,7 @@ class _Child:
 
     @property
     def is_stopped(self) -> bool:
-        """Return whether a signal has stopped the process since the last call, so that it will not end by itself."""
+        """True if a signal has stopped the process since the last call, so that it will not end by itself."""
         try:
             return os.waitid(os.P_PID, self.process.pid, os.WSTOPPED | os.WNOHANG) is not None
         except ChildProcessError:

@@ -92,7 +92,7 @@ class Options:
 
     @property
     def separator(self) -> str | None:
-        """Return what separates the parts of the input; None when it is one module."""
+        """The separator of the parts of the input; None if it is one module."""
         if not self.on("split-input-file"):
             return None
         value = self.flags["split-input-file"]

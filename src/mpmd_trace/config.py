@@ -193,18 +193,18 @@ class Config:
 
     @property
     def places_values(self) -> bool:
-        """Return whether an argument or result is assigned to a mesh."""
+        """True if an argument or result is assigned to a mesh."""
         given = self.input_mesh_assignment, self.output_mesh_assignment
         return any(leaf is not None for leaf in jax.tree.leaves(given))
 
     @property
     def is_abstract(self) -> bool:
-        """Return whether a mesh has no devices, so that programs can be compiled but not run."""
+        """True if a mesh has no devices, so that programs can be compiled but not run."""
         return any(isinstance(mesh, AbstractMesh) for mesh in self.topology.values())
 
     @property
     def is_heterogeneous(self) -> bool:
-        """Return whether the meshes may have different axes."""
+        """True if the meshes may have different axes."""
         given = self.options.enable_heterogeneous_meshes
         return len({tuple(mesh.shape.items()) for mesh in self.topology.values()}) > 1 if given is None else given
 

@@ -76,12 +76,12 @@ class PartitionedProgram(ConfiguredProgram):
 
     @functools.cached_property
     def request(self) -> PartitionRequest:
-        """Return what the partitioner is asked for, but for rules.  Raises `MpmdError`."""
+        """The request to the partitioner, without rules.  Raises `MpmdError`."""
         return self.request_for("reference" if self.settings.engine == "cpp" else self.config.options.placement)
 
     @property
     def request_with_rules(self) -> PartitionRequest:
-        """Return the request to an engine that has the reference's placement, with the rules made for this program.
+        """The request to an engine that has the reference's placement, with the rules made for this program.
 
         Raises `MpmdError`.
         """
@@ -308,7 +308,7 @@ class PartitionedProgram(ConfiguredProgram):
 
     @property
     def _overlap(self) -> Overlap | None:
-        """Return how fragments of several microbatches become one program, None if they do not, as with C++."""
+        """The way in which fragments of several microbatches become one program, None if they do not, as with C++."""
         return self.request.overlap if self.settings.engine != "cpp" else None
 
     def _rules(self, module: Module) -> UserRules:

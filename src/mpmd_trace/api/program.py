@@ -81,7 +81,7 @@ class Program:
 
     @functools.cached_property
     def filters(self) -> bool:
-        """Return whether arrays alone are inputs; see `filter_jit`."""
+        """True if arrays alone are inputs; see `filter_jit`."""
         if self.filter_jit is not None or not isinstance(self.args, tuple):
             return bool(self.filter_jit)
         static = self.static_positions

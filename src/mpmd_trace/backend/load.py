@@ -68,12 +68,12 @@ class LoadedProgram(CountedProgram):
 
     @property
     def input_shardings(self) -> tuple[NamedSharding, ...]:
-        """Return where each argument has to be."""
+        """The sharding of each argument."""
         return tuple(s.sharding for s in self.input_specs)
 
     @property
     def output_shardings(self) -> tuple[NamedSharding, ...]:
-        """Return where each result will be."""
+        """The sharding of each result."""
         return tuple(s.sharding for s in self.output_specs)
 
     def explain_placing(self, remedy: str) -> None:

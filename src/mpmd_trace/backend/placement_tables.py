@@ -128,7 +128,7 @@ class PlacementReport(Shown):
 
     @property
     def causes(self) -> dict[Cause, tuple[int, int]]:
-        """Return the number of transfers in a step and their bytes, by cause, in the order of `CAUSES`; no zeros."""
+        """The number of transfers in a step and their bytes, by cause, in the order of `CAUSES`; no zeros."""
         result: dict[Cause, tuple[int, int]] = {}
         for cause in CAUSES:
             sent = [s for s in self.sent if s.cause == cause]
@@ -149,19 +149,19 @@ class PlacementReport(Shown):
 
     @property
     def held(self) -> Table:
-        """Return what each mesh holds, as a table."""
+        """A table of what each mesh holds."""
         rows = [[one.mesh, *(f"{getattr(one, column):,}" for column in self.columns)] for one in self.meshes]
         return Table("bytes on a device of each mesh", ["mesh", *self.columns], rows)
 
     @property
     def moves(self) -> Table:
-        """Return what moves in a step by cause, as a table."""
+        """A table of what moves in a step, by cause."""
         rows = [[cause, CAUSES[cause], f"{n:,}", f"{size:,}"] for cause, (n, size) in self.causes.items()]
         return Table("sent in a step", ["cause", "what it is", "count", "bytes"], rows, words=2)
 
     @property
     def links(self) -> Table:
-        """Return what each mesh sends to each other one, as a table."""
+        """A table of what each mesh sends to each other one."""
         totals: dict[tuple[str, str], list[Traffic]] = {}
         for one in self.sent:
             if one.source != one.target:

@@ -157,7 +157,7 @@ class Plan:
 
     @functools.cached_property
     def devices(self) -> dict[str, int]:
-        """Return how many devices each mesh has."""
+        """The number of devices of each mesh."""
         return {name: parse_mesh(body).size for name, body in self.meshes.items()}
 
     def bytes_of(self, slots: Iterable[int]) -> int:

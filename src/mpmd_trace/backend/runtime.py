@@ -91,7 +91,7 @@ class Runtime:
 
     @functools.cached_property
     def _calls_back(self) -> bool:
-        """Return whether a program calls back Python, which may need what this thread holds, and keeps tokens in it."""
+        """True if a program calls back Python, which may need what this thread holds, and keeps tokens in it."""
         return any(executable.compiled.calls_back for executable in self.own_executables)
 
     @functools.cached_property
@@ -160,7 +160,7 @@ class Runtime:
         return [args[i] for i in self._donated]
 
     def _check_numbers(self, results: Sequence[jax.Array], at: int) -> None:
-        """What `jax_debug_nans` and `jax_debug_infs` promise, for the results of instruction `at`."""
+        """Do what `jax_debug_nans` and `jax_debug_infs` promise, for the results of instruction `at`."""
         tests: list[tuple[str, Callable[[Any], Any]]] = []
         if jax.config.jax_debug_nans:
             tests.append(("nan", np.isnan))

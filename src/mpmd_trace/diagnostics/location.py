@@ -53,7 +53,7 @@ class Location:
 
     @property
     def prefix(self) -> str:
-        """Return what stands in front of a message about this place: `file:line:column: `, nothing if unknown."""
+        """The text in front of a message about this place: `file:line:column: `, nothing if unknown."""
         return "" if self.resolved == "unknown" else f"{self}: "
 
     def __str__(self) -> str:

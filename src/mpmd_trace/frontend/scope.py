@@ -31,12 +31,12 @@ class Scope:
 
     @property
     def is_open(self) -> bool:
-        """Return whether names become ops here."""
+        """True if names become ops here."""
         return self.level in ("main", "callee")
 
     @property
     def is_backward(self) -> bool:
-        """Return whether what is here is transposed, or recomputed for what is."""
+        """True if what is here is transposed, or recomputed for what is."""
         return self.rematerialized or self.transposes > 0
 
     def at(self, eqn: Equation) -> Scope:
@@ -64,7 +64,7 @@ class Shared:
 
     @property
     def emits(self) -> bool:
-        """Return whether any result is computed."""
+        """True if any result is computed."""
         return any(computed for computed, _ in self.sources)
 
     def results(self, operands: Sequence[Any], out: Sequence[Any]) -> list[Any]:

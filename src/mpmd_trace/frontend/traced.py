@@ -187,7 +187,7 @@ class Traced:
 
     @property
     def short_module(self) -> Any:
-        """Return `module`, but one call may stand for many alike iterations of a loop: `mpmd-repeat-calls` makes these.
+        """The `module`, but one call may stand for many alike iterations of a loop: `mpmd-repeat-calls` makes these.
 
         Named computations with the same body call one function that is this body.
         """

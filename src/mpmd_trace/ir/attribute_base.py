@@ -158,7 +158,7 @@ class UserOriginAttr(Attribute):
 
     @property
     def short(self) -> str:
-        """Return `"f"(1)`."""
+        """The origin as text: `"f"(1)`."""
         return self.text[len("#mpmd.user_origin<") : -1]
 
 

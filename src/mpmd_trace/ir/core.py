@@ -438,12 +438,12 @@ class Region:
 
     @property
     def is_graph(self) -> bool:
-        """Return whether order means nothing to the op around it, so that values may be used above their definition."""
+        """True if order means nothing to the op around it, so that values may be used above their definition."""
         return self.parent is not None and self.parent.name.partition(".")[0] not in _ORDERED_DIALECTS
 
     @property
     def _may_refer_ahead(self) -> bool:
-        """Return whether values may be used above their definition: between blocks, or where order means nothing."""
+        """True if values may be used above their definition: between blocks, or where order means nothing."""
         return len(self.blocks) > 1 or self.is_graph
 
     def __repr__(self) -> str:

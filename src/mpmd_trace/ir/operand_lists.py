@@ -41,7 +41,7 @@ class OperandList(Linked, Generic[U, V]):
 
     @property
     def operand_capacity(self) -> int:
-        """Return how many operands there is room for before all of them move and become newer uses."""
+        """The number of operands for which there is room before all of them move and become newer uses."""
         return self._capacity
 
     def operand(self, index: int) -> V:

@@ -84,7 +84,7 @@ class _WithOrigin(Op):
 
     @property
     def is_user(self) -> bool:
-        """Return whether it has an origin, i.e. contains code that the user named."""
+        """True if it has an origin, i.e. contains code that the user named."""
         origins = self.props.get("origin")
         return isinstance(origins, ArrayAttr) and len(origins.elements) > 0
 
@@ -209,7 +209,7 @@ class TransferOp(Op):
 
     @property
     def comes_back(self) -> bool:
-        """Return whether the value was sent to host memory to free that of the device until now."""
+        """True if the value was sent to host memory to free that of the device until now."""
         source = self.operand(0).defining_op
         return source is not None and OFFLOADED in source.attrs
 

@@ -22,7 +22,7 @@ def integer(op: Op, name: str, absent: int = 0) -> int:
 
 
 def listed(op: Op, attribute: str, name: str) -> tuple[int, ...]:
-    """The numbers behind `name = [` (or the one behind `name = `) in an attribute such as `dot_dimension_numbers`."""
+    """Return the numbers behind `name = [` (or the one behind `name = `) in an attribute: `dot_dimension_numbers`."""
     attr = op.props.get(attribute)
     match = None if attr is None else re.search(rf"\b{name} = \[?([-\d, ]*)", attr.text)
     return tuple(int(n) for n in match[1].split(",") if n.strip()) if match else ()

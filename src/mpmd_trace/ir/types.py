@@ -29,22 +29,22 @@ class Type(Interned):
 
     @property
     def is_token(self) -> bool:
-        """Return whether this is a StableHLO token, the only non-tensor value that fragments may carry."""
+        """True if this is a StableHLO token, the only non-tensor value that fragments may carry."""
         return self.text == "!stablehlo.token"
 
     @property
     def is_scalar(self) -> bool:
-        """Return whether this is a tensor without dimensions, on no mesh."""
+        """True if this is a tensor without dimensions, on no mesh."""
         return False
 
     @property
     def is_empty(self) -> bool:
-        """Return whether this is a tensor without elements, on no mesh."""
+        """True if this is a tensor without elements, on no mesh."""
         return False
 
     @property
     def is_dynamic(self) -> bool:
-        """Return whether a size is not known."""
+        """True if a size is not known."""
         return "?" in self.text
 
 
@@ -93,7 +93,7 @@ class MeshTensorType(Type):
 
     @property
     def on_host(self) -> bool:
-        """Return whether the value lives in pinned host memory."""
+        """True if the value lives in pinned host memory."""
         return self.memory_kind == "pinned_host"
 
     def with_sharding(self, sharding: TensorShardingAttr | None) -> MeshTensorType:

@@ -232,7 +232,7 @@ def _verified_copy(module: Any, diagnostics: list[Diagnostic]) -> Any:
 
 
 def _check_calls(module: Any) -> None:
-    """Return what `_check_risks` says of text, for a jaxlib module."""
+    """Do for a jaxlib module what `_check_risks` does for text."""
     from jaxlib.mlir import ir  # late: the command line starts without jaxlib
 
     known = {op.attributes["sym_name"].value for op in module.body.operations if "sym_name" in op.attributes}

@@ -60,7 +60,7 @@ class Pass:
 
 
 def said_by(one: Pass, changed: bool | None, method: str = "run") -> bool:
-    """Return what a pass said about a change.  Raises `TypeError` when it forgot to, since snapshots depend on it."""
+    """Return whether a pass said that it has changed anything.  Raises `TypeError` if it did not say, for snapshots."""
     if changed is None:
         raise TypeError(
             f"{type(one).__name__}.{method} returned None; it says whether it changed anything: True or False"

@@ -94,7 +94,7 @@ def canonical_body(body: Region) -> Region:
 
 @rewrites("mpmd.fragment")
 def _bypass(op: Op, rewriter: Rewriter) -> bool:
-    """Return a result that is an argument of the body is the operand.
+    """Replace each result that is an argument of the body by its operand.
 
     Only one result per argument: the first use of the argument by the terminator, in use order.
     """

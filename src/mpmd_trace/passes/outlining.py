@@ -174,7 +174,7 @@ def _judged(function: FuncOp, callees: Sequence[str], known: Mapping[str, _Funct
 
 
 def _is_of_keys(function: FuncOp) -> bool:
-    """Whether nothing flows through it that has gradients or is sharded: its arguments are integers and scalars."""
+    """Return whether all arguments are integers and scalars, so nothing in it has gradients or is sharded."""
     return all(_is_key(type) for type in function.type.inputs)
 
 

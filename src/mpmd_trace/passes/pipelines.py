@@ -528,7 +528,7 @@ def _overlaps(request: PartitionRequest, kind: type[MergeBlocks | OverlapMicroba
 
 
 def _hoists(request: PartitionRequest) -> list[Pass]:
-    """What is done once per step, or elsewhere than the program says, and what fits activations into memory."""
+    """Return the passes that do things once per step, or elsewhere than the program says, or save memory."""
     options, step = request.options, request.step
     if step is None:
         return []

@@ -115,12 +115,12 @@ class PartitionRequest:
 
     @property
     def keeps_chlo(self) -> bool:
-        """Whether ops of CHLO and large functions of keys stay what they are."""
+        """True if ops of CHLO and large functions of keys stay what they are."""
         return self.step is not None and self.step.keeps_chlo
 
     @property
     def overlap(self) -> Overlap | None:
-        """Return how fragments of several microbatches become one program, None if they do not."""
+        """The way in which fragments of several microbatches become one program, None if they do not."""
         wanted = self.options.overlap
         return wanted if self.step is not None and (wanted == "pairs" or self.step.work is not None) else None
 

@@ -63,7 +63,7 @@ class Action:
 
     @property
     def is_weight_gradient(self) -> bool:
-        """Return whether this is a weight gradient, as in the reference's fragment predicates."""
+        """True if this is a weight gradient, as in the reference's fragment predicates."""
         return self.kind == "W"
 
     def __str__(self) -> str:

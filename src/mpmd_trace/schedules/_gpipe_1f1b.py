@@ -61,7 +61,7 @@ def parallel_pipelines_with_wrap_around(meshes: int, microbatches: int) -> Sched
 
 
 def _in_turn(name: str, ahead: Sequence[int], microbatches: int) -> Schedule:
-    """Return each mesh runs so many forwards ahead, then a backward and a forward in turn."""
+    """Have each mesh run so many forwards ahead, then a backward and a forward in turn."""
     orders = []
     for mesh, first in enumerate(ahead):
         forwards = [Action(mesh, "F", m) for m in range(microbatches)]

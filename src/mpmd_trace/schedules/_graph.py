@@ -99,7 +99,7 @@ class StageGraph:
 
     @property
     def is_chain(self) -> bool:
-        """Return whether stage `s` reads stage `s - 1` and nothing else."""
+        """True if each stage `s` reads stage `s - 1` and nothing else."""
         return self.entry is None and self.feeds == StageGraph.chain(len(self.feeds)).feeds
 
     def order(self) -> tuple[int, ...]:
@@ -112,7 +112,7 @@ class StageGraph:
 
 
 def topological(after: Sequence[Sequence[int]]) -> list[int]:
-    """The numbers of the lists, each before those in its list, low ones first; without what waits for a cycle."""
+    """Return the numbers of the lists, each before those in its list, low ones first, without those in cycles."""
     missing = Counter(later for row in after for later in row)
     ready = [n for n in range(len(after)) if not missing[n]]
     done: list[int] = []

@@ -298,7 +298,7 @@ class _BlockProgram:
         self._row(s, {"end": -1, "rest": -w} | ({"begin": 1} if chain.span else {}), 0.0, time=1.0)
 
     def _wires(self, s: int) -> None:
-        """What a mesh does first and last comes behind that of the mesh before it, or of the one behind it."""
+        """Order what meshes do first and last: it comes behind that of the mesh before it, or of the one behind it."""
         chain = self.chain
         self._row(s, {"begin": -1}, chain.forward[s] + chain.down[s], {"begin": 1})
         self._row(s, {"fed": -1}, chain.forward[s + 1] + chain.down[s], {"fed": 1})
@@ -307,7 +307,7 @@ class _BlockProgram:
         self._row(s, {"first": 1}, 0.0, {"first": -1})
 
     def _memory(self, s: int) -> None:
-        """What a mesh holds when its last forward starts, and what all microbatches hold from start to end.
+        """Bound what a mesh holds when its last forward starts, and what all microbatches hold from start to end.
 
         The first of the forwards fill the memory one by one, and the last of the weight gradients empty it so.
         """

@@ -37,7 +37,7 @@ class Timeline:
 
     @property
     def end(self) -> float:
-        """Return when the last event ends."""
+        """The time at which the last event ends."""
         return max((row[-1].end for row in self.rows if row), default=0.0)
 
     @classmethod

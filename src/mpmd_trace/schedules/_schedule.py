@@ -48,7 +48,7 @@ class Placement:
 
     @property
     def kind(self) -> PlacementKind:
-        """Return `loop`, `v`, or `custom` for anything else."""
+        """The kind of placement: `loop`, `v`, or `custom` for anything else."""
         chunks, rest = divmod(len(self.mesh_of), max(self.meshes, 1))
         if rest == 0 and chunks:
             if self.mesh_of == Placement.loop(self.meshes, chunks).mesh_of:
@@ -91,12 +91,12 @@ class Schedule:
 
     @property
     def meshes(self) -> int:
-        """Return how many meshes there are."""
+        """The number of meshes."""
         return self.placement.meshes
 
     @property
     def stages(self) -> int:
-        """Return how many stages there are."""
+        """The number of stages."""
         return len(self.placement.mesh_of)
 
     def microbatches_of(self, stage: int) -> range:
@@ -113,17 +113,17 @@ class Schedule:
 
     @cached_property
     def splits_backward(self) -> bool:
-        """Return whether some backward pass is split in input- and weight-gradient."""
+        """True if some backward pass is split in input- and weight-gradient."""
         return any(a.kind == "W" for _, _, a in self.actions())
 
     @cached_property
     def has_blocks(self) -> bool:
-        """Return whether some actions run as one block."""
+        """True if some actions run as one block."""
         return any(len(step.parts) > 1 for order in self.orders for step in order)
 
     @cached_property
     def reverse_backward(self) -> bool:
-        """Return whether some stage runs the backward pass of its last microbatch before that of its first."""
+        """True if some stage runs the backward pass of its last microbatch before that of its first."""
         seen: set[tuple[int, int]] = set()
         for _, _, action in self.actions():
             if action.kind in "BW":

@@ -62,7 +62,7 @@ class SearchResult:
 
     @property
     def gap(self) -> float:
-        """How far the best is above the bound, as a fraction of it; 0 means optimal."""
+        """The distance of the best from the bound, as a fraction of the bound; 0 means optimal."""
         value = self.value(self.best)
         return max(0.0, (value - self.lower_bound) / self.lower_bound) if self.lower_bound else 0.0
 

@@ -70,7 +70,7 @@ class Trace:
         )
 
     def counter(self, process: int, name: str, time: float, **values: float) -> None:
-        """Return what a counter shows from then on."""
+        """Record what a counter shows from then on."""
         self._events.append({"ph": "C", "pid": process, "tid": 0, "name": name, "ts": _round(time), "args": values})
 
     def text(self) -> str:

@@ -47,7 +47,7 @@ class Fragment:
 
     @property
     def transposes(self) -> tuple[int, ...]:
-        """Return how often its computations are transposed, each number once: 0 forward, 1 backward."""
+        """The numbers of times that its computations are transposed, each number once: 0 forward, 1 backward."""
         return tuple(sorted({count for _, count in self.info.origins}))
 
     @property
@@ -84,7 +84,7 @@ class Fragment:
 
     @property
     def drops_transferred(self) -> bool:
-        """Return whether it is the weight-gradient part of a split backward."""
+        """True if it is the weight-gradient part of a split backward."""
         return self.info.split_type == "kDropTransferred"
 
     def __str__(self) -> str:

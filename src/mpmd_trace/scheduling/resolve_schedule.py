@@ -129,7 +129,7 @@ def _refusal(wanted: Any, meshes: int, microbatches: int) -> str | None:
 
 
 def _conflicts(config: Config, choice: ScheduleChoice) -> Iterator[str]:
-    """Return why the schedule and the options cannot both be had."""
+    """Yield why the schedule and the options cannot both be had."""
     wanted, option = config.pipeline_schedule, config.options.schedule
     if wanted is not None and option is not None:
         named = str(option)

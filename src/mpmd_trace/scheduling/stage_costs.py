@@ -50,7 +50,7 @@ class StageCosts(Costs):
 
     @property
     def forward_only(self) -> bool:
-        """Return whether there are no backwards."""
+        """True if there are no backwards."""
         return not any(self.input_grad) and not any(self.weight_grad)
 
     @property

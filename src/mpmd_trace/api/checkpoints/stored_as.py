@@ -63,7 +63,7 @@ class Rule:
 
     @property
     def is_plain(self) -> bool:
-        """Return whether the array is stored as it is."""
+        """True if the array is stored as it is."""
         return not self.is_stacked and self.axes is None and self.merge is None and self.row is None
 
     def read(self, stored: Mapping[str, Any], shape: tuple[int, ...], index: tuple[slice, ...]) -> np.ndarray[Any, Any]:

@@ -40,7 +40,7 @@ class Job:
 
     @property
     def transport(self) -> Transport:
-        """Return what moves arrays between processes if not from device to device; all of them must ask for it."""
+        """The transport between hosts, where arrays do not go from device to device; all processes must ask for it."""
         if self._transport is None:
             if self._transfers == "device_put":
                 self._transport = DevicePut(self.peers)
@@ -50,7 +50,7 @@ class Job:
 
     @functools.cached_property
     def by_devices(self) -> Transport | None:
-        """Return the transport between devices, for meshes and shardings that fit it; None if it is not used."""
+        """The transport between devices, for meshes and shardings that fit it; None if it is not used."""
         transport = self.transport
         if isinstance(transport, DevicePut):
             return transport
@@ -59,7 +59,7 @@ class Job:
 
     @property
     def must_go_by_devices(self) -> bool:
-        """Return whether nothing may go through host memory."""
+        """True if nothing may go through host memory."""
         return self._transfers == "device_put"
 
     @functools.cached_property

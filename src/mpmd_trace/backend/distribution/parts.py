@@ -106,7 +106,7 @@ def value_of(action: Exchanged) -> int:
 
 
 def _turn(action: Action) -> tuple[int, int]:
-    """The transport takes the values one after the other: it gives away what is sent, and then asks for the rest."""
+    """Return when the transport takes a value: first those that are sent, then those that are received."""
     if not isinstance(action, Send | Receive | LocalCopy):
         return 0, 0
     return value_of(action), (Send, Receive, LocalCopy).index(type(action))

@@ -197,7 +197,7 @@ class Peers:
         self._reached[program] = max(place, self._reached.get(program, place))
 
     def wait(self) -> None:
-        """Return when everything that was watched is there.
+        """Wait until everything that was watched is there.
 
         Raises:
             PeerError: when there is a fault before.
@@ -212,7 +212,7 @@ class Peers:
         self.check()
 
     def wait_for(self, array: Any) -> None:
-        """Return when the array is there, or an error.
+        """Wait until the array is there, or an error.
 
         Raises:
             PeerError: when there is a fault before.

@@ -72,7 +72,7 @@ class Deadline:
         self._ended = False
 
     def until(self, array: Any) -> None:
-        """Return when the array is there, is an error or is deleted, or when all waiting has ended."""
+        """Wait until the array is there, is an error or is deleted, or when all waiting has ended."""
         begun = time.monotonic()
         while not self._ended and not is_there(array):
             time.sleep(min(self._LAST, max(self._FIRST, (time.monotonic() - begun) / 20)))

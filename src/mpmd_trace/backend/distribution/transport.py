@@ -31,7 +31,7 @@ _PROGRAM, _STEP = 16, 28
 
 
 def tag_of(program: int, step: int, message: int) -> int:
-    """The number of a message, as no other one that is on its way: 16 bits program, 28 bits step, 20 bits message."""
+    """Return a number that no other message on its way has: 16 bits program, 28 bits step, 20 bits message."""
     assert 0 <= message < MESSAGES
     return (program % (1 << _PROGRAM) << _STEP | step % (1 << _STEP)) << MESSAGE_BITS | message
 

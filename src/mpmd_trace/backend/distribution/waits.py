@@ -60,7 +60,7 @@ class Waits:
 
     @property
     def watched(self) -> Sequence[PendingOp]:
-        """Return what is watched and has not come yet, in order."""
+        """The names of what is watched and has not come yet, in order."""
         return self._ops
 
     def came(self) -> None:

@@ -97,7 +97,7 @@ class Cuts:
 
     @property
     def any(self) -> bool:
-        """Return whether anything is in pieces, here or inside."""
+        """True if anything is in pieces, here or inside."""
         left = [self]
         while left:
             cuts = left.pop()

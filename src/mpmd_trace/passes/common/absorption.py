@@ -98,7 +98,7 @@ class _Round:
                     self.around[user].visited.add(self.groups.slot_of(use))
 
     def is_root(self, group: Group) -> bool:
-        """Return a user fragment, or an inferred one at the end or at the beginning of a chain of fragments."""
+        """Return whether this is a user fragment, or an inferred one at either end of a chain of fragments."""
         return (
             group.label.is_user
             or not self.fed_values(group)

@@ -110,7 +110,7 @@ class Group:
 
     @property
     def size(self) -> int:
-        """What it costs to add it to another group."""
+        """The cost of adding it to another group."""
         return len(self.members) + len(self.results)
 
     @property
@@ -125,7 +125,7 @@ class Group:
 
     @property
     def operands(self) -> list[Value]:
-        """What the merged fragment needs, control operands last (a fresh list)."""
+        """The operands of the merged fragment, control operands last (a fresh list)."""
         if self._data is None:
             return self.first.operands
         return [slot.value for slot in self.slots]

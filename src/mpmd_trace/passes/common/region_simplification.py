@@ -92,7 +92,7 @@ class _Facts(NamedTuple):
 
     @property
     def stays(self) -> bool:
-        """Return whether nothing is simplified where operands differ and all results are used."""
+        """True if nothing is simplified where operands differ and all results are used."""
         return not self.repeats and not self.forwarded
 
 

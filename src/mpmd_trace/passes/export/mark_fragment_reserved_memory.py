@@ -92,7 +92,7 @@ class _Count:
         self.last_read = _last_read(function, kept)
 
     def place(self, value: Value) -> tuple[str | None, float]:
-        """Where a value of this type is, and how big it is there; remembered, for it is asked for every value."""
+        """Return where a value of this type is, and its size there; remembered, since it is asked for every value."""
         type = value.type
         size = 0.0
         if isinstance(type, MeshTensorType):

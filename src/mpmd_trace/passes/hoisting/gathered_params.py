@@ -41,7 +41,7 @@ class Copy:
 
     @property
     def made_again(self) -> int:
-        """How often the copy is made after the first time."""
+        """The number of times that the copy is made after the first."""
         return len(self.dropped) - self.is_late
 
     def is_held(self, time: int) -> bool:

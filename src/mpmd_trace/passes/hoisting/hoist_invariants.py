@@ -234,7 +234,7 @@ class _Mesh:
         return when
 
     def _ready(self, before: FragmentOp, missing: Sequence[Expression]) -> list[Expression]:
-        """What can be computed in front of a fragment: what it misses, and all else that is made of values there."""
+        """Return what can be computed in front of a fragment: what it misses, and the rest made of values there."""
         ready = dict.fromkeys(missing)
         while self._early and self._early[-1][0] < self._place[before]:
             one = self._early.pop()[1]

@@ -261,7 +261,7 @@ class PartialSumAnalysis:
 
     @property
     def any_sharded(self) -> bool:
-        """Whether a fragment has a sharding, without which there are no partial sums."""
+        """True if a fragment has a sharding, without which there are no partial sums."""
         return bool(self._like)
 
     def solve(self) -> None:

@@ -21,12 +21,12 @@ class ErrorCounter:
 
     @property
     def full(self) -> bool:
-        """Whether the count is exactly at the limit, where the checks stop (they do not above it)."""
+        """True if the count is exactly at the limit, where the checks stop (they do not above it)."""
         return self.count == self.limit
 
     @property
     def too_many(self) -> bool:
-        """Whether the limit is reached or exceeded."""
+        """True if the limit is reached or exceeded."""
         return self.limit != -1 and self.count >= self.limit
 
     def report(self, where: Op | Value, message: str) -> None:

@@ -126,7 +126,7 @@ class _UseSets:
             self.extend(op, self.sets.needed_by_results(op))
 
     def loop_return(self, terminator: Op) -> None:
-        """What a loop yields is needed where the loop's result is needed."""
+        """Let what a loop yields be needed where the loop's result is needed."""
         loop = terminator.parent_op
         if not isinstance(loop, ForOp):
             return

@@ -128,7 +128,7 @@ def _existing_transfer(op: Op, value: Value) -> Value | None:
 
 @rewrites("mpmd.assign")
 def _chain_of_transfers(op: Op, rewriter: Rewriter) -> bool:
-    """Where several meshes want a value, it goes from one to the next."""
+    """Send a value that several meshes want from one to the next."""
     unassign = op.operand(0).defining_op
     if not isinstance(unassign, UnassignOp) or len(crossing := cross_mesh_assigns(unassign)) < 2:
         return False

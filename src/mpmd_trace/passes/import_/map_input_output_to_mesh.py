@@ -106,7 +106,7 @@ def _check(
 
 
 def _drop_memory_kind_attributes(function: FuncOp) -> None:
-    """Where the type says the memory kind, the attribute does not repeat it."""
+    """Drop the attribute of the memory kind where the type has it."""
 
     def drop(what: str, dicts: list[DictAttr], types: tuple[Type, ...]) -> list[DictAttr]:
         kept = []

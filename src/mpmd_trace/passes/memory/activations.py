@@ -189,7 +189,7 @@ class Option:
 
     @property
     def changes_something(self) -> bool:
-        """Whether anything is made again or goes to the host."""
+        """True if anything is made again or goes to the host."""
         return bool(self.dropped or self.offloaded)
 
     def __str__(self) -> str:

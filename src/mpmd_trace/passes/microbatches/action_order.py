@@ -71,7 +71,7 @@ class ActionOrder(Order):
 
     @property
     def repeats(self) -> bool:
-        """Whether it also orders what a mesh does several times for a microbatch."""
+        """True if it also orders what a mesh does several times for a microbatch."""
         return self.name.lower() == "1f1b"
 
     @functools.cached_property
@@ -80,7 +80,7 @@ class ActionOrder(Order):
 
     @property
     def by_stage(self) -> bool:
-        """Whether it tells the stages of a mesh apart."""
+        """True if it tells the stages of a mesh apart."""
         return self.reference is None or self.reference.by_stage
 
     def before(self, a: Unit, b: Unit) -> bool:

@@ -222,7 +222,7 @@ def _shard_rows_of_microbatches(module: Module, calls: Mapping[str, Sequence[Cal
 
 
 def _of_rows(reshape: Op, meshes: Mapping[str, MeshAttr]) -> TensorShardingAttr | None:
-    """How the result is sharded if an argument's sharded dimension is divided into microbatches and their rows."""
+    """Return the sharding of the result if an argument's sharded dimension becomes microbatches and their rows."""
     before, after = (getattr(v.type, "shape", None) or () for v in (reshape.operand(0), reshape.result))
     sharding = _argument_sharding(reshape.operand(0))
     if sharding is None or len(after) != len(before) + 1:

@@ -238,7 +238,7 @@ class FollowSchedule(PipelineScheduler):
             diagnostics.warning(None, f"{INEXACT}: {reason}\n{self._several_stages(units) or _INSTEAD}")
 
     def _several_stages(self, units: dict[FragmentOp, Unit]) -> str | None:
-        """What to do where the flow comes back to a mesh with other layers, for which the schedule has no order."""
+        """Return what to do where the flow returns to a mesh with other layers, for which the schedule has no order."""
         if not isinstance(self.schedule, ActionOrder):
             return None
         if self.schedule.by_stage and any(unit.stage is not None for unit in units.values()):

@@ -133,7 +133,7 @@ def _wanted(
     count: int,
     schedule: str,
 ) -> dict[tuple[int, int], str]:
-    """Who wants the first of two places before the second; joins are places behind those of the `count` ops."""
+    """Return who wants the first of two places before the second; joins are places behind those of the `count` ops."""
     wanted: dict[tuple[int, int], str] = {}
 
     def add(a: int, b: int, why: str) -> None:
@@ -158,7 +158,7 @@ def _wanted(
 def _steps(
     wanted: Mapping[tuple[int, int], str], ops: Sequence[Op], path: Sequence[int]
 ) -> tuple[list[str], list[str]]:
-    """Who wants the path, and its steps; the inner nodes of joins are no ops."""
+    """Return who wants the path, and its steps; the inner nodes of joins are no ops."""
     who: dict[str, None] = {}
     lines: list[str] = []
     for a, b in itertools.pairwise(path):

@@ -218,7 +218,7 @@ class DataflowHypergraph:
         return result
 
     def _outside(self, function: FuncOp, results: Sequence[int]) -> dict[tuple[int, ...], int]:
-        """Who reads results of a function outside of it, and in how many runs these do."""
+        """Return who reads results of a function outside of it, and in how many runs these do."""
         result: dict[tuple[int, ...], int] = {}
         before: tuple[int, ...] = ()
         for call in self.graph.calls[function]:

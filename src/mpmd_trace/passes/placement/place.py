@@ -110,7 +110,7 @@ class Place(Pass):
 
 
 def drop_markers(function: FuncOp) -> None:
-    """What the user marked as used or made on several meshes needs no mark here."""
+    """Leave out what the user marked as used or made on several meshes."""
     for op in function.body:
         if isinstance(op, BroadcastOp) or (isinstance(op, ReduceOp) and op.kind == "none"):
             op.replace_all_uses_with(op.operands)

@@ -30,7 +30,7 @@ class Work(NamedTuple):
 
     @property
     def time(self) -> float:
-        """What it takes by itself, when no other fragment hides its collectives."""
+        """The time that it takes by itself, when no other fragment hides its collectives."""
         return sum(self)
 
 
@@ -53,7 +53,7 @@ class Part(NamedTuple):
 
     @property
     def is_forward(self) -> bool:
-        """Whether it is a forward; all others are backwards or parts of one."""
+        """True if it is a forward; all others are backwards or parts of one."""
         return self.kind == "F"
 
 

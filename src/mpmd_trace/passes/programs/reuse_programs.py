@@ -78,7 +78,7 @@ class ReusePrograms(FunctionPass):
     least: int = option(64, "the smallest number of ops worth compiling once and launching separately")
 
     def _is_large(self, op: FragmentOp) -> bool:
-        """Whether a program of its ops pays; what runs once a step may be smaller by a quarter, such as a norm."""
+        """Return whether a program of its ops pays; what runs once a step, such as a norm, may be a quarter smaller."""
         return len(moving_ops(op.body)) >= (self.least * 3 // 4 if op.call_counter is None else self.least)
 
     def run_on_function(self, function: FuncOp, module: Module, diagnostics: Diagnostics) -> bool:

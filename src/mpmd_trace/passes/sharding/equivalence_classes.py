@@ -109,7 +109,7 @@ class Kinds:
 
     @property
     def has_equal_stages(self) -> bool:
-        """Whether fragments of different meshes are of one kind."""
+        """True if fragments of different meshes are of one kind."""
         on = {(self.op[op], op.mesh) for op in self.ops if isinstance(op, FragmentOp)}
         return len({kind for kind, _ in on}) < len(on)
 
@@ -121,7 +121,7 @@ class Kinds:
         return type
 
     def _look_around(self) -> None:
-        """What each op is by itself, and which microbatch it belongs to."""
+        """Return what each op is by itself, and which microbatch it belongs to."""
         self.op, self.value, self.body = {}, {}, {}
         self._labels: dict[Op, tuple[int, ...]] = {}
         self._roles: dict[Op, tuple[int, ...]] = {}
@@ -164,7 +164,7 @@ class Kinds:
         return result
 
     def _crosses(self, producer: Op, consumer: Op) -> bool:
-        """Whether an edge leads from one microbatch to another, or from mesh to mesh where those look the same."""
+        """Return whether an edge leads from a microbatch to another, or from mesh to mesh where those look the same."""
         if self.alike and isinstance(consumer, TransferOp) and _mesh(consumer.operand(0)) != _mesh(consumer.results[0]):
             return True
         a, b = self._counter[producer], self._counter[consumer]

@@ -23,7 +23,7 @@ from mpmd_trace.passes.sharding.shardy import run_shardy
 
 
 def has_no_shardings(module: Module, function: FuncOp) -> bool:
-    """Whether nothing spreads in the function: no shardings but constraints on meshes without axes, and no unused op.
+    """Return whether nothing spreads in the function: no shardings but constraints without axes, and no unused op.
 
     JAX constrains typed keys to such a mesh, which tells nothing outside of the body.
     """

@@ -40,7 +40,7 @@ def _keep(
 
 @rewrites("stablehlo.while")
 def _while(op: Op, rewriter: Rewriter) -> bool:
-    """Return a loop carries no value that it does not change, and runs at least once."""
+    """Return whether a loop carries no value that it does not change, and runs at least once."""
     condition, body = op.regions[0].block, op.regions[1].block
     if splat_text(condition.terminator.operand(0)) == "false":
         rewriter.replace_op(op, op.operands)
@@ -76,7 +76,7 @@ def _case(op: Op, rewriter: Rewriter) -> bool:
 
 @rewrites("stablehlo.reduce")
 def _reduce(op: Op, rewriter: Rewriter) -> bool:
-    """Return a reduction reduces something, uses what it reduces, and its results are used."""
+    """Return whether a reduction reduces something, uses what it reduces, and its results are used."""
     count = len(op.results)
     inputs, initial = op.operands[:count], op.operands[count:]
     dims = integers(op, "dimensions")
@@ -145,7 +145,7 @@ def _broadcasts(op: Op, values: Sequence[Value], rewriter: Rewriter) -> bool:
 
 @rewrites("stablehlo.sort")
 def _sort(op: Op, rewriter: Rewriter) -> bool:
-    """Return a sort moves only values that are used or compared."""
+    """Return whether a sort moves only values that are used or compared."""
     block = op.regions[0].block
     gone = {
         i

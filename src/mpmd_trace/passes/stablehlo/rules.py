@@ -111,13 +111,13 @@ def any_value(value: Value) -> bool:
 
 
 def of_integers(value: Value) -> bool:
-    """Return a tensor of integers (or booleans)."""
+    """Return whether this is a tensor of integers (or booleans)."""
     type_ = value.type
     return isinstance(type_, TensorType) and type_.element[:1] in ("i", "u")
 
 
 def static(value: Value) -> bool:
-    """Return a tensor all of whose dimensions are known."""
+    """Return whether this is a tensor all of whose dimensions are known."""
     type = ranked(value)
     return type is not None and -1 not in (type.shape or ())
 
@@ -129,7 +129,7 @@ def _needing_constant(matches: Matcher) -> Matcher:
 
 @_needing_constant
 def constant(value: Value) -> bool:
-    """Return a constant of any type."""
+    """Return whether this is a constant of any type."""
     op = value.defining_op
     return op is not None and op.name == "stablehlo.constant"
 
@@ -139,7 +139,7 @@ def other_than_constant(value: Value) -> bool:
 
 
 def splat(what: int) -> Matcher:
-    """Return a constant that repeats 0, 1, or (-1) all bits set."""
+    """Match a constant that repeats 0, 1, or (-1) all bits set."""
     from mpmd_trace.passes.stablehlo.elements import constant_of  # NumPy, which is slow to import
 
     def matches(value: Value) -> bool:
@@ -157,7 +157,7 @@ def splat(what: int) -> Matcher:
 
 
 def made_by(name: str) -> Matcher:
-    """Return the result of `stablehlo.{name}`, or of an op by its full name."""
+    """Match the result of `stablehlo.{name}`, or of an op by its full name."""
     wanted = _full(name)
 
     def matches(value: Value) -> bool:
