@@ -6,6 +6,7 @@ when a plugin imported it already.  Processes that tests start inherit the setti
 
 from __future__ import annotations
 
+import gc
 import importlib.metadata
 import os
 import sys
@@ -15,6 +16,7 @@ from typing import TYPE_CHECKING
 
 import hypothesis
 import pytest
+from hypothesis.internal.entropy import deterministic_PRNG
 
 if TYPE_CHECKING:
     from mpmd_trace.passes.cpp_engine import CppPartitioner
@@ -62,6 +64,11 @@ def pytest_configure(config: pytest.Config) -> None:
     shared_work.share_contexts()
     shared_work.keep_the_cpp_partitioner()
     shared_work.make_commands_once()
+    # Each full collection looks at the millions of objects that JAX and earlier tests keep.
+    gc.set_threshold(50_000, 20, 20)
+    # Before the first random example of all, Hypothesis collects garbage, which takes seconds after many tests.
+    with deterministic_PRNG():
+        pass
 
 
 @pytest.fixture(scope="session")

@@ -13,6 +13,7 @@ from jax.sharding import Mesh
 
 import mpmd_trace
 from mpmd_trace import enumerated_for, named_computation
+from util import normal
 
 WIDTH = 4
 Weights = list[jax.Array]
@@ -84,12 +85,11 @@ def summed_values(loss: Callable[..., Any], ps: Any, xs: Any) -> Any:
 
 
 def weights(count: int = 2) -> Weights:
-    return [jax.random.normal(k, (WIDTH, WIDTH)) * 0.5 for k in jax.random.split(jax.random.key(0), count)]
+    return [normal(i, WIDTH, WIDTH) * 0.5 for i in range(count)]
 
 
 def batch(microbatches: int | None = None, rows: int = 4) -> jax.Array:
-    shape = (rows, WIDTH) if microbatches is None else (microbatches, rows, WIDTH)
-    return jax.random.normal(jax.random.key(1), shape)
+    return normal(9, *(() if microbatches is None else (microbatches,)), rows, WIDTH)
 
 
 def accumulate(ws: Weights, x: jax.Array, grad: Callable[..., Any] | None = None) -> tuple[jax.Array, Weights]:

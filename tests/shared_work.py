@@ -12,6 +12,7 @@ from __future__ import annotations
 
 import atexit
 import functools
+import re
 import threading
 from collections import OrderedDict
 from collections.abc import Callable, Iterator, Sequence
@@ -30,7 +31,7 @@ USES = 10
 
 
 def compile_equal_programs_once() -> None:
-    """Compiling a module, options and devices again gives the executable of the first time."""
+    """Compiling a module, by any name, with options and devices again gives the executable of the first time."""
     from jax._src import compiler
 
     compiler.backend_compile_and_load = _remembering(compiler.backend_compile_and_load)
@@ -44,6 +45,7 @@ def _remembering(compile_and_load: Callable[..., Any]) -> Callable[..., Any]:
         text = module.operation.get_asm(enable_debug_info=False)
         if host_callbacks or "callback" in text:  # addresses of Python functions, which may be others by now
             return compile_and_load(backend, module, devices, options, host_callbacks)
+        text = re.sub(r"^module @\S+", "module", text, count=1, flags=re.MULTILINE)
         key = (backend, text, tuple(device.id for device in devices), options.SerializeAsString())
         with lock:
             found = kept.get(key)
@@ -56,7 +58,18 @@ def _remembering(compile_and_load: Callable[..., Any]) -> Callable[..., Any]:
                 kept.popitem(last=False)
         return found
 
+    compiled.__wrapped__ = compile_and_load  # type: ignore[attr-defined]
     return compiled
+
+
+@contextmanager
+def own_executables() -> Iterator[None]:
+    """Executables have the names of their modules meanwhile, and the places in code that those were traced from."""
+    from jax._src import compiler
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(compiler, "backend_compile_and_load", compiler.backend_compile_and_load.__wrapped__)
+        yield
 
 
 def share_contexts() -> None:

@@ -7,9 +7,11 @@ from typing import Any
 
 import jax
 import jax.numpy as jnp
+import numpy as np
 import optax
 
 from mpmd_trace import call, enumerated_for, named_computation, value_and_grad
+from util import normal
 
 WIDTH, WORDS, MICROBATCHES = 16, 24, 4
 #: Bytes of one activation: 4 rows.
@@ -18,24 +20,20 @@ Recipe = tuple[Callable[..., Any], tuple[Any, ...]]
 
 
 def weights() -> dict[str, Any]:
-    keys = jax.random.split(jax.random.key(0), 4)
-    made = [0.3 * jax.random.normal(key, (WIDTH, WIDTH)) for key in keys]
-    return {f"w{i}": {"w": w, "b": jnp.zeros(WIDTH)} for i, w in enumerate(made)}
+    return {f"w{i}": {"w": 0.3 * normal(i, WIDTH, WIDTH), "b": jnp.zeros(WIDTH)} for i in range(4)}
 
 
 def words(*names: str) -> dict[str, Any]:
-    keys = jax.random.split(jax.random.key(7), len(names))
-    return {name: 0.3 * jax.random.normal(k, (WORDS, WIDTH)) for name, k in zip(names, keys, strict=True)}
+    return {name: 0.3 * normal(4 + i, WORDS, WIDTH) for i, name in enumerate(names)}
 
 
 def data() -> Any:
-    keys = jax.random.split(jax.random.key(1), 3)
-    x, y = (jax.random.normal(k, (MICROBATCHES, 4, WIDTH)) for k in keys[:2])
-    return x, y, (jax.random.uniform(keys[2], (MICROBATCHES, 4)) > 0.3).astype(jnp.float32)
+    x, y = normal(7, 2, MICROBATCHES, 4, WIDTH)
+    return x, y, (normal(8, MICROBATCHES, 4) > -0.5).astype(jnp.float32)
 
 
 def tokens() -> jax.Array:
-    return jax.random.randint(jax.random.key(4), (MICROBATCHES, 2, 5), 0, WORDS)
+    return jnp.asarray(np.random.default_rng(9).integers(0, WORDS, (MICROBATCHES, 2, 5)), jnp.int32)
 
 
 def layer(p: Any, x: jax.Array) -> jax.Array:

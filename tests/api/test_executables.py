@@ -15,6 +15,7 @@ import pytest
 import mpmd_trace
 from mpmd_trace.jax_compat import runtime
 from pipelines import assert_same, batch, config, loss, weights
+from shared_work import own_executables
 
 MICROBATCHES = 3
 NAMES = {"f0": "m0", "f1": "m1", "f2": "m2", "f3": "m3"}
@@ -36,7 +37,8 @@ def jitted() -> Any:
 
 @pytest.fixture(scope="module")
 def compiled(jitted: Any) -> mpmd_trace.stages.Compiled:
-    return jitted.lower(weights(4), batch(MICROBATCHES)).compile()
+    with own_executables():
+        return jitted.lower(weights(4), batch(MICROBATCHES)).compile()
 
 
 def test_what_batches_of_another_length_share_is_compiled_once(

@@ -16,6 +16,7 @@ import mpmd_trace
 from mpmd_trace import MpmdError, MpmdWarning
 from mpmd_trace.backend.plan import Run, Transfer
 from pipelines import assert_same, loss_of, topology
+from util import normal
 
 WIDTH, STAGES, MICROBATCHES = 16, 3, 4
 
@@ -33,15 +34,11 @@ def step_of(layer: Any = layer) -> Any:
 
 
 def arguments() -> Any:
-    keys = jax.random.split(jax.random.key(0), 2 * STAGES + 1)
     ps = [
-        {
-            "up": 0.3 * jax.random.normal(keys[2 * i], (WIDTH, 4 * WIDTH)),
-            "down": 0.3 * jax.random.normal(keys[2 * i + 1], (4 * WIDTH, WIDTH)),
-        }
+        {"up": 0.3 * normal(2 * i, WIDTH, 4 * WIDTH), "down": 0.3 * normal(2 * i + 1, 4 * WIDTH, WIDTH)}
         for i in range(STAGES)
     ]
-    return ps, jax.random.normal(keys[-1], (MICROBATCHES * 32, WIDTH))
+    return ps, normal(2 * STAGES, MICROBATCHES * 32, WIDTH)
 
 
 def lowered(layer: Any = layer, devices: int = 1, **options: Any) -> mpmd_trace.stages.Lowered:

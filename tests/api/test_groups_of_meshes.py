@@ -19,6 +19,7 @@ from mpmd_trace_cli import plan
 from mpmd_trace_cli._plan_options import PlanOptions
 from mpmd_trace_cli.status import CallError
 from pipelines import assert_same, topology
+from util import normal
 
 GENERATOR, DISCRIMINATOR = ("m0", "m1"), ("m2", "m3")
 NAMES = {"g0": "m0", "g1": "m1", "d0": "m2", "d1": "m3"}
@@ -75,9 +76,8 @@ def lower(
     step: Any, schedule: Any, names: dict[str, str] = NAMES, **options: Any
 ) -> tuple[dict[str, list[str]], list[str]]:
     """Return what each mesh runs, and the warnings, of a step that computes what `jax.jit` does."""
-    keys = jax.random.split(jax.random.key(0), len(names) + 1)
-    w = {name: 0.5 * jax.random.normal(key, (4, 4)) for name, key in zip(names, keys[1:], strict=True)}
-    x, noise = jax.random.normal(keys[0], (2, 8, 4))
+    w = {name: 0.5 * normal(i, 4, 4) for i, name in enumerate(names)}
+    x, noise = normal(len(names), 2, 8, 4)
     config = mpmd_trace.make_config(topology(4, size=1), names, pipeline_schedule=schedule, **options)
     with warnings.catch_warnings(record=True) as caught:
         warnings.simplefilter("always")

@@ -18,7 +18,7 @@ import mpmd_trace
 import pipelines
 from mpmd_trace import MpmdError
 from pipelines import assert_same, loss_of, summed_gradients, summed_values
-from util import nightly
+from util import nightly, normal
 
 MICROBATCHES, ROWS, WIDTH = 4, 8, 16
 SHARDED_ROWS = P(None, "data")
@@ -49,16 +49,9 @@ def training_step(meshes: list[Mesh], dtype: Any = jnp.float32) -> Any:
 
 
 def arguments(layers: int = 2, rows: int = ROWS) -> Any:
-    keys = jax.random.split(jax.random.key(0), 2 * layers + 1)
-    ps = [
-        {
-            "up": 0.3 * jax.random.normal(keys[2 * i], (WIDTH, WIDTH)),
-            "down": 0.3 * jax.random.normal(keys[2 * i + 1], (WIDTH, WIDTH)),
-            "scale": jnp.ones(WIDTH),
-        }
-        for i in range(layers)
-    ]
-    return ps, jax.random.normal(keys[-1], (MICROBATCHES, rows, WIDTH))
+    up, down = 0.3 * normal(0, 2, layers, WIDTH, WIDTH)
+    ps = [{"up": up[i], "down": down[i], "scale": jnp.ones(WIDTH)} for i in range(layers)]
+    return ps, normal(1, MICROBATCHES, rows, WIDTH)
 
 
 def compiled(specs: dict[str, P], batch: P = SHARDED_ROWS, **options: Any) -> mpmd_trace.stages.Compiled:
@@ -164,8 +157,8 @@ def test_microbatches_gather_one_product_ahead() -> None:
         config = mpmd_trace.make_config({"m0": mesh}, {"f": "m0"}, gather=word)
         return mpmd_trace.jit(step, config, in_shardings=(shards, rows)).lower(ws, batch).compile()
 
-    ws = [jax.random.normal(key, (WIDTH, WIDTH)) / 4 for key in jax.random.split(jax.random.key(0), 6)]
-    batch = jax.random.normal(jax.random.key(1), (2, ROWS, WIDTH))
+    ws = [normal(i, WIDTH, WIDTH) / 4 for i in range(6)]
+    batch = normal(6, 2, ROWS, WIDTH)
     once, each = map(with_gather, ("step", "microbatch"))
     assert [one.as_text().count("optimization_barrier") for one in (once, each)] == [0, 5]
     assert [counted(one)["m0"][0] for one in (once, each)] == [6, 12]
@@ -288,9 +281,8 @@ def test_embeddings_are_gathered_and_their_gradients_summed_once_per_step(table:
     def step(ps: Any, batch: jax.Array) -> Any:
         return jax.tree.map(lambda p, g: p - 0.1 * g, ps, summed_gradients(loss, ps, batch))
 
-    keys = jax.random.split(jax.random.key(0), 3)
-    ps = {"table": jax.random.normal(keys[0], (2 * WIDTH, WIDTH)), "w": jax.random.normal(keys[1], (WIDTH, WIDTH))}
-    batch = jax.random.randint(keys[2], (MICROBATCHES, ROWS, 3), 0, 2 * WIDTH)
+    ps = {"table": normal(0, 2 * WIDTH, WIDTH), "w": normal(1, WIDTH, WIDTH)}
+    batch = np.random.default_rng(2).integers(0, 2 * WIDTH, (MICROBATCHES, ROWS, 3), np.int32)
     config = mpmd_trace.make_config(meshes, {"f0": "m0", "f1": "m1"}, pipeline_schedule="1F1B")
     places = {"table": NamedSharding(meshes["m0"], table), "w": None}, NamedSharding(meshes["m0"], SHARDED_ROWS)
     found = mpmd_trace.jit(step, config, in_shardings=places).lower(ps, batch).compile()
@@ -315,9 +307,8 @@ def test_gradients_of_parts_of_tables_are_summed_once() -> None:
         return jax.tree.map(lambda w, g: w - g, p, grads)
 
     rows = {"looked_up": 4, "cut": 8, "reversed": 6, "first": 2, "second": 4, "joint": 6}
-    keys = jax.random.split(jax.random.key(0), len(rows) + 1)
-    p = {name: jax.random.normal(key, (n, WIDTH)) for key, (name, n) in zip(keys, rows.items(), strict=False)}
-    batch = jax.random.normal(keys[-1], (ROWS, 6, WIDTH))
+    p = {name: normal(i, n, WIDTH) for i, (name, n) in enumerate(rows.items())}
+    batch = normal(len(rows), ROWS, 6, WIDTH)
     config = mpmd_trace.make_config({"m0": mesh}, {"f": "m0"})
     found = mpmd_trace.jit(step, config, in_shardings=(None, NamedSharding(mesh, P("data")))).lower(p, batch).compile()
     assert counted(found) == {"m0": (0, 1)}
@@ -345,13 +336,9 @@ def test_kernels_are_gathered_once_and_clipped_gradients_summed_once(clips: bool
             grads = jax.tree.map(lambda g: g * jnp.minimum(1.0, 0.1 / norm), grads)
         return jax.tree.map(lambda p, g: p - 0.1 * g, ps, grads)
 
-    keys = jax.random.split(jax.random.key(0), 3)
     shapes = [(WIDTH, WIDTH)] * 2 if clips else [(3, 3, 4, 4), (3, 3, 1, 4)]
-    ps = [
-        {"w": 0.3 * jax.random.normal(key, shape), "b": jnp.zeros(shape[-1])}
-        for key, shape in zip(keys[:2], shapes, strict=True)
-    ]
-    batch = jax.random.normal(keys[2], (MICROBATCHES, ROWS, WIDTH) if clips else (MICROBATCHES, ROWS, 6, 6, 4))
+    ps = [{"w": 0.3 * normal(i, *shape), "b": jnp.zeros(shape[-1])} for i, shape in enumerate(shapes)]
+    batch = normal(2, MICROBATCHES, ROWS, *((WIDTH,) if clips else (6, 6, 4)))
     config = mpmd_trace.make_config(meshes, {"f0": "m0", "f1": "m1"}, pipeline_schedule="1F1B")
     kernel = P() if clips else P(None, None, None, "data")
     places = [{"w": NamedSharding(mesh, kernel), "b": None} for mesh in meshes.values()]
@@ -375,10 +362,9 @@ def test_rows_stay_sharded_where_experts_are_sharded_by_columns() -> None:
     def step(ps: Any, batch: jax.Array) -> Any:
         return jax.tree.map(lambda p, g: p - 0.1 * g, ps, summed_gradients(loss_of(experts), ps, batch))
 
-    keys = jax.random.split(jax.random.key(0), 3)
     shapes = {"up": (4, 8, 8), "down": (4, 8, 8), "router": (8, 4)}
-    ps = [{name: 0.3 * jax.random.normal(key, shape) for name, shape in shapes.items()} for key in keys[:2]]
-    batch = jax.random.normal(keys[2], (2, 4, 6, 8))
+    ps = [{name: 0.3 * normal(i, *shape) for name, shape in shapes.items()} for i in range(2)]
+    batch = normal(2, 2, 4, 6, 8)
     config = mpmd_trace.make_config(meshes, {"f0": "m0", "f1": "m1"}, pipeline_schedule="1F1B")
     columns = [
         {name: NamedSharding(mesh, P(*[None] * (len(shape) - 1), "data")) for name, shape in shapes.items()}
@@ -438,9 +424,8 @@ def test_merged_forwards_stay_with_their_microbatches() -> None:
             total = jax.tree.map(jnp.add, total, gradients)
         return total
 
-    keys = jax.random.split(jax.random.key(0), 5)
-    ps = [[jax.random.normal(k, (width, width)) / width**0.5 for k in keys[2 * i : 2 * i + 2]] for i in range(2)]
-    batch = jax.random.normal(keys[4], (rows * microbatches, width))
+    ps = [list(normal(i, 2, width, width) / width**0.5) for i in range(2)]
+    batch = normal(2, rows * microbatches, width)
     found = mpmd_trace.jit(step, config).lower(ps, batch).compile()
     assert [run.label for run in found.program.plan.runs if ", " in run.label]  # some are merged
     products = sum(e.as_text().count(" dot(") * e.runs for e in found.executables())

@@ -25,7 +25,7 @@ from mpmd_trace.scheduling.auto_schedule import rank_schedules, replayed
 from mpmd_trace.scheduling.stage_costs import StageCosts
 from mpmd_trace_cli.placement_report import hiding_text
 from pipelines import assert_same, layer, loss_of, topology
-from util import nightly
+from util import nightly, normal
 
 ROWS, WIDTH = 4, 8
 
@@ -41,10 +41,7 @@ def step_of(microbatches: int) -> Any:
 
 
 def arguments(stages: int, microbatches: int) -> tuple[list[jax.Array], jax.Array]:
-    keys = jax.random.split(jax.random.key(0), stages)
-    return [jax.random.normal(k, (WIDTH, WIDTH)) for k in keys], jax.random.normal(
-        jax.random.key(1), (microbatches * ROWS, WIDTH)
-    )
+    return [normal(i, WIDTH, WIDTH) for i in range(stages)], normal(stages, microbatches * ROWS, WIDTH)
 
 
 @pytest.mark.parametrize(

@@ -16,7 +16,7 @@ import mpmd_trace
 from mpmd_trace import schedules
 from mpmd_trace.equinox import name_layers
 from pipelines import assert_same, topology
-from util import nightly
+from util import nightly, normal
 
 MICROBATCHES = plain.MICROBATCHES
 #: With these, backwards are split, and what is sent may not take weight gradients along.
@@ -102,13 +102,12 @@ def check(
     model = plain.Model(schedule.stages // len(chains))
     asked = {what: what in recipe for what in ("weighted", "clipped", "scaled", "recomputed")}
     step = step_of(model, backwards=name in plain.REVERSED, loop=loop, chains=chains, **asked)
-    keys = jax.random.split(jax.random.key(1), 3)
     shape = (MICROBATCHES, 2, plain.WIDTH)
     args = (
         eqx.filter(model, eqx.is_array),
-        jax.random.normal(keys[0], shape),
-        jax.random.normal(keys[1], shape),
-        jax.random.uniform(keys[2], shape[:2]),
+        normal(0, *shape),
+        normal(1, *shape),
+        abs(normal(2, *shape[:2])),
         jnp.float32(8.0),
     )
     lowered, rows = plain.lower(name, topology(2, size=1), step, names or plain.assign(schedule), *args)

@@ -20,7 +20,7 @@ from mpmd_trace.report.timeline import FragmentActions
 from mpmd_trace.schedules import Action, Schedule
 from mpmd_trace.scheduling import AutoSchedule
 from pipelines import assert_same, topology
-from util import nightly
+from util import nightly, normal
 
 WIDTH = 4
 #: Enough for everything at two meshes: ZB-H2 with full latency wants 4P-3, DualPipe an even number from 2P.
@@ -94,7 +94,7 @@ def training(model: Model, microbatches: int, backwards: bool = False, chains: t
 
 def data(model: Model, microbatches: int) -> tuple[Any, list[jax.Array]]:
     """Parameters and microbatches; slices of one array would all be cut by the first fragment."""
-    xs = jax.random.normal(jax.random.key(1), (microbatches, 2, WIDTH))
+    xs = normal(1, microbatches, 2, WIDTH)
     return eqx.filter(model, eqx.is_array), list(xs)
 
 
@@ -243,8 +243,8 @@ def test_parallel_pipelines_with_wrap_around() -> None:
         return [mpmd_trace.call(functools.partial(request, k), call_counter=k)(xs[k]) for k in range(meshes)]
 
     names = {f"ring_{i}": (f"m{i}", i) for i in range(meshes)}
-    ws = list(jax.random.normal(jax.random.key(0), (meshes, WIDTH, WIDTH)))
-    xs = jax.random.normal(jax.random.key(1), (meshes, 2, WIDTH))
+    ws = list(normal(0, meshes, WIDTH, WIDTH))
+    xs = normal(1, meshes, 2, WIDTH)
     _, found, result = run(schedule.name, schedule, step, names, ws, xs)
     assert [[a.microbatch for a in row] for row in found] == [
         [m for _, _, m in schedule.total_order(i)] for i in range(meshes)

@@ -16,7 +16,7 @@ import mpmd_trace
 from mpmd_trace import MpmdError, named_computation
 from mpmd_trace.api.lowered import placement_warnings
 from pipelines import accumulate, assert_same, layer, mesh, transfers
-from util import nightly
+from util import nightly, normal
 
 WIDTH, ROWS = 8, 16
 
@@ -52,11 +52,11 @@ def config(*meshes: Any, **options: Any) -> mpmd_trace.config.Config:
 
 
 def weights(count: int = 2) -> list[jax.Array]:
-    return [0.5 * jax.random.normal(k, (WIDTH, WIDTH)) for k in jax.random.split(jax.random.key(0), count)]
+    return [0.5 * normal(i, WIDTH, WIDTH) for i in range(count)]
 
 
 def batch(*shape: int) -> jax.Array:
-    return jax.random.normal(jax.random.key(1), (*(shape or (ROWS,)), WIDTH))
+    return normal(9, *(shape or (ROWS,)), WIDTH)
 
 
 def run(where: mpmd_trace.config.Config, *layers: Any, **options: Any) -> mpmd_trace.stages.Compiled:

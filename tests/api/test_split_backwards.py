@@ -17,7 +17,7 @@ from jax.sharding import PartitionSpec as P
 import mpmd_trace
 from mpmd_trace.ir.flops import flops
 from pipelines import assert_same, loss_of, topology
-from util import nightly
+from util import nightly, normal
 
 WIDTH, ROWS, LAYERS, MESHES, MICROBATCHES = 16, 32, 2, 3, 5
 Weights = dict[str, jax.Array]
@@ -62,8 +62,7 @@ def loss(kind: str, weights: Any, x: jax.Array) -> jax.Array:
 
 def weights_of(kind: str) -> Any:
     shapes = {"up": (WIDTH, WIDTH), "down": (WIDTH, WIDTH), "bias": (WIDTH,)}
-    keys = jax.random.split(jax.random.key(0), MESHES * LAYERS)
-    layers = [{n: 0.2 * jax.random.normal(k, shape) for n, shape in shapes.items()} for k in keys]
+    layers = [{n: 0.2 * normal(i, *shape) for n, shape in shapes.items()} for i in range(MESHES * LAYERS)]
     stages = [layers[i * LAYERS : (i + 1) * LAYERS] for i in range(MESHES)]
 
     def stacked(several: list[Weights]) -> Weights:
@@ -81,7 +80,7 @@ def lower(kind: str, schedule: str = "zb-h1") -> tuple[mpmd_trace.stages.Lowered
     meshes = topology(MESHES, size=2 if kind == "shard_map" else 1)
     names = {"blocks": list(meshes)} if kind == "mt.scan" else {f"stage{i}": f"m{i}" for i in range(MESHES)}
     config = mpmd_trace.make_config(meshes, names, pipeline_schedule=schedule)
-    args = weights_of(kind), jax.random.normal(jax.random.key(1), (MICROBATCHES * ROWS, WIDTH))
+    args = weights_of(kind), normal(9, MICROBATCHES * ROWS, WIDTH)
     around = jax.set_mesh(meshes["m0"]) if kind == "shard_map" else contextlib.nullcontext()
     with around:
         return mpmd_trace.jit(step, config).lower(*args), step, args, around
@@ -134,9 +133,8 @@ def test_activations_stay_sharded_along_axes_that_are_not_manual() -> None:
     devices = np.array(jax.devices()[:8]).reshape(2, 2, 2)
     meshes = {f"m{i}": Mesh(own, ("x", "y"), axis_types=(AxisType.Auto,) * 2) for i, own in enumerate(devices)}
     config = mpmd_trace.make_config(meshes, {"stage0": "m0", "stage1": "m1"}, pipeline_schedule="zb-h1")
-    keys = jax.random.split(jax.random.key(0), 2)
-    weights = [{name: 0.2 * jax.random.normal(k, (WIDTH, WIDTH)) for name in specs} for k in keys]
-    xs = jax.random.normal(jax.random.key(1), (MICROBATCHES * ROWS, WIDTH))
+    weights = [{name: 0.2 * normal(i, WIDTH, WIDTH) for name in specs} for i in range(2)]
+    xs = normal(2, MICROBATCHES * ROWS, WIDTH)
     places = [{n: NamedSharding(mesh, spec) for n, spec in specs.items()} for mesh in meshes.values()]
     batch = NamedSharding(meshes["m0"], P("y", None))
     with jax.set_mesh(meshes["m0"]):
@@ -173,7 +171,7 @@ def test_a_loop_without_a_known_end_is_named_and_nothing_waits_for_it() -> None:
     names = {f"stage{i}": f"m{i}" for i in range(MESHES)}
     config = mpmd_trace.make_config(topology(MESHES, size=1), names, pipeline_schedule="zb-h1")
     weights = [0.1 * jnp.eye(WIDTH) for _ in range(MESHES)]
-    xs = jax.random.normal(jax.random.key(1), (MICROBATCHES * ROWS, WIDTH))
+    xs = normal(2, MICROBATCHES * ROWS, WIDTH)
     with pytest.warns(mpmd_trace.MpmdWarning, match="this loop .* how often it runs is not known in advance") as said:
         lowered = mpmd_trace.jit(step, config).lower(weights, xs)
         assert len(middle_backwards(lowered)) == 1

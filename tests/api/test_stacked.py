@@ -16,7 +16,7 @@ from jax.sharding import Mesh, NamedSharding, PartitionSpec
 import mpmd_trace as mt
 from mpmd_trace.backend.stacked import Pieces
 from pipelines import assert_same, topology
-from util import nightly
+from util import nightly, normal
 
 LAYERS, WIDTH, ROWS = 4, 8, 8
 
@@ -31,17 +31,15 @@ def config(count=2, names=None, schedule="1F1B", **options):
 
 
 def parameters(layers=LAYERS):
-    keys = jax.random.split(jax.random.key(0), 4)
-    normal = jax.random.normal
     return {
-        "in": normal(keys[0], (WIDTH, WIDTH)),
-        "blocks": {"w": 0.3 * normal(keys[1], (layers, WIDTH, WIDTH)), "b": 0.1 * normal(keys[2], (layers, WIDTH))},
-        "out": normal(keys[3], (WIDTH, WIDTH)),
+        "in": normal(0, WIDTH, WIDTH),
+        "blocks": {"w": 0.3 * normal(1, layers, WIDTH, WIDTH), "b": 0.1 * normal(2, layers, WIDTH)},
+        "out": normal(3, WIDTH, WIDTH),
     }
 
 
 def batch():
-    return jax.random.normal(jax.random.key(1), (ROWS, WIDTH))
+    return normal(4, ROWS, WIDTH)
 
 
 def block(x, w):

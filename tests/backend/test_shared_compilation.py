@@ -22,7 +22,7 @@ from mpmd_trace.ir.ops import Module
 from mpmd_trace.ir.verifier import verify
 from mpmd_trace.jax_compat import runtime
 from pipelines import assert_same, layer, loss_of, summed_gradients, topology
-from util import names_of_events
+from util import names_of_events, normal
 
 WIDTH = 8
 text = Module.to_generic
@@ -39,10 +39,8 @@ def _jitted(meshes: int, devices: int = 1) -> tuple[Any, tuple[list[jax.Array], 
     """The step as a pipeline of that many meshes with one layer each, and arguments for it."""
     where = {f"layer{i}": f"m{i}" for i in range(meshes)}
     config = mpmd_trace.make_config(topology(meshes, devices), where, pipeline_schedule="1F1B")
-    keys = jax.random.split(jax.random.key(0), meshes)
-    weights = [0.5 * jax.random.normal(key, (WIDTH, WIDTH)) for key in keys]
-    batch = jax.random.normal(jax.random.key(1), (8, 4, WIDTH))
-    return mpmd_trace.jit(_step, config), (weights, batch)
+    weights = [0.5 * normal(i, WIDTH, WIDTH) for i in range(meshes)]
+    return mpmd_trace.jit(_step, config), (weights, normal(meshes, 8, 4, WIDTH))
 
 
 def _compilations(meshes: int) -> int:

@@ -54,19 +54,16 @@ def program(fn: Any = train, stages: int = 2) -> mpmd_trace.Program:
         pipeline_schedule="GPipe" if stages == 2 else "looped-bfs",
         partitioning_options={"mpmd_infer_transfers": True},
     )
-    keys = jax.random.split(jax.random.key(0), 2 * LAYERS + 2)
+    random = np.random.default_rng(0)
 
-    def normal(key: jax.Array, *shape: int) -> jax.Array:
-        return 0.1 * jax.random.normal(key, shape)
+    def normal(*shape: int) -> jax.Array:
+        return 0.1 * jnp.asarray(random.normal(size=shape), jnp.float32)
 
     p = {
-        "table": normal(keys[0], WORDS, WIDTH),
-        "layers": [
-            (normal(keys[2 * i + 1], WIDTH, 4 * WIDTH), normal(keys[2 * i + 2], 4 * WIDTH, WIDTH))
-            for i in range(LAYERS)
-        ],
+        "table": normal(WORDS, WIDTH),
+        "layers": [(normal(WIDTH, 4 * WIDTH), normal(4 * WIDTH, WIDTH)) for _ in range(LAYERS)],
     }
-    batch = jax.random.randint(keys[-1], (MICROBATCHES, ROWS), 0, WORDS)
+    batch = jnp.asarray(random.integers(0, WORDS, (MICROBATCHES, ROWS)), jnp.int32)
     spread = NamedSharding(meshes["m0"], PartitionSpec(None, "data"))
     return mpmd_trace.Program(fn, (p, batch), config, in_shardings=(None, spread), name="tied")
 

@@ -53,12 +53,13 @@ def program(first: int = 2, schedule: Any = "1F1B", fn: Any = step) -> mpmd_trac
         pipeline_schedule=schedule,
         partitioning_options={"mpmd_infer_transfers": True},
     )
-    keys = jax.random.split(jax.random.key(0), len(HIDDEN))
-    ws = [
-        (0.1 * jax.random.normal(k, (WIDTH, h)), 0.1 * jax.random.normal(k, (h, WIDTH)))
-        for k, h in zip(keys, HIDDEN, strict=True)
-    ]
-    xs = jax.random.normal(jax.random.key(1), (MICROBATCHES, 8, WIDTH))
+    random = np.random.default_rng(0)
+
+    def normal(*shape: int) -> jax.Array:
+        return jnp.asarray(random.normal(size=shape), jnp.float32)
+
+    ws = [(0.1 * normal(WIDTH, h), 0.1 * normal(h, WIDTH)) for h in HIDDEN]
+    xs = normal(MICROBATCHES, 8, WIDTH)
     return mpmd_trace.Program(fn, (ws, xs), config, donate_argnums=(0,), name="uneven")
 
 
