@@ -44,6 +44,19 @@ def test_the_whole_batch_gives_the_same(microbatches, reduce):
     same(got, jax.value_and_grad(loss)(WEIGHTS, X, Y))
 
 
+def test_integers_have_gradients_without_values():
+    def loss(parameters, x, y):
+        return parameters["times"] * mean(parameters, x, y)
+
+    parameters = {**WEIGHTS, "times": jnp.int32(3), "mask": np.array([True, False])}
+    _, got = mt.value_and_grad(loss, microbatches=3, allow_int=True)(parameters, X, Y)
+    want = jax.grad(loss, allow_int=True)(parameters, X, Y)
+    same([got.pop(name) for name in "ab"], [want.pop(name) for name in "ab"])
+    assert jax.tree.map(lambda g: (g.dtype, g.shape), got) == jax.tree.map(lambda g: (g.dtype, g.shape), want)
+    with pytest.raises(TypeError, match="set allow_int to True"):
+        mt.value_and_grad(loss, microbatches=3)(parameters, X, Y)
+
+
 def test_weights_count_in_the_whole_batch_and_not_in_each_part():
     tokens = jnp.asarray([1, 0, 0, 2, 5, 1, 1, 1, 0, 0, 0, 0], jnp.int32)
 

@@ -325,11 +325,14 @@ def test_names_for_other_programs_are_warned_of() -> None:
 
 
 def test_check_names_of_nested_computations() -> None:
-    traced = trace(named_computation(loss, name="outer"), weights(), batch()[0])
-    _check(traced, outer=("m0", None))
-    _check(traced, outer=("m0", None), first=("m0", None))
-    with pytest.raises(FrontendError, match=r"'first' .* occurs inside the named"):
-        _check(traced, outer=("m0", None), first=("m1", None))
+    """An unassigned computation between the two has the mesh of the outer one."""
+    inner = named_computation(loss, name="unassigned")
+    for fn in (loss, inner):
+        traced = trace(named_computation(fn, name="outer"), weights(), batch()[0])
+        _check(traced, outer=("m0", None))
+        _check(traced, outer=("m0", None), first=("m0", None))
+        with pytest.raises(FrontendError, match=r"'first' .* occurs inside the named computation 'outer'"):
+            _check(traced, outer=("m0", None), first=("m1", None))
 
 
 def test_tracing_twice_gives_the_same_text() -> None:

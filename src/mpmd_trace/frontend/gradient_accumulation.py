@@ -14,6 +14,7 @@ from typing import Any, Literal, NamedTuple, get_args
 
 import jax
 import jax.numpy as jnp
+import numpy as np
 
 from mpmd_trace.frontend import mutation
 from mpmd_trace.frontend.errors import mistake, warn
@@ -62,6 +63,7 @@ def value_and_grad(
     microbatches: int,
     batch_argnums: int | Sequence[int] | None = None,
     has_aux: bool = False,
+    allow_int: bool = False,
     reduce: Reduce = "mean",
     aux: Any = None,
     state_argnum: int | None = None,
@@ -90,6 +92,8 @@ def value_and_grad(
             these are all positional arguments with arrays, except those in `argnums`, `state_argnum` and `key_argnum`.
             Every microbatch gets all other arguments, and all keyword arguments, as they are.
         has_aux: whether `fn` returns auxiliary results besides the loss.
+        allow_int: whether to allow integers and booleans in `argnums`, as in `jax.value_and_grad`; their gradients are
+            zeros of the dtype `float0`.
         reduce: "mean" if the loss is a mean over equally many rows, "sum" if it is a sum, or "weighted".
         aux: how to combine the auxiliary results of all microbatches: "mean", "sum", "weighted" (totals, which are
             summed and divided by the sum of the weights of the loss), "stack" (along a new first axis), "concatenate"
@@ -144,20 +148,21 @@ def value_and_grad(
             return parts.total, parts
 
         wrt = tuple(args[i] for i in at.wrt)
-        gradient = jax.value_and_grad(loss, tuple(range(len(wrt))), has_aux=True)
+        gradient = jax.value_and_grad(loss, tuple(range(len(wrt))), has_aux=True, allow_int=allow_int)
 
         def microbatch(i: Any, carry: Any, rows: Any) -> Any:
             sums, state = carry
             (_, parts), gradients = gradient(*wrt, i=i, state=state, rows=rows)
-            return (added(sums, gradients), _like(state, parts.state, fn)), parts._replace(state=None)
+            return (added(sums, differentiable(gradients)), _like(state, parts.state, fn)), parts._replace(state=None)
 
-        zeros = jax.tree.map(lambda x: zeros_like_sum(x, sum_dtype), wrt)
+        zeros = jax.tree.map(lambda x: zeros_like_sum(x, sum_dtype), differentiable(wrt))
         start = None if at.state is None else args[at.state]
         name = LOOP if at.state is None else f"{LOOP} with a state"
         (sums, state), all_parts = loop_over(name, microbatch, (zeros, start), slices, count)
         weight = jnp.sum(all_parts.weight) if reduce == "weighted" else count if reduce == "mean" else None
         value = _reduced(all_parts.total, reduce, weight)
         gradients = sums if weight is None else jax.tree.map(lambda s: s / jnp.asarray(weight, s.dtype), sums)
+        gradients = with_others(gradients, jax.tree.map(lambda x: np.zeros(jnp.shape(x), jax.dtypes.float0), wrt))
         result = gradients if isinstance(argnums, Sequence) else gradients[0]
         besides = []
         if at.state is not None:

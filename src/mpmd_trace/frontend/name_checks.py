@@ -71,12 +71,12 @@ def name_problems(
                     place,
                 )
             )
-    for (outer, inner), place in nested.items():
-        if outer not in assignments or inner not in assignments:
-            continue
-        a, b = assignments[outer], assignments[inner]
-        same_stage = a.stage == b.stage or inner not in computations
-        if a.mesh != b.mesh or not same_stage:
+    for (parent, inner), place in nested.items():
+        for outer in _assigned_around(parent, nested, assignments) if inner in assignments else []:
+            a, b = assignments[outer], assignments[inner]
+            same_stage = a.stage == b.stage or inner not in computations
+            if a.mesh == b.mesh and same_stage:
+                continue
             problems.append(
                 problem(
                     f"{inner!r} (assigned to {_place(b)}) occurs inside the named computation "
@@ -90,6 +90,19 @@ def name_problems(
         text = f"also assigned, and nowhere in the program: {listed(others, _ONE_BY_ONE)}"
         warnings.append(f"{text}. (Unused values are ignored.)")
     return problems, warnings
+
+
+def _assigned_around(
+    parent: str, nested: Iterable[tuple[str, str]], assignments: Mapping[str, Assignment]
+) -> list[str]:
+    """Return the nearest assigned names around what is in `parent`; an unassigned one takes the mesh around it."""
+    found, around = [], [parent]
+    for name in around:  # grows
+        if name in assignments:
+            found.append(name)
+        else:
+            around += [outer for outer, inner in nested if inner == name and outer not in around]
+    return found
 
 
 def without_names(program: str, assignments: Iterable[str]) -> str:
