@@ -11,6 +11,7 @@ import math
 from typing import Any
 
 from mpmd_trace.backend.cost_analysis import CountedProgram, Estimate, Estimates
+from mpmd_trace.backend.executables import program_module
 from mpmd_trace.backend.plan import ProgramSpec
 from mpmd_trace.backend.planner import make_plan
 from mpmd_trace.ir.core import Op, Region, Value
@@ -68,15 +69,8 @@ class EstimatedProgram(CountedProgram):
         given = [attrs.entries.get("sdy.sharding") for attrs in parts]
         if all(s is None or s.is_fully_replicated for s in given if isinstance(s, TensorShardingAttr | None)):
             return function
-        alone = Module(resources=self._module.resources)
-        for op in self._module.body:
-            if op.name == "sdy.mesh" or op is function or not _is_program(op):
-                alone.body.append(op.clone())
-        copy = alone.lookup(callee)
-        assert copy is not None
-        copy.sym_name, copy.visibility = "main", "public"
-        copy.attrs.clear()
-        copy.regions[0] = with_rules(freeze(copy.regions[0]))
+        alone = program_module(self._module, callee)
+        alone.main.regions[0] = with_rules(freeze(alone.main.regions[0]))
         text, _ = run_pipeline(alone.to_generic(), propagation_pipeline())
         return parse_generic(text).main
 
@@ -130,11 +124,6 @@ class EstimatedProgram(CountedProgram):
 
 def _bytes(type: Any, shape: tuple[int, ...]) -> int:
     return -(-math.prod(shape) * bit_width(type.element) // 8) if isinstance(type, TensorType) else 0
-
-
-def _is_program(op: Op) -> bool:
-    """Return whether a function is called by the plan alone, and not by others."""
-    return not isinstance(op, FuncOp) or op.visibility != "private" or "mesh_shape" in op.attrs
 
 
 #: Ops whose results are memory of their own in any case.

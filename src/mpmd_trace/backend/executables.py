@@ -102,12 +102,19 @@ def _what_is_computed(module: Module) -> Callable[[str], str]:
 
 
 def program_text(module: Module, callee: str) -> str:
-    """Return a module whose `@main` is the function `callee`, with the functions and sdy meshes it refers to.
-
-    With locations, which name what `jax.jit` would.
+    """Return `program_module` as text, with locations, which name what `jax.jit` would.
 
     Attributes of arguments and results go: the caller says how they are sharded and what is donated.
     """
+    program = program_module(module, callee)
+    for function in program.functions:
+        for key in ("arg_attrs", "res_attrs"):
+            function.props.pop(key, None)
+    return program.to_generic(debug_info=True)
+
+
+def program_module(module: Module, callee: str) -> Module:
+    """Return a module whose `@main` is the function `callee`, with the functions and sdy meshes it refers to."""
     functions = {f.sym_name: f for f in module.functions}
     program = Module(resources=module.resources)
     for op in module.body:
@@ -117,8 +124,6 @@ def program_text(module: Module, callee: str) -> str:
     while wanted:
         name = wanted.pop()
         copy = functions[name].clone()
-        for key in ("arg_attrs", "res_attrs"):
-            copy.props.pop(key, None)
         copy.attrs.clear()
         if name == callee:
             copy.sym_name = "main"
@@ -128,7 +133,7 @@ def program_text(module: Module, callee: str) -> str:
             if used in functions and used not in done:
                 done.add(used)
                 wanted.append(used)
-    return program.to_generic(debug_info=True)
+    return program
 
 
 def _symbols(function: Op) -> Iterable[str]:

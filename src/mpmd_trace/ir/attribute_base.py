@@ -126,7 +126,7 @@ def dict_text(items: Mapping[str, Attribute]) -> str:
 
 
 class DictAttr(Attribute):
-    """An attribute dictionary; read it with `[]`, `get` and `items`, derive with `with_`/`without`."""
+    """An attribute dictionary: its `entries`, sorted by name.  Derive others with `with_` and `without`."""
 
     __slots__ = ("entries",)
     entries: dict[str, Attribute]

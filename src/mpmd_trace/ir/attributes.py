@@ -7,7 +7,7 @@ An attribute is equal to another iff it is the same object.  Attributes that no 
 from __future__ import annotations
 
 import re
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 
 from mpmd_trace.diagnostics.mlir_text import TOKENS, split_top_level, unquote
 from mpmd_trace.ir.attribute_base import UNIT as UNIT
@@ -52,9 +52,9 @@ def _parse_mesh_body(body: str) -> MeshAttr:
     return MeshAttr.get(axes, ids)
 
 
-def _parse_topology(text: str) -> TopologyAttr:
+def _parse_topology(body: str) -> TopologyAttr:
     meshes = {}
-    for entry in split_top_level(text[len("#mpmd.topology<") : -1]):
+    for entry in split_top_level(body[1:-1]):
         match = re.match(r'<\s*("(?:[^"\\]|\\.)*")\s*:\s*', entry)
         if match is None:
             raise ValueError(f"not a named mesh: {entry}")
@@ -62,9 +62,9 @@ def _parse_topology(text: str) -> TopologyAttr:
     return TopologyAttr.get(meshes)
 
 
-def _parse_meshes_with_origins(text: str) -> MeshesWithOriginsAttr:
+def _parse_meshes_with_origins(body: str) -> MeshesWithOriginsAttr:
     meshes: dict[str, Sequence[str]] = {}
-    for entry in split_top_level(text[len("#mpmd.meshes_with_origins<") : -1]):
+    for entry in split_top_level(body[1:-1]):
         match = re.fullmatch(r'("(?:[^"\\]|\\.)*")(?:\[(.*)\])?', entry, re.S)
         if match is None:
             raise ValueError(f"not a mesh with origins: {entry}")
@@ -73,11 +73,15 @@ def _parse_meshes_with_origins(text: str) -> MeshesWithOriginsAttr:
     return MeshesWithOriginsAttr.get(meshes)
 
 
-def _parse_user_origin(text: str) -> UserOriginAttr:
-    match = re.fullmatch(r'#mpmd\.user_origin<("(?:[^"\\]|\\.)*")(?:\((\d+)\))?>', text)
+def _parse_user_origin(body: str) -> UserOriginAttr:
+    match = re.fullmatch(r'<("(?:[^"\\]|\\.)*")(?:\((\d+)\))?>', body)
     if match is None:
-        raise ValueError(f"not a user origin: {text}")
+        raise ValueError(f"not a user origin: {body}")
     return UserOriginAttr.get(unquote(match.group(1)), int(match.group(2) or 0))
+
+
+def _parse_shardings(body: str) -> TensorShardingPerValueAttr:
+    return TensorShardingPerValueAttr.get(map(parse_sharding_body, split_top_level(body[1:-1].strip()[1:-1])))
 
 
 def parse_dict_body(text: str) -> dict[str, Attribute]:
@@ -123,20 +127,18 @@ def _parse(text: str) -> Attribute:
     if text.startswith("array<i") and not text.startswith("array<i1:"):
         kind, _, values = text[len("array<") : -1].partition(":")
         return DenseArrayAttr.get((int(v) for v in split_top_level(values)), kind.strip())
-    if text.startswith("#mpmd."):
-        if text.startswith("#mpmd.user_origin<"):
-            return _parse_user_origin(text)
-        if text.startswith("#mpmd.topology<"):
-            return _parse_topology(text)
-        if text.startswith("#mpmd.meshes_with_origins<"):
-            return _parse_meshes_with_origins(text)
-        if text.startswith("#mpmd.reduction<"):
-            return ReductionAttr.get(text[len("#mpmd.reduction<") : -1].strip())
-    if text.startswith("#sdy.mesh<"):
-        return _parse_mesh_body(text[len("#sdy.mesh") :])
-    if text.startswith("#sdy.sharding<"):
-        return parse_sharding_body(text[len("#sdy.sharding") :])
-    if text.startswith("#sdy.sharding_per_value<"):
-        body = text[len("#sdy.sharding_per_value<") : -1].strip()
-        return TensorShardingPerValueAttr.get(parse_sharding_body(p) for p in split_top_level(body[1:-1]))
-    return Attribute.interned(text)
+    name = text.partition("<")[0]
+    parse = _PARSERS.get(name)
+    return Attribute.interned(text) if parse is None else parse(text[len(name) :])
+
+
+#: By the name of an attribute, the function that reads its parameters, `<...>`.
+_PARSERS: dict[str, Callable[[str], Attribute]] = {
+    "#mpmd.user_origin": _parse_user_origin,
+    "#mpmd.topology": _parse_topology,
+    "#mpmd.meshes_with_origins": _parse_meshes_with_origins,
+    "#mpmd.reduction": lambda body: ReductionAttr.get(body[1:-1].strip()),
+    "#sdy.mesh": _parse_mesh_body,
+    "#sdy.sharding": parse_sharding_body,
+    "#sdy.sharding_per_value": _parse_shardings,
+}
