@@ -156,26 +156,26 @@ class _Transport:
         self.process, self.mailbox = process, mailbox
 
     def transfer(
-        self, tags: Tags, array: jax.Array | None, parcel: ReshardTransfer, log: Log, *, lent: bool, given: bool
+        self, tags: Tags, array: jax.Array | None, reshard: ReshardTransfer, log: Log, *, lent: bool, given: bool
     ) -> Pending | jax.Array | None:
-        for other, those in parcel.sends.items():
+        for other, those in reshard.sends.items():
             assert array is not None
-            self.mailbox.put(other, tags["to", other], parcel.blocks(array, those, fresh=lent))
-        if not parcel.arrives:
+            self.mailbox.put(other, tags["to", other], reshard.blocks(array, those, fresh=lent))
+        if not reshard.arrives:
             return None
-        own = parcel.kept(array)
+        own = reshard.kept(array)
 
         def make() -> jax.Array:
             arrived = {}
-            for other in parcel.receives:
+            for other in reshard.receives:
                 blocks = self.mailbox.take(self.process, tags["from", other])
-                specs = parcel.incoming(other)
+                specs = reshard.incoming(other)
                 arrived[other] = [
                     jax.device_put(b, s.sharding, may_alias=False) for b, s in zip(blocks, specs, strict=True)
                 ]
-            return parcel.assembled(own, arrived)
+            return reshard.assembled(own, arrived)
 
-        return Pending(make) if parcel.receives else make()
+        return Pending(make) if reshard.receives else make()
 
 
 class _Peers:
@@ -208,14 +208,14 @@ class InOrder:
         self.process, self.ends, self.sent = process, ends, sent
 
     def transfer(
-        self, tags: Tags, array: jax.Array | None, parcel: ReshardTransfer, log: Log, *, lent: bool, given: bool
+        self, tags: Tags, array: jax.Array | None, reshard: ReshardTransfer, log: Log, *, lent: bool, given: bool
     ) -> jax.Array | None:
         (way, other), tag = next(iter(tags.items()))
         assert len(tags) == 1, "a mesh of several processes"
         if way == "to":
             taken = threading.Event()
             self.sent.append((self.process, other, *log.place))
-            moved = jax.device_put(array, parcel.target, may_alias=False)
+            moved = jax.device_put(array, reshard.target, may_alias=False)
             self.ends.setdefault((self.process, other), queue.Queue()).put((tag, moved, taken))
             assert taken.wait(_LATE), "nobody takes it"
             return None

@@ -7,10 +7,10 @@ import os
 import re
 from typing import Any
 
+from mpmd_trace.diagnostics.messages import did_you_mean
 from mpmd_trace.ir.text import parse
 from mpmd_trace.passes import registry
 from mpmd_trace.passes.option_text import option_text
-from mpmd_trace.passes.parse_pipeline import nearest
 from mpmd_trace.report.files import check_folder, write_folder
 from mpmd_trace.report.ir_diff import changes, outline
 from mpmd_trace.report.snapshots import Snapshots, read_index, unified_diff
@@ -130,7 +130,7 @@ def list_passes(name: str | None) -> list[dict[str, Any]]:
             result.append({"name": key, "kind": kind, "summary": cls.summary, "options": options})
     if name is not None and not result:
         known = [*registry.PASSES, *registry.PIPELINES]
-        near = nearest(name, known) or "; mpmd-trace passes lists them"
+        near = did_you_mean(name, known) or "; mpmd-trace passes lists them"
         raise CallError(f"there is no pass or pipeline '{name}'{near}")
     return result
 

@@ -6,9 +6,9 @@ import dataclasses
 import re
 from collections.abc import Iterable, Sequence
 
+from mpmd_trace.diagnostics.messages import did_you_mean
 from mpmd_trace.passes import registry
 from mpmd_trace.passes.mlir_pass import is_upstream
-from mpmd_trace.passes.parse_pipeline import nearest
 from mpmd_trace.passes.registry import PIPELINES
 from mpmd_trace_cli.plugins import load_passes
 from mpmd_trace_cli.status import CallError
@@ -171,7 +171,7 @@ def _check(name: str, wanted: str, value: str, *, optional: bool) -> None:
 
 def _nearest(name: str, others: Iterable[str] = ()) -> str:
     """Return the names of passes (and others) that are close."""
-    return nearest(name, [*others, *pass_names()])
+    return did_you_mean(name, [*others, *pass_names()])
 
 
 def pass_names() -> list[str]:

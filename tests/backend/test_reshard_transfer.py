@@ -12,7 +12,7 @@ from mpmd_trace.backend.distribution.reshard_transfer import ReshardTransfer, sa
 from mpmd_trace.backend.distribution.shard_slices import SliceOverlap
 
 
-def _parcel(receives: dict[int, tuple[SliceOverlap, ...]], devices: int) -> ReshardTransfer:
+def _reshard(receives: dict[int, tuple[SliceOverlap, ...]], devices: int) -> ReshardTransfer:
     mesh = Mesh(jax.devices()[:devices], "x")
     target = NamedSharding(mesh, PartitionSpec("x"))
     spec = jax.ShapeDtypeStruct((4, 2), jnp.float32, sharding=target)
@@ -20,18 +20,18 @@ def _parcel(receives: dict[int, tuple[SliceOverlap, ...]], devices: int) -> Resh
 
 
 def test_a_block_that_is_all_of_the_array_becomes_the_array() -> None:
-    parcel = _parcel({1: (SliceOverlap(((0, 4), (0, 2)), 0, (0,)),)}, 1)
+    reshard = _reshard({1: (SliceOverlap(((0, 4), (0, 2)), 0, (0,)),)}, 1)
     block = jnp.arange(8.0).reshape(4, 2)
-    found = parcel.assembled([], {1: [block]})
-    assert found.sharding == parcel.target
+    found = reshard.assembled([], {1: [block]})
+    assert found.sharding == reshard.target
     assert found.unsafe_buffer_pointer() == block.unsafe_buffer_pointer()
     assert found.tolist() == block.tolist()
-    assert parcel.incoming(1) is parcel.incoming(1)  # said to the transport for every step
+    assert reshard.incoming(1) is reshard.incoming(1)  # said to the transport for every step
 
 
 def test_blocks_of_several_senders_are_joined() -> None:
     upper, lower = SliceOverlap(((0, 2), (0, 2)), 0, (0,)), SliceOverlap(((2, 4), (0, 2)), 0, (0,))
-    found = _parcel({1: (upper,), 2: (lower,)}, 1).assembled([], {1: [jnp.zeros((2, 2))], 2: [jnp.ones((2, 2))]})
+    found = _reshard({1: (upper,), 2: (lower,)}, 1).assembled([], {1: [jnp.zeros((2, 2))], 2: [jnp.ones((2, 2))]})
     assert found.tolist() == [[0, 0], [0, 0], [1, 1], [1, 1]]
 
 

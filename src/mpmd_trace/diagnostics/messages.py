@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import difflib
 import re
 from collections.abc import Iterable, Iterator, Sequence
 from typing import Literal
@@ -106,6 +107,12 @@ def used_after_donation(names: Sequence[str]) -> str:
         f"{len(names)} arrays were donated to an earlier call, or deleted, and their buffers are gone: "
         f"{listed(names, 3)}. Use what that call returned instead, or do not donate them"
     )
+
+
+def did_you_mean(name: str, known: Iterable[str], cutoff: float = 0.5) -> str:
+    """`; did you mean ...?` for the known names that are close, or nothing; a single letter is close to nothing."""
+    close = difflib.get_close_matches(name, [one for one in known if len(one) > 1], n=3, cutoff=cutoff)
+    return f"; did you mean {' or '.join(close)}?" if close else ""
 
 
 def listed(words: Sequence[str], most: int) -> str:

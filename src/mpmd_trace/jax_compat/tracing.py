@@ -62,6 +62,11 @@ def per_jaxpr(function: Callable[[Closed], _T]) -> Callable[[Closed], _T]:
     return remembered
 
 
+def _inner(closed: Closed) -> Any:
+    """Return the jaxpr inside of a closed one; JAX 0.12 has one class for both."""
+    return getattr(closed, "jaxpr", closed)
+
+
 @per_jaxpr
 def opened(closed: Closed) -> OpenJaxpr:
     """Return the parts of `closed`; an open jaxpr (as `checkpoint` carries one) has no constants.
@@ -70,8 +75,7 @@ def opened(closed: Closed) -> OpenJaxpr:
     """
     if any(isinstance(effect, _STATE) for effect in closed.effects):
         closed = _without_references(closed)
-    inner: Any = getattr(closed, "jaxpr", closed)
-    consts = tuple(getattr(closed, "consts", ()))
+    inner, consts = _inner(closed), tuple(getattr(closed, "consts", ()))
     return OpenJaxpr(tuple(inner.constvars), tuple(inner.invars), tuple(inner.outvars), tuple(inner.eqns), consts)
 
 
@@ -79,8 +83,7 @@ _STATE = (RefEffect, type(core.internal_mutable_array_effect))
 
 
 def _without_references(closed: Closed) -> Closed:
-    inner: Any = getattr(closed, "jaxpr", closed)
-    if any(isinstance(v.aval, AbstractRef) for v in inner.invars):
+    if any(isinstance(v.aval, AbstractRef) for v in _inner(closed).invars):
         return closed  # belong to what is around it
     whole = isinstance(closed, getattr(core, "ClosedJaxpr", core.Jaxpr))
     return discharge_state(closed if whole else partial_eval.close_jaxpr(closed))
@@ -88,8 +91,7 @@ def _without_references(closed: Closed) -> Closed:
 
 def lowered(closed: Closed) -> Closed:
     """Return `closed` with primitives and types of HiJax in terms of those that they are made of."""
-    inner: Any = getattr(closed, "jaxpr", closed)
-    return partial_eval.lower_jaxpr2(closed) if inner.is_high else closed
+    return partial_eval.lower_jaxpr2(closed) if _inner(closed).is_high else closed
 
 
 def in_avals(closed: Closed) -> tuple[Aval, ...]:
@@ -173,8 +175,7 @@ def equations(closed: Closed) -> Iterator[Equation]:
 
 def raw_equations(closed: Closed) -> Sequence[Equation]:
     """Return the equations of `closed` itself, those on Refs included."""
-    inner: Any = getattr(closed, "jaxpr", closed)
-    return tuple(inner.eqns)
+    return tuple(_inner(closed).eqns)
 
 
 def transposes(eqn: Equation) -> int:
@@ -296,8 +297,7 @@ def call_as(jitted: Any, name: str, *args: Any) -> tuple[Any] | None:
     if core.trace_state_clean() or not all(isinstance(a, jax.Array | np.ndarray | np.generic) for a in arrays):
         return None
     traced = jitted.trace(*args)
-    jaxpr = traced._params["jaxpr"]
-    if getattr(jaxpr, "jaxpr", jaxpr).is_high:
+    if _inner(traced._params["jaxpr"]).is_high:
         return None
     results = pjit.jit_p.bind(*traced._consts, *arrays, **{**traced._params, "name": name})
     return (jax.tree_util.tree_unflatten(traced.out_tree, results),)
@@ -321,7 +321,7 @@ def _without_unused(closed: Closed) -> Callable[..., list[Any]]:
     def acts(eqn: Equation) -> bool:
         return bool(eqn.effects) or any(acts(one) for inner in subjaxprs(eqn) for one in opened(inner).eqns)
 
-    inner: Any = getattr(closed, "jaxpr", closed)
+    inner = _inner(closed)
     needed = {v for v in inner.outvars if not is_literal(v)}
     kept: list[Any] = []
     for eqn in reversed(inner.eqns):
@@ -388,12 +388,12 @@ def error_checks() -> list[str]:
 
 def _without_constants(closed: Closed) -> tuple[Any, list[Any]]:
     """Return an open jaxpr of the constants, then the arguments, of `closed`; and the constants."""
-    return partial_eval.convert_constvars_jaxpr(getattr(closed, "jaxpr", closed)), list(closed.consts)
+    return partial_eval.convert_constvars_jaxpr(_inner(closed)), list(closed.consts)
 
 
 def run(closed: Closed, args: Sequence[Any]) -> list[Any]:
     """Return the results of `closed` on `args`, under the current trace."""
-    return list(core.eval_jaxpr(getattr(closed, "jaxpr", closed), closed.consts, *args))
+    return list(core.eval_jaxpr(_inner(closed), closed.consts, *args))
 
 
 def rebind_checkpoint(eqn: Equation, args: Sequence[Any], body: Closed) -> list[Any]:

@@ -8,10 +8,9 @@ import typing
 from collections.abc import Iterable, Iterator, Mapping
 from typing import Any, Literal, Self, TypeAlias
 
-from mpmd_trace.diagnostics.messages import Diagnostic, MpmdError, raise_errors
+from mpmd_trace.diagnostics.messages import Diagnostic, MpmdError, did_you_mean, raise_errors
 from mpmd_trace.passes.base import option
 from mpmd_trace.passes.optimize.reference_schedules import SCHEDULES, Order
-from mpmd_trace.passes.parse_pipeline import nearest
 
 #: Whether fragments of several microbatches become one program: always, or where a step becomes shorter.
 Overlap: TypeAlias = Literal["auto", "pairs"]
@@ -129,7 +128,7 @@ class CompileOptions:
         for name, value in dict(given or {}).items():
             if name not in offered:
                 text = f"there is no partitioning option '{name}'"
-                text += nearest(name, offered) or f"; known: {', '.join(offered)}"
+                text += did_you_mean(name, offered) or f"; known: {', '.join(offered)}"
                 problems.append(Diagnostic("error", text))
             elif name == "mpmd_pipeline_schedule":
                 values[name] = value if isinstance(value, Order) else "none" if value is None else str(value) or "none"

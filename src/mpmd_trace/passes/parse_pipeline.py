@@ -3,13 +3,12 @@
 from __future__ import annotations
 
 import dataclasses
-import difflib
 import re
 import types
 import typing
 from typing import Any
 
-from mpmd_trace.diagnostics.messages import MpmdError
+from mpmd_trace.diagnostics.messages import MpmdError, did_you_mean
 from mpmd_trace.passes.base import Pass
 from mpmd_trace.passes.option_text import split_outside, unwrap
 
@@ -66,12 +65,6 @@ def parse_options(text: str) -> dict[str, str | None]:
     return options
 
 
-def nearest(name: str, known: typing.Iterable[str]) -> str:
-    """`; did you mean ...?` for the known names that are close, or nothing; a single letter is close to nothing."""
-    close = difflib.get_close_matches(name, [one for one in known if len(one) > 1], n=3, cutoff=0.5)
-    return f"; did you mean {' or '.join(close)}?" if close else ""
-
-
 def make_pass(cls: type[Pass], options: dict[str, str | None]) -> Pass:
     """Return the pass with options given as text.  Raises `MpmdError` for unknown options and wrong types."""
     fields = dict(cls.options())
@@ -81,7 +74,7 @@ def make_pass(cls: type[Pass], options: dict[str, str | None]) -> Pass:
         field = fields.get(name)
         if field is None:
             known = f"; it has {', '.join(fields)}" if fields else "; it has none"
-            raise MpmdError(f"{cls.name} has no option '{name}'{nearest(name, fields) or known}")
+            raise MpmdError(f"{cls.name} has no option '{name}'{did_you_mean(name, fields) or known}")
         if text is not None and REPEATED in text:
             several = typing.get_origin(hints[field.name]) is tuple
             text = ",".join(text.split(REPEATED)) if several else text.rpartition(REPEATED)[2]

@@ -9,11 +9,11 @@ import warnings
 from collections.abc import Sequence
 from typing import TypeVar
 
-from mpmd_trace.diagnostics.messages import MpmdError
+from mpmd_trace.diagnostics.messages import MpmdError, did_you_mean
 from mpmd_trace.passes import pass_table
 from mpmd_trace.passes.base import Pass, Pipeline
 from mpmd_trace.passes.mlir_pass import MlirPass, is_upstream
-from mpmd_trace.passes.parse_pipeline import convert, make_pass, nearest, parse_pipeline
+from mpmd_trace.passes.parse_pipeline import convert, make_pass, parse_pipeline
 
 P = TypeVar("P", bound=Pass)
 
@@ -82,7 +82,7 @@ def get_pass(name: str, options: dict[str, str | None] | None = None) -> list[Pa
     if is_upstream(name):
         return [MlirPass.checked(name, options or {})]
     known = [*PASSES, *PIPELINES, "canonicalize", "cse", "symbol-dce", "inline"]
-    raise MpmdError(f"there is no pass or pipeline '{name}'{nearest(name, known)}")
+    raise MpmdError(f"there is no pass or pipeline '{name}'{did_you_mean(name, known)}")
 
 
 def _with_old_options(cls: type[Pass], options: dict[str, str | None]) -> Pass:

@@ -6,7 +6,7 @@ import dataclasses
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, Literal, Self, TypeAlias
 
-from mpmd_trace.diagnostics.messages import MpmdError, raise_errors
+from mpmd_trace.diagnostics.messages import MpmdError, did_you_mean, raise_errors
 from mpmd_trace.diagnostics.moved import moved
 from mpmd_trace.ir.assignment import Assignment
 from mpmd_trace.ir.attributes import MeshAttr, TopologyAttr
@@ -17,7 +17,6 @@ from mpmd_trace.passes.import_.assignments import IndexAssignment, NameAssignmen
 from mpmd_trace.passes.memory.reserved import Reserved
 from mpmd_trace.passes.memory.shard_optimizer_state import Replaced
 from mpmd_trace.passes.optimize.reference_schedules import SCHEDULES, Comparator, Order, Predicate
-from mpmd_trace.passes.parse_pipeline import nearest
 from mpmd_trace.passes.programs.blocks import Work
 
 __getattr__ = moved(
@@ -179,7 +178,7 @@ class PartitionRequest:
         meshes = self.topology.meshes
         raise_errors(
             f"{what} is assigned to mesh '{place.mesh}', which the topology does not have"
-            f"{nearest(place.mesh, meshes) or '; it has ' + ', '.join(meshes)}"
+            f"{did_you_mean(place.mesh, meshes) or '; it has ' + ', '.join(meshes)}"
             for what, place in wanted
             if place.mesh not in meshes
         )

@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-import difflib
 import re
 from collections.abc import Iterable, Iterator
 
 from mpmd_trace.diagnostics.location import Location
-from mpmd_trace.diagnostics.messages import MpmdError
+from mpmd_trace.diagnostics.messages import MpmdError, did_you_mean
 from mpmd_trace.ir.core import Op, Value
 from mpmd_trace.ir.ops import AssignOp, FragmentOp, Module, UnassignOp
 
@@ -113,8 +112,7 @@ def close_names(module: Module, question: str) -> str:
             known[f"{loc.file[0].rsplit('/', 1)[-1]}:{loc.file[1]}"] = None
     entries = [f for f in module.mpmd_functions if f.is_entry_point and not f.is_declaration]
     inputs = [arg.location.name for f in entries for arg in f.body.args if arg.location.name is not None]
-    close = difflib.get_close_matches(question, [*computations, *known], n=3, cutoff=0.4)
-    meant = f"; did you mean {' or '.join(close)}?" if close else "."
+    meant = did_you_mean(question, [*computations, *known], cutoff=0.4) or "."
     return meant + _listed("names", computations) + _listed("inputs", inputs)
 
 

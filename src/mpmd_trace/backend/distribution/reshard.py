@@ -24,10 +24,10 @@ def reshard_across_processes(job: Job, array: jax.Array, to: jax.ShapeDtypeStruc
         raise MpmdError(f"an array of {source} cannot go to another process; give it a jax.sharding.NamedSharding")
     me = job.process
     parts = parts_of(array.shape, source, target)
-    between = {pair: (at, pieces) for at, (pair, pieces) in enumerate(parts.items()) if pair[0] != pair[1]}
-    sends = {q: pieces_between for (p, q), pieces_between in between.items() if p == me}
-    receives = {p: pieces_between for (p, q), pieces_between in between.items() if q == me}
-    parcel = ReshardTransfer(
+    messages = {pair: (at, pieces) for at, (pair, pieces) in enumerate(parts.items()) if pair[0] != pair[1]}
+    sends = {q: message for (p, q), message in messages.items() if p == me}
+    receives = {p: message for (p, q), message in messages.items() if q == me}
+    reshard = ReshardTransfer(
         jax.ShapeDtypeStruct(array.shape, array.dtype, sharding=target),
         source,
         sends={q: pieces for q, (_, pieces) in sends.items()},
@@ -36,7 +36,7 @@ def reshard_across_processes(job: Job, array: jax.Array, to: jax.ShapeDtypeStruc
         arrives=me in owners_of(target.mesh),
     )
     if len({*owners_of(source.mesh), *owners_of(target.mesh)}) == 1:  # that one does without this function
-        return parcel.nothing()
+        return reshard.nothing()
     number = job.next_move()
     tags = {("to", q): tag_of(0, number, at) for q, (at, _) in sends.items()}
     tags.update({("from", p): tag_of(0, number, at) for p, (at, _) in receives.items()})
@@ -45,5 +45,5 @@ def reshard_across_processes(job: Job, array: jax.Array, to: jax.ShapeDtypeStruc
         ends = f"send to process {process}" if way == "to" else f"receive from process {process}"
         return f"{ends} {array.dtype}{list(array.shape)}, an argument (tag {tags[way, process]:#x})"
 
-    pieces_between = job.transport.transfer(tags, array, parcel, Log(what, (0, number)), lent=True, given=True)
-    return parcel.nothing() if pieces_between is None else here(pieces_between)
+    moved = job.transport.transfer(tags, array, reshard, Log(what, (0, number)), lent=True, given=True)
+    return reshard.nothing() if moved is None else here(moved)

@@ -203,7 +203,7 @@ class ProcessRuntime(Runtime):
                     "through host memory"
                 )
             self.ways.setdefault((before.mesh, after.mesh), {}).setdefault(reason)
-        parcel = ReshardTransfer(
+        reshard = ReshardTransfer(
             wanted,
             source,
             sends={p: m.pieces for (way, p), m in messages.items() if way == "to"},
@@ -222,7 +222,7 @@ class ProcessRuntime(Runtime):
             if prepare is not None:
                 array = prepare(array)
             log = Log(lambda way, p: self._what(said[way, p], step), (self.program, step, actions[0].at))
-            result = transport.transfer(tags, array, parcel, log, lent=lent, given=given)
+            result = transport.transfer(tags, array, reshard, log, lent=lent, given=given)
             if unusual and result is not None:
                 result = put(here(result), self.placement.spec(*after.place))
             return result

@@ -86,9 +86,9 @@ class Transport(Protocol):
     """Moves arrays between processes."""
 
     def transfer(
-        self, tags: Tags, array: jax.Array | None, parcel: ReshardTransfer, log: Log, *, lent: bool, given: bool
+        self, tags: Tags, array: jax.Array | None, reshard: ReshardTransfer, log: Log, *, lent: bool, given: bool
     ) -> Pending | jax.Array | None:
-        """Return the array where the parcel says, for the part of this process.
+        """Return this process's part of the array after the reshard.
 
         Every process that has a device of the source or of the target calls this, all of them in one order.  Returns
         at once.  What was sent lives until it is on its way.
@@ -96,7 +96,7 @@ class Transport(Protocol):
         Args:
             tags: of the message to (`"to"`) and from (`"from"`) each other process.
             array: where it is; None in a process that has none of its devices.
-            parcel: what goes where.
+            reshard: what goes where.
             log: what it is called when it does not come.
             lent: whether the buffers of the array may be reused before it has arrived.
             given: whether the buffers of what arrives may be.
@@ -131,31 +131,31 @@ class Pull:
         self._connections: dict[int, Any] = {}
 
     def transfer(
-        self, tags: Tags, array: jax.Array | None, parcel: ReshardTransfer, log: Log, *, lent: bool, given: bool
+        self, tags: Tags, array: jax.Array | None, reshard: ReshardTransfer, log: Log, *, lent: bool, given: bool
     ) -> Pending | jax.Array | None:
         me = self.peers.process
-        if parcel.sends:  # what is only received may be posted ahead of what is sent before
+        if reshard.sends:  # what is only received may be posted ahead of what is sent before
             self.peers.reach(log.place)
-        for process, those in parcel.sends.items():
+        for process, those in reshard.sends.items():
             assert array is not None
             # JAX's servers hang for what has no elements, so it does not go.
-            blocks = [block for block in parcel.blocks(array, those, fresh=lent) if block.size]
+            blocks = [block for block in reshard.blocks(array, those, fresh=lent) if block.size]
             if blocks:
                 self.offer(tags["to", process], blocks)
             for block in blocks:
                 self.in_flight.launched(block)
                 self.peers.waits.watch(log.wait(block, (me,), "to", process))
         arrivals: dict[int, list[_Arrival]] = {}
-        for process in parcel.receives:
-            specs = [spec for spec in parcel.incoming(process) if math.prod(spec.shape)]
+        for process in reshard.receives:
+            specs = [spec for spec in reshard.incoming(process) if math.prod(spec.shape)]
             arrivals[process] = [_Arrival(array) for array in self._pull(process, tags["from", process], specs)]
             for arrival in arrivals[process]:
                 self.peers.waits.watch(log.wait(arrival, (process,), "from", process))
-        if not parcel.arrives:
+        if not reshard.arrives:
             return None
-        own = parcel.kept(array)
+        own = reshard.kept(array)
         if not arrivals:
-            return parcel.assembled(own, {})
+            return reshard.assembled(own, {})
 
         def make() -> jax.Array:
             blocks: dict[int, list[jax.Array]] = {}
@@ -163,9 +163,9 @@ class Pull:
                 for arrival in coming:
                     self.peers.wait_for(arrival)
                 arrived = (arrival.take() for arrival in coming)
-                specs = parcel.incoming(process)
+                specs = reshard.incoming(process)
                 blocks[process] = [next(arrived) if math.prod(spec.shape) else _empty(spec) for spec in specs]
-            return parcel.assembled(own, blocks)
+            return reshard.assembled(own, blocks)
 
         return Pending(make)
 
@@ -226,10 +226,10 @@ class DevicePut:
         self.peers = peers
 
     def transfer(
-        self, tags: Tags, array: jax.Array | None, parcel: ReshardTransfer, log: Log, *, lent: bool, given: bool
+        self, tags: Tags, array: jax.Array | None, reshard: ReshardTransfer, log: Log, *, lent: bool, given: bool
     ) -> jax.Array | None:
         self.peers.reach(log.place)
-        moved: jax.Array = jax.device_put(array, parcel.target)  # type: ignore[arg-type]
-        for process in parcel.receives:
+        moved: jax.Array = jax.device_put(array, reshard.target)  # type: ignore[arg-type]
+        for process in reshard.receives:
             self.peers.waits.watch(log.wait(sample(moved) if given else moved, (process,), "from", process))
-        return moved if parcel.arrives else None
+        return moved if reshard.arrives else None

@@ -16,8 +16,7 @@ import re
 from collections.abc import Callable, Sequence
 from typing import Any, Protocol, Self
 
-from mpmd_trace.diagnostics.messages import MpmdError
-from mpmd_trace.passes.parse_pipeline import nearest
+from mpmd_trace.diagnostics.messages import MpmdError, did_you_mean
 
 
 class ScheduleError(Exception):
@@ -172,7 +171,7 @@ class Order:
         result = find_schedule(text)
         if result is None:
             raise MpmdError(
-                f"there is no schedule '{text}'{nearest(text, SCHEDULES) or '; known: ' + ', '.join(SCHEDULES)}"
+                f"there is no schedule '{text}'{did_you_mean(text, SCHEDULES) or '; known: ' + ', '.join(SCHEDULES)}"
             )
         return result
 
