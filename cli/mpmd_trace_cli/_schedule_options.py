@@ -265,7 +265,7 @@ def is_file(name: str) -> bool:
 
 
 def name_and_chunks(text: str, chunks: int | None) -> tuple[str, int | None]:
-    """The name and its chunks: four in `interleaved-1f1b/4`, otherwise `chunks` where the schedule has a choice."""
+    """Return the name and its chunks: four of `interleaved-1f1b/4`, else `chunks` where the schedule has a choice."""
     if is_file(text):
         return text, None
     name, slash, number = text.rpartition("/")

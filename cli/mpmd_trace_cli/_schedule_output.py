@@ -39,7 +39,7 @@ def draw_all(results: list[Simulation], output: Path) -> None:
 
 
 def save_picture(picture: Picture, form: str, output: Path | None) -> None:
-    """A picture to a file; those that are text to stdout without one."""
+    """Write a picture to a file; without one, those that are text to stdout."""
     if form == "svg":
         write(to_svg(picture), output)
     elif form == "html":

@@ -65,7 +65,7 @@ def data_stream() -> TextIO:
 
 
 def data(value: Any) -> None:
-    """Data on stdout: text as it is, anything else as JSON."""
+    """Write data to stdout: text as it is, anything else as JSON."""
     stream = data_stream()
     text = value if isinstance(value, str) else as_json(value)
     stream.write(text if text.endswith("\n") or not text else text + "\n")
@@ -87,7 +87,7 @@ def _finite(value: Any) -> Any:
 
 @contextmanager
 def progress() -> Iterator[Progress]:
-    """A progress display on stderr."""
+    """Show a progress display on stderr."""
     from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn  # late: as above
 
     columns = (

@@ -9,7 +9,7 @@ from mpmd_trace_cli import INTERRUPTED
 
 
 def main(arguments: list[str] | None = None) -> None:
-    """The entry point; exits with the status of the command (`status.py`)."""
+    """Run `mpmd-trace`, and exit with the status of the command (`status.py`)."""
     try:  # early: Ctrl-C may come while the first module is imported
         _main(sys.argv[1:] if arguments is None else arguments)
     except KeyboardInterrupt:

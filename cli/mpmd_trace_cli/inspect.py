@@ -94,7 +94,7 @@ def _numbered(folder: str, names: list[str], number: int) -> str:
 
 
 def diff_snapshots(folder: str, a: str, b: str, *, things: bool = False) -> str:
-    """A unified diff of two snapshots, given by number or by (a part of) their names, or what became of `things`."""
+    """Return a unified diff of two snapshots, given by number or (part of their) names, or what became of `things`."""
     place, names = _snapshots(folder)
     texts = []
     for wanted in (a, b):
@@ -136,7 +136,7 @@ def list_passes(name: str | None) -> list[dict[str, Any]]:
 
 
 def print_passes(name: str | None, json: bool) -> None:
-    """`passes`: the list as text or JSON."""
+    """Print the list of `passes` as text or JSON."""
     entries = list_passes(name)
     if json:
         data(entries)

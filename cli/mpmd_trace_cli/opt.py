@@ -99,7 +99,7 @@ def _main(arguments: Sequence[str]) -> int:
 
 
 def _split(text: str, separator: str) -> list[str]:
-    """The parts between separator lines; the empty lines in front of each keep places those in the whole text."""
+    """Return the parts between separator lines; empty lines in front of each keep places those in the whole text."""
     parts: list[str] = []
     current: list[str] = []
     for number, line in enumerate(text.split("\n"), 1):

@@ -319,7 +319,7 @@ def _csv(ours: Sequence[float], theirs: Sequence[float]) -> str:
 
 
 def print_losses(report: dict[str, Any]) -> None:
-    """The loss curve beside plain jax.jit's, as data."""
+    """Print the loss curve beside that of plain jax.jit, as data."""
     rows = list(zip(report["losses"], report["losses_plain"], strict=True))
     if not rows:
         return

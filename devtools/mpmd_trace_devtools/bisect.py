@@ -107,7 +107,7 @@ class _Late(Exception):
 def reduce_wrong_pass(
     module: Module, spec: str, tolerance: float, seconds: float, say: Callable[[str], None] = lambda _: None
 ) -> str | None:
-    """A small module, in text, that a pass makes compute something else; None where the pass does not do so alone.
+    """Return a small module, as text, that a pass makes compute something else; None if the pass alone does not.
 
     Args:
         module: the module before the pass; it is not changed.

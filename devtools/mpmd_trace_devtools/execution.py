@@ -37,7 +37,7 @@ class Wrong:
 def wrong_instruction(
     program: LoadedProgram, module: Module, arguments: Sequence[Any], tolerance: float
 ) -> tuple[Wrong | None, list[Any]]:
-    """The first wrong instruction of a step of this process, None where each by itself is right; and the results.
+    """Return the first wrong instruction of a step of this process, None if each by itself is right; and the results.
 
     Args:
         program: what is executed; donated arguments are gone afterwards.

@@ -73,7 +73,7 @@ class Numbers:
 
     @staticmethod
     def of(program: Program, lowered: Lowered) -> Numbers:
-        """Runs the step under plain `jax.jit`.  Raises `MpmdError` for programs that cannot be interpreted."""
+        """Run the step under plain `jax.jit`.  Raises `MpmdError` for programs that cannot be interpreted."""
         traced = lowered.traced
         if traced.host_callbacks:
             text = "the program calls back Python functions, and the interpreter of its modules does not"

@@ -244,7 +244,7 @@ def is_constant(value: Value) -> bool:
 
 
 def leaf_module(module: Module, op: Op, inputs: Sequence[Value]) -> Module:
-    """`@main` computes the one leaf op from `inputs`: its operands and free values, without tokens and constants.
+    """Return a module that computes one leaf op of `inputs`: operands and free values, no tokens or constants.
 
     Constants that its regions capture come with it; as arguments, XLA would not take them in every op (`sort`).
     """

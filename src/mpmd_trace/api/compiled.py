@@ -251,7 +251,7 @@ class Compiled(StageInfo):
         ]
 
     def runtime_executable(self) -> dict[tuple[str, str], Any]:
-        """The executable of XLA for each program of this process, by its name and mesh; see `jax.stages.Compiled`."""
+        """Return XLA's executable of each program of this process, by its name and mesh; see `jax.stages.Compiled`."""
         return {(one.name, one.mesh): one.runtime_executable() for one in self.executables()}
 
     def placement_report(self) -> PlacementReport:
@@ -290,7 +290,7 @@ class ExecutableInfo:
     _compiled: Any = dataclasses.field(repr=False)
 
     def as_text(self) -> str:
-        """The HLO that XLA has optimized; each op has the `op_name` and the source line that `jax.jit` gives it."""
+        """Return the HLO that XLA has optimized; each op has the `op_name` and source line that `jax.jit` gives it."""
         return str(self._compiled.as_text())
 
     def runtime_executable(self) -> Any:

@@ -149,7 +149,7 @@ class Lowered(PartitionedProgram):
             )
 
     def _smaller(self, program: LoadedProgram) -> Lowered | None:
-        """The program with less activations and copies, where XLA's programs take more besides them than was known."""
+        """Return the program with less activations and copies, where XLA's programs take more than was known."""
         more = None if self.attempts > 2 else reserved(program, self.limit, self.reserved)
         if more is None:
             return None

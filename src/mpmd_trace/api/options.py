@@ -117,7 +117,7 @@ class Adapter:
         return tree
 
     def together(self, tree: Any) -> Iterable[Iterable[int]]:
-        """Groups of results that are better on one mesh each; `tree` is the result with their numbers.
+        """Return groups of results that are better on one mesh each; `tree` is the result with their numbers.
 
         The numbers of an error of `checkify`, whose `get` compares the codes of all kinds of errors, are one.
         """

@@ -119,7 +119,7 @@ def initialize(
 
 
 def _not_come(patience: float, address: str, process: int, count: int, seen: bool) -> PeerError:
-    """The error for a job whose processes do not come; which of them is known to the coordination service alone."""
+    """Return the error for a job whose processes do not come; which of them, only the coordination service knows."""
     if process != 0 and not seen:
         text = f"no answer from {address}, where process 0 should be, within {patience:g} s"
         return PeerError(f"process {process} cannot go on: {text}", 0)

@@ -137,7 +137,7 @@ class ConfiguredProgram(StageInfo):
 
 
 def _on_device(assignment: Assignment | None) -> Assignment | None:
-    """The mesh alone: results go to the memory of the host in the end, since those of calls cannot be made there."""
+    """Return the mesh alone: results go to host memory in the end, since those of calls cannot be made there."""
     return None if assignment is None else dataclasses.replace(assignment, memory_kind=None)
 
 
@@ -149,7 +149,7 @@ _OFFLOAD_UP_TO = 0.2
 
 
 def device_memory(config: Config) -> int | None:
-    """The bytes of memory that a step may take of a device: as configured, or as the smallest device has; or None."""
+    """Return the bytes of a device that a step may take: as configured, or as the smallest device has; or None."""
     if config.options.device_memory is not None or config.is_abstract:
         return config.options.device_memory
     sizes = [

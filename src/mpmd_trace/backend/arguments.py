@@ -299,7 +299,7 @@ class ArgumentChecker:
         )
 
     def _check_donated_twice(self, given: Sequence[Any], args: Sequence[Any], problems: list[str]) -> None:
-        """A donated array may not be passed twice: its buffer is reused while the program runs.
+        """Add a problem for each donated array that is passed twice: its buffer is reused while the program runs.
 
         `given`: what the caller passed, of which `args` were made.
         """
@@ -311,7 +311,7 @@ class ArgumentChecker:
             self._seen = [None] * len(self.specs)
 
     def _shared_buffers(self, given: Sequence[Any], args: Sequence[Any]) -> dict[int, int]:
-        """The addresses of those arrays that may share a buffer, as `jax.device_put` to the same place makes them.
+        """Return the addresses of arrays that may share a buffer, as `jax.device_put` to the same place makes them.
 
         Only arrays of the caller are looked at that were not here before: results of ours share no buffer with each
         other, nor with what is older than they are, and neither do copies that were made to place an argument.

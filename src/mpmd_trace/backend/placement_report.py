@@ -165,7 +165,7 @@ class _Reader:
         return sorted(result, key=lambda a: -a.bytes)
 
     def gathered(self) -> list[Gathered]:
-        """The values that arrive whole since shardings do not carry over to meshes of another shape, largest first."""
+        """Return what arrives whole as shardings do not carry over to meshes of another shape, largest first."""
         totals: dict[tuple[int, str, str, tuple[str, ...]], int] = collections.Counter()
         for transfer in self.plan.transfers:
             source, target = self.plan.meshes[transfer.source], self.plan.meshes[transfer.target]
@@ -327,7 +327,7 @@ class _Reader:
 
 
 def _lost_axes(sent: Slot, here: Slot, sizes: Mapping[str, int]) -> tuple[str, ...]:
-    """The axes over which a value could be split on a mesh with axes of these sizes, as it was where it comes from."""
+    """Return the axes over which a value could be split on a mesh with axes of these sizes, as it was at its source."""
     there, shape = sent.type.sharding, sent.type.tensor.shape
     if there is None or shape is None or (here.type.sharding and not here.type.sharding.is_fully_replicated):
         return ()

@@ -171,7 +171,7 @@ class Plan:
     def live_bytes(
         self, temporary: dict[int, int] | None = None, reused: dict[int, int] | None = None
     ) -> dict[str, int]:
-        """The peak of the bytes per device on each mesh, arguments included.  Meshes that share devices have one peak.
+        """Return the peak of bytes per device on each mesh, with arguments.  Meshes on shared devices have one peak.
 
         Arguments stay until the end, because the caller holds them, unless a program reuses their memory.
         `temporary`: bytes of scratch memory of each program, by number.  `reused`: bytes of donated values that

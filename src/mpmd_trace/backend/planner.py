@@ -204,7 +204,7 @@ class _Planner:
         return known
 
     def _add(self, values: Iterable[Value], described: Sequence[_Known], step: int) -> list[int]:
-        """New slots for the values, which are made in that step."""
+        """Return new slots for the values, which are made in that step."""
         slots, places, number, last = self.slots, self.places, self.number, self.last
         result = []
         for value, (place, (type, kind, layout), size) in zip(values, described, strict=True):

@@ -98,7 +98,7 @@ def without_bar() -> Iterator[None]:
 
 @contextmanager
 def compiling(name: str) -> Iterator[Compiling | None]:
-    """Shows how far the program `name` is; None where nothing is to be shown.  Nests."""
+    """Show how far the program `name` is; None where nothing is to be shown.  Nests."""
     if _SILENT.get() or _CURRENT.get() is not None:
         yield _CURRENT.get()
         return
@@ -113,7 +113,7 @@ def compiling(name: str) -> Iterator[Compiling | None]:
 
 @contextmanager
 def stage(what: str, name: str, loud: bool = False) -> Iterator[Compiling | None]:
-    """A stage of compiling `name` ("trace", "passes", "XLA", "load"): logs how long it took, when it succeeds.
+    """Run a stage of compiling `name` ("trace", "passes", "XLA", "load"); log how long it took, when it succeeds.
 
     The line is of level INFO; a `loud` one of level WARNING.
     """

@@ -29,7 +29,7 @@ class NamedLayer:
     _mpmd_class: ClassVar[Any]
 
     def __init_subclass__(cls, **_: Any) -> None:
-        """Keeps hooks of the layer's class from seeing classes that its author did not write."""
+        """Keep hooks of the layer's class from seeing classes that its author did not write."""
 
     def __reduce__(self) -> tuple[Any, ...]:
         return _named, (_unnamed(self), self.mpmd_name)

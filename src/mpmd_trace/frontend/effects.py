@@ -80,7 +80,7 @@ class Order:
         return [self._tokens[-1].get(chain, np.zeros((), np.float32)) for chain in chains]
 
     def take(self, chains: Sequence[Chain], tokens: Sequence[Any]) -> None:
-        """The tokens of these chains from now on."""
+        """Set the tokens of these chains from now on."""
         self._tokens[-1].update(zip(chains, tokens, strict=True))
 
     def bind(self, eqn: Equation, args: Sequence[Any], chain: Chain) -> list[Any]:

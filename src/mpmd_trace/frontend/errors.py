@@ -77,7 +77,7 @@ def users_place(location: Location) -> Location:
 
 
 def mistake(message: str) -> FrontendError:
-    """The error for a call of this library that cannot be right, at the line of the user's code that makes it."""
+    """Return the error for a call of this library that cannot be right, at the line of the user's code with it."""
     return FrontendError([problem(message, callers_place())])
 
 
@@ -87,7 +87,7 @@ _RECORDS: ContextVar[tuple[list[tuple[str, str | None]], ...] | None] = ContextV
 
 @contextmanager
 def recorded_warnings(taken: list[tuple[str, str | None]]) -> Iterator[None]:
-    """Adds what is warned of inside to `taken`, for a time when it is not found out again: text and place."""
+    """Add what is warned of inside to `taken`, for a time when it is not found out again: text and place."""
     token = _RECORDS.set((*(_RECORDS.get() or ()), taken))
     try:
         yield

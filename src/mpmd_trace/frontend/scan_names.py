@@ -164,7 +164,7 @@ def scans_of(closed: Closed) -> list[Scan]:
 
 
 def _scans(closed: Closed, computed: Sequence[bool]) -> list[Scan]:
-    """`computed`: of each argument, whether it is the result of a product, and so no parameter."""
+    """Return the scans; `computed` says of each argument whether it is the result of a product, and so no parameter."""
     scans: list[Scan] = []
 
     def rule(eqn: Equation, known: list[bool]) -> Sequence[bool]:

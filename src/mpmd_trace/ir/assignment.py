@@ -35,7 +35,7 @@ class Assignment:
 
     @classmethod
     def on_mesh(cls, text: str, stage: int | None = None) -> Assignment:
-        """An assignment to a mesh with perhaps a memory, `m1` or `m1#pinned_host`; a slash is part of the name."""
+        """Return an assignment to a mesh, perhaps with a memory: `m1`, `m1#pinned_host`; the name may have slashes."""
         mesh, _, kind = text.partition("#")
         return cls(mesh, stage, kind) if kind else cls(text, stage)
 

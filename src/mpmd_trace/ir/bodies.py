@@ -35,7 +35,7 @@ def remembered(region: Region, key: Hashable, make: Callable[[], T]) -> T:
 
 
 def remembers(make: Callable[[Region, *Others], T]) -> Callable[[Region, *Others], T]:
-    """Decorator: what the function of a frozen body and other arguments gives is remembered on the body."""
+    """Decorate a function of a frozen body and other arguments: its result is remembered on the body."""
 
     @functools.wraps(make)
     def found(body: Region, *others: *Others) -> T:
@@ -159,7 +159,7 @@ def _dead_ops(region: Region) -> dict[Op, None]:
 
 
 def bodies_in(region: Region) -> Iterator[tuple[Op, int, Region]]:
-    """The frozen bodies directly in a region, or in regions of leaf ops: the op, which of its regions, the body."""
+    """Yield the frozen bodies directly in a region, or in regions of leaf ops: op, number of the region, body."""
     for block in region.blocks:
         for op in block:
             for i, nested in enumerate(op.regions):

@@ -491,6 +491,6 @@ def op_like(
     name: str | None = None,
     regions: Sequence[Region] = (),
 ) -> Op:
-    """A detached op with the attributes and the location of `op`, and with its name and types if none are given."""
+    """Return a detached op with the attributes and location of `op`, and with its name and types by default."""
     types = [result.type for result in op.results] if types is None else types
     return make_op(name or op.name, operands, types, props=op.props, attrs=op.attrs, regions=regions, loc=op.loc)

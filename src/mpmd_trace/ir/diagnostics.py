@@ -57,7 +57,7 @@ class Diagnostics:
         self.emit("remark", where, message, notes)
 
     def fail(self) -> None:
-        """The running pass has failed; later passes do not run."""
+        """Note that the running pass has failed; later passes do not run."""
         self.failed = True
 
     def refuse(self, where: Op | Value | Location | None, message: str, notes: Sequence[Note] = ()) -> None:

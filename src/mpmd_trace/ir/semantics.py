@@ -118,7 +118,7 @@ def is_pure(op: Op) -> bool:
 
 
 def trivially_dead(op: Op) -> bool:
-    """Removable, no terminator, and no result has a use (true for ops without results)."""
+    """Return whether an op is removable, no terminator, and without used results (true for ops without results)."""
     for result in op.results:  # nearly all ops are used: the driver asks of every op that it visits
         if result.first_use is not None:
             return False

@@ -27,7 +27,7 @@ def backends_are_initialized() -> bool:
 
 
 def detected_cluster() -> str | None:
-    """The name of the launcher that started this process (`slurm`, `ompi`, `k8s`, ...), as JAX finds out; or None."""
+    """Return the launcher that started this process (`slurm`, `ompi`, `k8s`, ...), as JAX finds out; or None."""
     for cluster in clusters.ClusterEnv._cluster_types:
         if not cluster.opt_in_only_method and cluster.is_env_present():
             return str(cluster.name)

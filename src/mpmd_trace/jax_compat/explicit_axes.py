@@ -223,7 +223,7 @@ def _constraint(aval: Any, mesh: AbstractMesh, spec: PartitionSpec) -> Equation:
 
 @functools.lru_cache(256)
 def _plain_context(context: Any) -> Any:
-    """The settings that an equation was made under, without a mesh of Explicit axes."""
+    """Return the settings that an equation was made under, without a mesh of Explicit axes."""
     mesh = context.cur_abstract_mesh
     if not _is_explicit(mesh):
         return context

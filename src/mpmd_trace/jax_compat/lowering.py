@@ -212,7 +212,7 @@ for _p, _rule in (
 
 
 def platform_of(mesh: Any) -> str | None:
-    """The platform to lower for, as the devices of a mesh say it; None for an abstract mesh that says nothing."""
+    """Return the platform to lower for, as the devices of a mesh say; None for an abstract mesh that does not."""
     device = mesh.abstract_device if isinstance(mesh, AbstractMesh) else mesh.devices.flat[0]
     if device is None:
         return None

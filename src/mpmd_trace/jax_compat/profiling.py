@@ -14,12 +14,12 @@ def is_profiling() -> bool:
 
 
 def annotation(name: str, **details: object) -> AbstractContextManager[object]:
-    """Shows what is done inside of it by this thread, when a profile is taken."""
+    """Show what is done inside of it by this thread, when a profile is taken."""
     result: AbstractContextManager[object] = jax.profiler.TraceAnnotation(name, **details)
     return result
 
 
 def step_annotation(name: str, number: int) -> AbstractContextManager[object]:
-    """Shows a step, when a profile is taken."""
+    """Show a step, when a profile is taken."""
     result: AbstractContextManager[object] = jax.profiler.StepTraceAnnotation(name, step_num=number)
     return result

@@ -393,14 +393,14 @@ def shards_of(x: jax.Array) -> list[jax.Array]:
 
 
 def assembled(aval: Any, sharding: Any, shards: Sequence[jax.Array]) -> jax.Array:
-    """An array of the type `aval` that shares the buffers of `shards`, which are in the order of its sharding."""
+    """Return an array of the type `aval` that shares the buffers of `shards`, in the order of its sharding."""
     aval = core.update_aval_with_sharding(aval, sharding)
     result: jax.Array = ArrayImpl(aval, sharding, list(shards), committed=True, _skip_checks=True)
     return result
 
 
 def from_shards(spec: jax.ShapeDtypeStruct) -> Callable[[list[jax.Array]], jax.Array]:
-    """The function that makes an array of this type from its part on each device of this process, without any check."""
+    """Return a function that makes an array of this type from its part on each device of this process, unchecked."""
     sharding = spec.sharding
     aval = core.update_aval_with_sharding(core.ShapedArray(spec.shape, spec.dtype), sharding)
     return lambda shards: ArrayImpl(aval, sharding, shards, committed=True, _skip_checks=True)

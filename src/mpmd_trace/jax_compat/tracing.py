@@ -403,7 +403,7 @@ def rebind_checkpoint(eqn: Equation, args: Sequence[Any], body: Closed) -> list[
 
 
 def pruned(branches: Sequence[Closed], results: Sequence[int]) -> tuple[list[int], list[Callable[..., list[Any]]]]:
-    """The arguments that `results` of these jaxprs need, and each as a function of those that returns these results."""
+    """Return the arguments that `results` of these jaxprs need, and functions of those that return these results."""
     parts = []
     for closed in branches:
         inner, constants = _without_constants(closed)

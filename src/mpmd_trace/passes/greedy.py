@@ -45,7 +45,7 @@ class OpPattern:
 
 
 def rewrites(op_name: str) -> Callable[[Callable[[Op, Rewriter], bool]], OpPattern]:
-    """Decorator: the function is the pattern for ops of this name."""
+    """Decorate a function that is the pattern for ops of this name."""
     return functools.partial(OpPattern, op_name)
 
 

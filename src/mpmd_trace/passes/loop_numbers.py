@@ -22,7 +22,7 @@ class LoopNumbers:
         self._names: dict[str, set[Hashable]] = {}
 
     def of(self, mesh: str, forward: Hashable, counter: int | None) -> int:
-        """The loop of the next fragment on a mesh; `forward` tells forwards of a microbatch apart, None: a backward."""
+        """Return the loop of the next fragment on a mesh; `forward`: that of a microbatch, None for a backward."""
         if forward is not None:
             seen = self._forwards.setdefault(mesh, set())
             names = self._names.setdefault(mesh, set())

@@ -121,7 +121,7 @@ def printed_bodies(module: Module, known: Mapping[Region, str] = MappingProxyTyp
 
 
 def check_bodies(one: Pass, before: Mapping[Region, str], diagnostics: Diagnostics) -> None:
-    """The pass has failed if one of these bodies does not print as it did."""
+    """Fail the pass if one of these bodies does not print as it did."""
     changed = sum(print_region(body) != text for body, text in before.items())
     if changed:
         diagnostics.error(

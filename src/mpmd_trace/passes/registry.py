@@ -99,7 +99,7 @@ def _with_old_options(cls: type[Pass], options: dict[str, str | None]) -> Pass:
 
 
 def build(pipeline: str | Sequence[str | Pass]) -> list[Pass]:
-    """Passes from a textual pipeline, or from a list of specs and passes.  Raises `MpmdError`."""
+    """Return passes from a textual pipeline, or from a list of specs and passes.  Raises `MpmdError`."""
     if isinstance(pipeline, str):
         return [p for name, opts in parse_pipeline(pipeline) for p in get_pass(name, opts)]
     passes: list[Pass] = []

@@ -21,7 +21,7 @@ def run_cache() -> dict[Any, Any]:
 
 @contextmanager
 def caches_of_a_run() -> Iterator[None]:
-    """A run of passes."""
+    """Forget what passes remember, before and after a run of them."""
     _forget()
     try:
         yield

@@ -98,7 +98,7 @@ def copies_of_stages(
 
 
 def _met_at_once(function: FuncOp, copies: Mapping[int, float]) -> float:
-    """The most bytes of copies that meet one value: a fragment gathers these together, and those of the next one.
+    """Return the most bytes of copies that meet one value: a fragment gathers these together, and the next ones.
 
     `copies`: the bytes by the numbers of the arguments.
     """

@@ -19,7 +19,7 @@ class UnknownName(MpmdError):
 
 
 def things_of(module: Module) -> Iterator[Thing]:
-    """Inputs and ops of MPMD functions, each with the fragment that it is in."""
+    """Yield inputs and ops of MPMD functions, each with the fragment that it is in."""
     for function in module.mpmd_functions:
         if function.is_declaration:
             continue

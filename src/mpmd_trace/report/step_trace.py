@@ -67,7 +67,7 @@ def step_trace(
 
 
 def _arrows(trace: Trace, program: LoadedProgram, slices: dict[int, Slice]) -> None:
-    """An arrow to each transfer from who made what it moves, and from it to everyone who uses that."""
+    """Draw an arrow to each transfer from the maker of what it moves, and from it to everyone who uses that."""
     made: dict[int, int] = {}
     for at, instruction in enumerate(program.plan.instructions):
         if not isinstance(instruction, Run | Transfer):

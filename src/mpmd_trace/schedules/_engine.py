@@ -92,7 +92,7 @@ class Background(Run):
             free[mesh] = now
 
     def _send(self, step: int, mesh: int, now: float) -> float:
-        """Sends a step's results; returns when the mesh may go on."""
+        """Send a step's results; returns when the mesh may go on."""
         for target in self._targets[step]:
             latency = self.costs.delay(mesh, target)
             wire = wire_time(self.program, step, target, self._size, self.costs)

@@ -168,7 +168,7 @@ def _solve(problem: OrderProblem, time_limit: float) -> Any:
 
 
 def _suits(start: Schedule, frame: Schedule, split: bool, peaks: Sequence[float], limits: Sequence[float]) -> None:
-    """A schedule that breaks a rule of the search would cut off the ones that keep it."""
+    """Check that a schedule keeps the rules of the search: one that breaks a rule would cut off those that keep it."""
     whole = any(a.kind == "B" for _, _, a in start.actions())
     reason = ""
     if start.placement.mesh_of != frame.placement.mesh_of:

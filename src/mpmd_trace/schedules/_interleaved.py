@@ -108,7 +108,7 @@ def looped_bfs(meshes: int, microbatches: int, chunks: int = 2) -> Schedule:
 
 
 def circular(meshes: int, microbatches: int, chunks: int = 2) -> Schedule:
-    """Groups of P microbatches through all chunks; then the backwards of the groups, in order."""
+    """Return a schedule of groups of P microbatches through all chunks, then of their backwards, in order."""
     table = depth_first(microbatches, chunks, meshes)
     back = [(chunks - 1 - c, m) for c, m in table]
     return _in_two_phases("circular", meshes, microbatches, chunks, table, back)

@@ -281,7 +281,7 @@ class _BlockProgram:
         self.rows.append((row | ({0: time} if time else {}), low / unit))
 
     def _phases(self, s: int) -> None:
-        """Forwards alone, then whatever is left, then gradients alone, and at last weight gradients alone."""
+        """Order a stage: forwards alone, then whatever is left, then gradients, and at last weight gradients alone."""
         chain, count = self.chain, self.chain.count
         f, i, w = chain.forward[s], chain.input_grad[s], chain.weight_grad[s]
         hidden = dict(zip(("fi", "fw", "fiw"), chain.hides[s], strict=True))

@@ -39,7 +39,7 @@ class Row:
     terms: dict[int, float] = field(default_factory=dict)
 
     def add(self, variable: int, coefficient: float) -> None:
-        """Adds to a coefficient."""
+        """Add to a coefficient."""
         self.terms[variable] = self.terms.get(variable, 0.0) + coefficient
 
 
@@ -215,7 +215,7 @@ class OrderProblem:
         return None
 
     def _before(self, row: Row, a: int, i: int, b: int, j: int, factor: float) -> None:
-        """Adds factor * (1 if action i of lane a runs before j of lane b, else 0)."""
+        """Add factor * (1 if action i of lane a runs before j of lane b, else 0)."""
         known = self._known(a, i, b, j)
         if known is not None:
             row.low -= factor * known

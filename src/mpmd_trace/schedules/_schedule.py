@@ -387,7 +387,7 @@ def _cell(text: str, line: int, column: int) -> Step:
 
 
 def _with_comments(schedule: Schedule, text: str, graph_too: bool) -> Schedule:
-    """Applies what `to_csv` wrote as comments; other comments mean nothing."""
+    """Apply what `to_csv` wrote as comments; other comments mean nothing."""
     for line in text.splitlines():
         match = _COMMENT.fullmatch(line.strip())
         if match is None:

@@ -54,7 +54,7 @@ def _label(step: Step, several: bool) -> str:
 
 
 def _ruler(columns: int, step: float, longest: int) -> str:
-    """Times along the top, one about every twelve characters."""
+    """Return a line of times, one about every twelve characters."""
     cells = [" "] * columns
     cell = longest + 1
     every = cell * max(1, -(-12 // cell))

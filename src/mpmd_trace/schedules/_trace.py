@@ -61,7 +61,7 @@ class Trace:
         return Slice(process, row, start, end)
 
     def arrow(self, source: Slice, target: Slice, name: str = "transfer") -> None:
-        """An arrow from the end of a slice to the start of another one."""
+        """Draw an arrow from the end of a slice to the start of another one."""
         self._arrows += 1
         common = {"cat": "transfer", "name": name, "id": self._arrows}
         self._events.append({**common, "ph": "s", "pid": source.process, "tid": source.row, "ts": source.within})

@@ -66,7 +66,7 @@ class _Pipeline:
         self._sent: list[tuple[int, int]] = []
 
     def run(self, mesh: int, code: int) -> None:
-        """A forward or input-gradient runs; its result is there in the next slot."""
+        """Run a forward or input-gradient; its result is there in the next slot."""
         self.done[mesh][code] += 1
         down = code == 0 or code == 2
         if mesh != (self.last if down else 0):
@@ -76,7 +76,7 @@ class _Pipeline:
             self._sent.append((mesh, code + 1))
 
     def deliver(self) -> None:
-        """The slot ends."""
+        """End the slot."""
         for mesh, code in self._sent:
             self.ready[mesh][code] += 1
         self._sent.clear()

@@ -34,7 +34,7 @@ def zb_h1_within(limits: Sequence[float], microbatches: int, weight_fraction: fl
 
 
 def h2_warm_up(meshes: int, mesh: int, transfer_ratio: float = 0.0) -> int:
-    """Forwards that mesh `mesh` of ZB-H2 runs ahead.
+    """Return the number of forwards that mesh `mesh` of ZB-H2 runs ahead.
 
     `transfer_ratio` is transfer time over stage time, 0 in the paper.
     """

@@ -223,7 +223,7 @@ def _growing(limit: int) -> Iterator[int]:
 
 
 def forward_schedule(costs: StageCosts) -> Schedule:
-    """The schedule of a program without backwards: stages where they are, one after the other and as they send."""
+    """Return the schedule of a program without backwards: stages where they are, in their order and as they send."""
     placement = Placement(costs.meshes, costs.mesh_of)
     edges = {(min(p, s), max(p, s)) for p, s in costs.sends}
     graph = StageGraph.chain(len(costs.mesh_of)).with_skips(*sorted(edges))

@@ -15,7 +15,7 @@ from mpmd_trace.schedules import partition_layers
 
 
 def balanced(traced: Module, meshes: Sequence[str]) -> dict[str, Assignment]:
-    """The names of a traced program on the meshes: in the order in which they first run, the busiest mesh least busy.
+    """Return the names of a traced program on the meshes, in the order in which they first run, with balanced work.
 
     Each mesh gets neighbors in that order, at least one name.  The work of a name is its floating point operations,
     forward and backward, so what does little (an embedding, a norm) goes with its neighbor.
@@ -37,7 +37,7 @@ def balanced(traced: Module, meshes: Sequence[str]) -> dict[str, Assignment]:
 
 
 def by_counts(traced: Module, counts: Sequence[int], meshes: Sequence[str]) -> dict[str, Assignment]:
-    """The names of a traced program on its stages, in the order in which they first run: so many layers on each.
+    """Return the names of a traced program on its stages, in the order in which they first run: so many layers on each.
 
     `meshes` has the mesh of each stage.  A name is a layer, and so is each layer of a scan, which is traced by itself.
 

@@ -141,7 +141,7 @@ class Fragments(Sequence[Fragment]):
         return self.where(kind="BIW")
 
     def by(self, *fields: str) -> dict[Any, Fragments]:
-        """Groups of those that are equal in a field (or in several: the keys are tuples), as `by("microbatch")`."""
+        """Return groups of those equal in a field (or in several: the keys are tuples), as `by("microbatch")`."""
         if not fields:
             raise mistake('by takes fields of fragments, such as by("microbatch") or by("mesh", "kind")')
         groups: dict[Any, list[Fragment]] = {}

@@ -252,7 +252,7 @@ def settle(
     overlap: Overlap | None,
     group: tuple[str, ...] = (),
 ) -> ScheduleChoice:
-    """The schedule that "auto" stands for, or "forward", for a program and the options and devices of a configuration.
+    """Return the schedule that "auto" stands for, or "forward", for a program and the options and devices of a config.
 
     `importing` gives the program after the import phase, with its stages numbered as said; `overlap` says how
     fragments of several microbatches become one program (`PartitionRequest.overlap`); `group` are the meshes that it is

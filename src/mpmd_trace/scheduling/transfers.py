@@ -115,7 +115,7 @@ class Traffic:
     bytes: float = 0.0
 
     def add(self, bytes: float, count: int = 1) -> None:
-        """Some more."""
+        """Count some more."""
         self.count += count
         self.bytes += bytes
 

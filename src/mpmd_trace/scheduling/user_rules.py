@@ -98,7 +98,7 @@ def _comparator(choice: ScheduleChoice) -> Comparator | None:
 
 
 def literal_rules(config: Config, fragments: Callable[[], Fragments]) -> dict[str, tuple[Any, ...]]:
-    """The rules of a configuration, with those that functions make of the fragments; as `partition` takes them."""
+    """Return the rules of a configuration, and those that functions make of the fragments, for `partition`."""
     result: dict[str, tuple[Any, ...]] = {}
     fragments = functools.cache(fragments)
     for what, given in ((MERGE, config.fragment_merge_rules), (SCHEDULE, config.fragment_schedule_rules)):

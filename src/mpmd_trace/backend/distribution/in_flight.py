@@ -39,7 +39,7 @@ class InFlight:
             self._counts = counts
 
     def launched(self, array: Any) -> None:
-        """A program was launched that makes this array, which nothing may take the buffer of.  Waits for an old one."""
+        """Count a launched program that makes this array, whose buffer nothing may take.  Waits for an old one."""
         if self._counts:
             self._launched.append(array)
         while len(self._launched) > _MOST:

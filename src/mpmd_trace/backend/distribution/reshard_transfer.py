@@ -156,7 +156,7 @@ class ReshardTransfer:
 
 
 def sample(array: jax.Array) -> jax.Array:
-    """An element of an array, or of its part here: it comes with it, and is still there when the buffer is reused.
+    """Return an element of an array, or of its part here: it comes with it, and outlives a reuse of the buffer.
 
     Of an array without elements it is one without elements.
     """

@@ -78,7 +78,7 @@ class ProcessRuntime(Runtime):
         self.may_use_threads = False  # processes agree on one order of what they send and receive
 
     def from_all(self, what: str, mine: dict[str, int]) -> list[dict[str, int]]:
-        """These numbers of each process that has a part in the program; all of them call this."""
+        """Return these numbers of each process that has a part in the program; all of them call this."""
         if not self.program:
             return [mine]
         return [json.loads(message) for message in self.job.peers.allgather_bytes(what, json.dumps(mine).encode())]
@@ -271,7 +271,7 @@ class ProcessRuntime(Runtime):
 def process_runtime(
     plan: Plan, executables: Sequence[Executable], placement: Placement, job: Job, program: int
 ) -> ProcessRuntime:
-    """The runtime of this process; `executables` are those of its own programs, `program` its number in the job."""
+    """Return the runtime of this process, `program` of its job; `executables` are those of its own programs."""
     order = distribute(plan, {name: owners_of(mesh) for name, mesh in placement.meshes.items()})
     check_order(plan, order)
     if program:

@@ -202,7 +202,7 @@ class Cuts:
                 self._set(v, cut._replace(axis=axis))
 
     def _rows(self, eqn: Equation, axis: int) -> None:
-        """The cuts of an array whose rows are others of it, or those of several arrays: of the whole, and of parts."""
+        """Follow the cuts of an array whose rows are others of it, or those of several arrays."""
         bounds, (whole, parts) = bounds_of(eqn), moved_rows(eqn, axis)
         length = whole.aval.shape[axis]
         if bounds is not None and length == bounds[-1]:

@@ -60,7 +60,7 @@ class GroupOperands:
         return self._first + len(self._slots)
 
     def joined(self, later: GroupOperands, made: Collection[Value]) -> tuple[GroupOperands, list[Value]]:
-        """These operands, then those of `later` that are not among `made`, each value once; and those that are.
+        """Return these operands, then those of `later` that are not among `made`, each value once; and those that are.
 
         Both objects are used up.
         """

@@ -121,7 +121,7 @@ class BlockSizes:
         return self._sizes[block]
 
     def grow(self, block: Block) -> None:
-        """The block got one op more."""
+        """Count one op more in the block."""
         if block in self._sizes:
             self._sizes[block] += 1
 

@@ -113,7 +113,7 @@ def with_parts(
     like: TensorShardingAttr,
     zeros: Iterable[TensorType],
 ) -> Region:
-    """The body that takes the arguments of `given` in partial form, and returns so what `found` says, and `zeros`."""
+    """Return the body that takes `given` arguments in partial form, and so returns what `found` says, and `zeros`."""
     builder = BodyBuilder()
     ops = PartialOps(builder, forms.sizes, like)
     whole: dict[Value, Value] = {}

@@ -106,7 +106,7 @@ class PartialOps:
         return self.constrained(reshaped, (*axes[:dim], over, (), *axes[dim + 1 :]))
 
     def _copy(self, op: Op, operands: Sequence[Value], type: TensorType, **props: Attribute) -> Value:
-        """The op of other operands and another type, with changed properties; what it says about shardings goes."""
+        """Return the op of other operands and another type, with changed properties, without its shardings."""
         copy = self.builder.block.append(op.clone(operands=operands))
         copy.results[0].type = type
         copy.props.update(props)

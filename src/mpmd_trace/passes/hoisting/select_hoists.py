@@ -103,7 +103,7 @@ def _is_each_time(held: Held, limits: Limits) -> bool:
 def _read_from_outside(
     fragments: Sequence[FragmentOp], numbering: ValueNumbering
 ) -> tuple[dict[Expression, set[FragmentOp]], dict[Expression, set[FragmentOp]]]:
-    """The expressions that something reads which is no expression; those that fragments hand on.  Both with who does.
+    """Return the expressions that anything but an expression reads, and those that fragments hand on, by fragment.
 
     A fragment that is given an expression, and makes others of it alone, does not read it.
     """
@@ -137,7 +137,7 @@ def _read_from_outside(
 def _read_and_handed(
     fragment: FragmentOp, known: KnownExpressions
 ) -> tuple[dict[Expression, None], list[tuple[Expression, int]]]:
-    """The expressions that something in a body reads which is no expression; those it returns, and as which result."""
+    """Return the expressions of a body that anything but an expression reads; those it returns, as which result."""
     terminator = fragment.body.block.terminator  # those of the regions of ops inside hand nothing out
     read = {one: None for (op, _), one in known.uses.items() if not _is_known(op, known.values)}
     handed: list[tuple[Expression, int]] = []

@@ -144,7 +144,7 @@ class ValueNumbering:
         )
 
     def _shared_slices(self) -> frozenset[Expression]:
-        """The slices that several microbatches read; of others, such as those of the batch, everything differs."""
+        """Return the slices that several microbatches read; others, such as of the batch, have nothing in common."""
         read = ((fragment, known.slices) for fragment, known in self.known.items() if known.slices)
         return frozenset(self._of_several(read))
 

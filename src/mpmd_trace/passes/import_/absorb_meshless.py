@@ -147,7 +147,7 @@ class Absorber:
         self._types: dict[str, dict[Type, MeshTensorType | None]] = {}
 
     def assigned_type(self, use: Use) -> MeshTensorType | None:
-        """The mesh tensor type that this use, by an assign made or to come, gives its value; None if by neither."""
+        """Return the mesh tensor type that an assign at this use, made or to come, gives its value; None without."""
         user = use.owner
         if isinstance(user, AssignOp):
             return user.mesh_type

@@ -32,7 +32,7 @@ class NameAssignment(NamedTuple):
 
     @classmethod
     def parse(cls, text: str) -> NameAssignment:
-        """Raises `MpmdError` for text that is not of this form."""
+        """Read an assignment.  Raises `MpmdError` for text that is not of this form."""
         return cls(*_split(text, "NAME"))
 
     def __str__(self) -> str:
@@ -47,7 +47,7 @@ class IndexAssignment(NamedTuple):
 
     @classmethod
     def parse(cls, text: str) -> IndexAssignment:
-        """Raises `MpmdError` for text that is not of this form."""
+        """Read an assignment.  Raises `MpmdError` for text that is not of this form."""
         key, assignment = _split(text, "INDEX")
         if not _INTEGER.fullmatch(key):
             raise MpmdError(f"'{key}' in '{text}' is not the number of an input or output")
@@ -65,7 +65,7 @@ class SameMesh(NamedTuple):
 
     @classmethod
     def parse(cls, text: str) -> SameMesh:
-        """Raises `MpmdError` for text that is not of this form."""
+        """Read a pair.  Raises `MpmdError` for text that is not of this form."""
         left, _, right = text.strip().partition(":")
         if not _INTEGER.fullmatch(left) or not _INTEGER.fullmatch(right):
             raise MpmdError(f"'{text}' is not a constraint: write INPUT:OUTPUT with two indices, e.g. 0:1")

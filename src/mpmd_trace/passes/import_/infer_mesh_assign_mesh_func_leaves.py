@@ -226,7 +226,7 @@ class _Leaves:
         op.attrs.pop(USE_SET, None)
 
     def resultless(self, op: Op) -> None:
-        """An op that only has an effect, or a token, runs on every mesh where it can; a pure one on one."""
+        """Wrap an op that only has an effect, or a token, for every mesh where it can be; a pure one for one only."""
         possible = src_of_op(op)
         meshes = [self.first] if possible is None else list(names(possible))
         if not meshes:

@@ -86,7 +86,7 @@ class _SrcSets:
         self.forward(function.body)
 
     def forward(self, block: Block) -> None:
-        """The ops of an entry point or of a loop in it, in order, without what is nested in leaf ops."""
+        """Visit the ops of an entry point or of a loop in it, in order, without what is nested in leaf ops."""
         for op in block:
             self.op(op)
             if isinstance(op, ForOp):

@@ -148,7 +148,7 @@ DIRECT_RULES: list[Pattern] = [
 
 
 def _sum_in_fragment(diagnostics: Diagnostics) -> Pattern:
-    """An assign of a sum of unassigned values is that of a fragment's result."""
+    """Return a rewrite that puts an assigned sum of unassigned values into a fragment."""
 
     @rewrites("mpmd.assign")
     def rewrite(op: Op, rewriter: Rewriter) -> bool:

@@ -61,7 +61,7 @@ def insert(mesh_set: MeshSet, mesh: str, label: str | None = None) -> MeshSet:
 
 @functools.lru_cache(maxsize=1 << 16)
 def union(a: MeshSet, b: MeshSet) -> MeshSet:
-    """`a` with every entry of `b` inserted, in the order of `b`."""
+    """Return `a` with every entry of `b` inserted, in the order of `b`."""
     if a is b or b is EMPTY:
         return a
     left, left_wild = _split(a)

@@ -25,7 +25,7 @@ def _single_integer(op: Op, name: str) -> int | None:
 
 
 def concat_reduction(concat: Op) -> tuple[Op, str] | None:
-    """The `stablehlo.reduce` that reduces, element by element, what the concatenate joins, and its kind, if known.
+    """Return the `stablehlo.reduce` that reduces, element by element, what the concatenate joins, and its kind.
 
     %c = stablehlo.concatenate %a, %b, dim = 0 : (tensor<1x4xf32>, tensor<1x4xf32>) -> tensor<2x4xf32>
     %r = stablehlo.reduce(%c init: %z) applies stablehlo.add across dimensions = [0]

@@ -89,7 +89,7 @@ def _bypass_barriers_in_body(op: Op, rewriter: Rewriter) -> bool:
 
 @rewrites(_BARRIER)
 def _bypass_barrier(op: Op, rewriter: Rewriter) -> bool:
-    """An optimization barrier leaves arguments alone that the named computation only returns."""
+    """Take arguments out of an optimization barrier that the named computation only returns."""
     if op.parent_op is not None and not isinstance(op.parent_op, NamedComputationOp):
         return False
     transparent = [

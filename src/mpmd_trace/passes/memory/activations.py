@@ -82,7 +82,7 @@ def cheap_results(body: Region, results: frozenset[int]) -> frozenset[int]:
 
 
 def recomputed(body: Region, results: tuple[int, ...], given: frozenset[int]) -> Recomputed | None:
-    """The body that makes `results` again, of arguments and the results `given`; None where effects forbid that."""
+    """Return the body that makes `results` again, from arguments and the results `given`; None if effects forbid it."""
 
     def make() -> Recomputed | None:
         block = body.block

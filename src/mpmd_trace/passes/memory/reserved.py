@@ -18,7 +18,7 @@ class Reserved:
 
     @classmethod
     def parse(cls, text: str) -> Reserved:
-        """Raises `MpmdError` for text that is not of this form."""
+        """Read a reservation.  Raises `MpmdError` for text that is not of this form."""
         mesh, _, count = text.strip().rpartition("=")
         if not mesh or not count.isdigit():
             raise MpmdError(f"'{text}' reserves nothing: write MESH=BYTES, e.g. m0=1048576")

@@ -46,7 +46,7 @@ class Replaced(NamedTuple):
 
     @classmethod
     def parse(cls, text: str) -> Replaced:
-        """Raises `MpmdError` for text that is not of this form."""
+        """Read a replacement.  Raises `MpmdError` for text that is not of this form."""
         match = _TEXT.fullmatch(text.strip())
         if match is None:
             forms = "ARGUMENT:RESULT or ARGUMENT:RESULT:LIKE, e.g. 1:0"

@@ -212,7 +212,7 @@ class MeshOrders(Order):
 
 
 def number_by_pipeline(units: Collection[Unit], meshes: Sequence[str], order: Order) -> None:
-    """Number the mesh of each unit among those of its pipeline: the meshes of its group that have units.
+    """Give each unit the number of its mesh among those of its pipeline: the meshes of its group that have units.
 
     All meshes of a group count where its schedule is one for as many.  `meshes` are all of them, in their order.
     """

@@ -84,7 +84,7 @@ def _loops_and_times(units: Mapping[FragmentOp, Unit]) -> list[tuple[int, int]]:
 def _by_loop(
     units: Mapping[FragmentOp, Unit], numbers: Sequence[tuple[int, int]], repeats: bool
 ) -> Iterator[list[list[RepeatedUnit]]]:
-    """The units of each mesh and loop over microbatches, in several ways where one is run through something again.
+    """Yield the units of each mesh and loop over microbatches, in several ways if one is run through something again.
 
     What it runs again, with something of other meshes in between, has another `time` (if the schedule `repeats`); the
     second way has it together with the first time, the third one apart.

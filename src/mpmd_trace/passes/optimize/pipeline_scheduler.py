@@ -165,7 +165,7 @@ class PipelineScheduler(FunctionPass):
         return result
 
     def _add_pair_by_pair(self, units: dict[FragmentOp, Unit]) -> None:
-        """The reference's way: every independent pair of a mesh, each edge visible to the next question."""
+        """Order in the reference's way: every independent pair of a mesh, each edge visible to the next question."""
         by_mesh: dict[str, list[tuple[FragmentOp, Unit]]] = {}
         for op, unit in units.items():
             by_mesh.setdefault(unit.mesh, []).append((op, unit))

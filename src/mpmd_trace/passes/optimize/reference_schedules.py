@@ -282,7 +282,7 @@ def _zero_bubble_h2(latency: float) -> Callable[[Unit], Sequence[Rule]]:
 
 
 def _circular(reverse_backward: bool) -> Callable[[Unit], Sequence[Rule]]:
-    """Rounds of N microbatches, in each of them stage by stage; backwards by falling stages, or all reversed.
+    """Return an order in rounds of N microbatches, each stage by stage; backwards by falling stages, or reversed.
 
     The second half of a split backward comes right behind the first.
     """

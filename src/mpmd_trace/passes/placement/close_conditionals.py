@@ -185,7 +185,7 @@ class _Body:
             self.values.update(zip(leaving, conditional.results, strict=True))
 
     def _leaving(self, ops: Sequence[Op], number: int) -> list[Value]:
-        """The values that leave a conditional inside: results of it, and what other parts of it read elsewhere."""
+        """Return the values that leave a conditional inside: its results, and what other parts of it read elsewhere."""
         own = set(ops)
         readers = self.closing.readers
         return [

@@ -44,7 +44,7 @@ class FlowNetwork:
         return len(self._arcs) - 1
 
     def add_arc(self, tail: int, head: int, capacity: int) -> None:
-        """An arc from `tail` to `head`."""
+        """Add an arc from `tail` to `head`."""
         for node, target, room in ((tail, head, capacity), (head, tail, 0)):
             self._arcs[node].append(len(self._head))
             self._head.append(target)
@@ -292,7 +292,7 @@ class _Contraction:
         return [node for node in number if taken[number[node]]]
 
     def parts(self, limit: int = 0) -> list[list[int]]:
-        """The free nodes, in groups that no edge above the limit connects other than through nodes with a label."""
+        """Return the free nodes in groups that no edge above the limit connects except through nodes with a label."""
         seen: set[int] = set()
         result = []
         for start in range(self.labels, len(self.parent)):
@@ -341,7 +341,7 @@ def _label_part(part: list[int], graph: _Contraction, assignment: list[int]) -> 
 
 
 def _expansion(label: int, part: list[int], edges: Sequence[Edge], assignment: Sequence[int]) -> list[int]:
-    """The nodes that take `label` in the cheapest labeling in which each node keeps its label or takes that one.
+    """Return the nodes that take `label` in the cheapest labeling in which each node keeps its label or takes that one.
 
     The sink's side takes it.  An edge pays for `label` when one of its nodes has it, and for another label as long
     as one of its nodes keeps that one.

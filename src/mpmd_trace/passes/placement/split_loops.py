@@ -202,7 +202,7 @@ class _Needs:
 
 
 def _components(needs: _Needs, shared: set[int]) -> list[list[int]]:
-    """Groups of the carried values besides `shared` that do not depend on each other, nor on the same costly op."""
+    """Return groups of the carried values besides `shared` that depend neither on each other nor on one costly op."""
     parent = list(range(len(needs.yielded)))
     alone = [i for i in parent if i not in shared]
 

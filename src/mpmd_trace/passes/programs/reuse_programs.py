@@ -150,7 +150,7 @@ def _divide(op: FragmentOp, other: FragmentOp, times: int) -> list[FragmentOp]:
 
 
 def _origin(all: Sequence[UserOriginAttr], of_part: int, is_part: bool, is_first: bool) -> Sequence[UserOriginAttr]:
-    """The names in a part of a fragment: as many as there, of the first ones or the last; all where that is none."""
+    """Return the names in a part of a fragment: as many as there, the first ones or the last; all if that is none."""
     count = of_part if is_part else len(all) - of_part
     return all if not 0 < of_part < len(all) else all[:count] if is_first else all[len(all) - count :]
 

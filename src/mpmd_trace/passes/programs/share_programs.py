@@ -160,7 +160,7 @@ def _give_each_its_own(op: FragmentOp) -> bool:
 
 
 def _loops(op: FragmentOp) -> dict[Op, int]:
-    """The users of a fragment in order, each with how many of its stage and kind are in front of it: one in a loop."""
+    """Return the users of a fragment, each with how many of its stage and kind are in front of it: one in a loop."""
     users = dict.fromkeys(user for result in op.results for user in result.users)
     seen: dict[Hashable, int] = {}
     results: dict[Op, int] = {}
@@ -202,7 +202,7 @@ def _copies(builder: BodyBuilder, returned: Sequence[Value], copied: Sequence[in
 
 
 def _replace(op: FragmentOp, operands: Sequence[Value], results: Sequence[Value], body: Region) -> FragmentOp:
-    """The fragment with other operands and body; results of the types of these, of which the first take its place."""
+    """Return the fragment with other operands and body; the first results of these types replace its own."""
     output = make_fragment(
         op.mesh,
         operands,

@@ -40,7 +40,7 @@ def moving_ops(body: Region) -> list[Op]:
 
 @remembers
 def _cheap_ops(body: Region) -> set[Op]:
-    """The ops that make scalars of nothing but scalar arguments and constants, or fill arrays with such scalars."""
+    """Return the ops that make scalars of only scalar arguments and constants, or fill arrays with such scalars."""
     result: set[Op] = set()
     for op in body.block:
         if _is_cheap(op) and all(v.defining_op is None or v.defining_op in result for v in op.operands):
@@ -203,7 +203,7 @@ class _Divider:
         )
 
     def _needed(self, own: Sequence[Value]) -> list[Value] | None:
-        """The values that those of the rest depend on, these among them; None if too much would be computed twice."""
+        """Return the values that those of the rest depend on, and these; None if too much would be computed twice."""
         result: dict[Value, None] = {}
         stack = list(reversed(own))
         while stack:

@@ -93,7 +93,7 @@ def _has_no_axes(mesh: Op) -> bool:
 
 @remembers
 def _meshes_of_shardings(body: Region) -> frozenset[str | None]:
-    """The meshes of the sharding constraints in the body; None stands for all else that says something of shardings."""
+    """Return the meshes of the sharding constraints in the body; None among them for anything else about shardings."""
     meshes: set[str | None] = set()
     for op in body.walk():
         sharding = op.props.get("sharding")

@@ -58,7 +58,7 @@ def numbered(op: Op, operands: Sequence[Value], number: int) -> Op:
 
 
 def with_body(module: Module, function: FuncOp, block: Block) -> tuple[Module, FuncOp]:
-    """A copy of the module, and of the function in it with this body and nothing said of arguments and results."""
+    """Return a copy of the module, and of the function, with this body and nothing said of arguments and results."""
     small = Module(resources=module.resources)
     small.op.props, small.op.attrs = dict(module.op.props), dict(module.op.attrs)
     alone = cast(FuncOp, op_like(function, (), regions=[Region([block])]))

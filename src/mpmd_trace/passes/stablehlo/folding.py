@@ -234,7 +234,7 @@ def _convert(op: Op, constants: list[Constant]) -> Array | None:
 
 
 def _select_one(op: Op, constants: list[Constant]) -> Array | None:
-    """A constant of its own, where the op is, though there is one already: the next round moves it to the front."""
+    """Return a constant of its own in the place of the op; the next round merges it with equal ones in front."""
     predicate, true, false = constants
     return (true if predicate.values else false).full if predicate.is_splat else None
 

@@ -218,7 +218,7 @@ class Recorder:
 
 
 def _told(changes: Changes) -> dict[str, Any]:
-    """The changes for the page: lines, and lists of things with their number in the view (none where they are gone)."""
+    """Return the changes for the page: lines, and lists of things with their number in the view (none if gone)."""
     lists = {
         name: [[str(thing), None if name == "gone" else thing.place] for thing in things[:_THINGS]]
         for name, things in changes.things.items()
