@@ -11,8 +11,6 @@ from mpmd_trace.ir.core import Op, make_op
 from mpmd_trace.ir.fast_ops import become
 from mpmd_trace.ir.ops import FragmentCallOp, FragmentOp, Module
 from mpmd_trace.ir.text import parse
-from mpmd_trace.passes.common.merge import merge_fragments
-from mpmd_trace.passes.greedy import Rewriter
 from mpmd_trace.passes.manager import run_passes
 
 COUNT = 6
@@ -82,21 +80,3 @@ def test_use_lists_are_those_after_a_replacement(seed: int) -> None:
         op.replace_all_uses_with(call.results)
         op.erase()
     assert _use_lists(moved) == _use_lists(others)
-
-
-@pytest.mark.parametrize("seed", range(10))
-def test_use_lists_of_merged_fragments_do_not_depend_on_the_way(seed: int) -> None:
-    """Merging in place leaves the use lists and the text that it leaves when it makes a new fragment."""
-
-    def merged(rewriter: Rewriter | None) -> tuple[list[list[tuple[int, int]]], str]:
-        ops = _random_fragments(seed)
-        pairs = zip(ops[::2], ops[1::2], strict=True)
-        made: list[Op] = []
-        for first, second in pairs:
-            assert isinstance(first, FragmentOp) and isinstance(second, FragmentOp)
-            made.append(merge_fragments(first, second, rewriter))
-        block = made[0].block
-        assert block is not None and block.parent_op is not None
-        return _use_lists(made), str(block.parent_op)
-
-    assert merged(None) == merged(Rewriter())

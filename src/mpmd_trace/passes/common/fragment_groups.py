@@ -26,6 +26,7 @@ from mpmd_trace.passes.common.group_operands import GroupOperands, Slot
 from mpmd_trace.passes.common.merge import check_mergeable, merged_body, merged_call_counter, merged_inferred_by
 from mpmd_trace.passes.control_dependencies import CONTROL_START
 from mpmd_trace.passes.fragment_info import BLOCK, origin_union, set_call_counter
+from mpmd_trace.passes.greedy import Rewriter
 
 _EMPTY = BodyBuilder().finish([])
 #: Control operands come behind all others.
@@ -252,7 +253,7 @@ class Groups:
         """Return the group whose fragment is the merge of the two, at the place of one of them.
 
         `attrs` are its discardable attributes; by default it has what the two say about microbatches and
-        inference.
+        inference.  Without any that are given, it says where its control operands begin.
         """
         counts = producer.data.live, consumer.data.live
         check_mergeable(producer.label, consumer.label, counts)
@@ -276,10 +277,10 @@ class Groups:
         label = _merged_label(producer.label, consumer.label)
         if attrs is None:
             _add_merged_attrs(label, producer.label, consumer.label)
-            if controls:
-                label.attrs[CONTROL_START] = IntegerAttr.get(data.live, "i64")
         else:
             label.attrs.update(attrs)
+        if controls and not attrs:
+            label.attrs[CONTROL_START] = IntegerAttr.get(data.live, "i64")
         read += self._unread(producer)
         unread = self._unread(consumer)
         into, other = (producer, consumer) if producer.size > consumer.size else (consumer, producer)
@@ -332,28 +333,28 @@ class Groups:
 
     # Building.
 
-    def build(self) -> bool:
-        """Replace the members of every group by one fragment.  Says whether there was anything to do."""
+    def build(self, rewriter: Rewriter | None = None) -> list[FragmentOp]:
+        """Replace the members of every group by one fragment; return these."""
         groups = [group for group in dict.fromkeys(self._group.values()) if group.stamps]
         merged = [group for group in groups if function_around(group.anchor)]  # not in an erased loop
         if not merged:
-            return False
+            return []
         # Only the use lists of results are turned around.  Those of other operands get the new uses in front, in
         # the order in which fragments and operands are made here, which is their order in `uses_of`.
         results = (value for group in merged for value in group.results if not _used_once(value))
         orders = [(value, self.uses_of(value)) for value in results]
         wanted = {use.slot for _, uses in orders for use in uses if use.slot is not None}
-        for group in sorted(merged, key=lambda group: group.stamp):
-            self._build(group, wanted)
+        rewriter = rewriter or Rewriter()
+        fragments = [self._build(group, wanted, rewriter) for group in sorted(merged, key=lambda group: group.stamp)]
         for value, uses in orders:
             value = self._built.get(value, value)
             order = [use.use if use.slot is None else self._new_uses.get(use.slot, use.use) for use in uses]
             if order != value.uses:
                 for one in reversed(order):
                     one.set(value)
-        return True
+        return fragments
 
-    def _build(self, group: Group, wanted: set[Slot]) -> None:
+    def _build(self, group: Group, wanted: set[Slot], rewriter: Rewriter) -> FragmentOp:
         slots = group.slots
         position = {slot: i for i, slot in enumerate(slots)}
         inside: dict[Value, int] = {}
@@ -385,15 +386,33 @@ class Groups:
             for slot, use in zip(slots, fragment.operand_uses, strict=True):
                 if slot in wanted:
                     self._new_uses[slot] = use
-        assert group.anchor.block is not None
-        group.anchor.block.insert_before(group.anchor, fragment)
+        rewriter.insert_before(group.anchor, fragment)
         for new, value in zip(fragment.results, group.results, strict=True):
             built[value] = new
-            value.replace_all_uses_with(new)
+            rewriter.replace_all_uses(value, new)
         for member in reversed(group.members):
-            member.erase()
+            rewriter.erase(member)
         assert isinstance(fragment, FragmentOp)
         cover_transferred_results(fragment)
+        return fragment
+
+
+def merge_fragments(producer: FragmentOp, consumer: FragmentOp, rewriter: Rewriter | None = None) -> FragmentOp:
+    """Merge the two into a new fragment at the place of `consumer` and return it.
+
+        %0 = mpmd.fragment<mesh="m", origin=["f"]> (%a) (%x) { y = f(x); return y }
+        %1 = mpmd.fragment<mesh="m", origin=["g"]> (%0, %b) (%x, %y) { z = g(x, y); return z }
+    becomes
+        %1 = mpmd.fragment<mesh="m", origin=["f", "g"]> (%a, %b) (%x, %y) { u = f(x); z = g(u, y); return z }
+
+    All users of `producer` must come at or behind `consumer`, unless the caller moves the result.  The new
+    fragment has the origins of both, the mesh and the stage; every other attribute is dropped.
+    Raises `MpmdError` when meshes or stages differ.
+    """
+    groups = Groups()
+    groups.merge(groups.add(producer, None), groups.add(consumer, None), at_consumer=True, attrs={})
+    (merged,) = groups.build(rewriter)
+    return merged
 
 
 def _used_once(value: Value) -> bool:

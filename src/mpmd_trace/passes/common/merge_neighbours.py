@@ -127,7 +127,7 @@ class _Merger:
                 current: Group | None = self.add(fragment)
                 while current is not None:
                     current = self.merge(current)
-        return self.groups.build() or changed
+        return bool(self.groups.build()) or changed
 
     def has_no_partner(self, producer: FragmentOp) -> bool:
         """Return whether no user of the fragment is a group yet, or one that it may be merged with."""

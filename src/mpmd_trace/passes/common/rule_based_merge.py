@@ -11,7 +11,7 @@ from mpmd_trace.ir.diagnostics import Diagnostics, error_at
 from mpmd_trace.ir.ops import FragmentOp, FuncOp, Module
 from mpmd_trace.passes.base import FunctionPass, option
 from mpmd_trace.passes.block_order import in_block_order, sort_block
-from mpmd_trace.passes.common.merge import merge_fragments
+from mpmd_trace.passes.common.fragment_groups import merge_fragments
 from mpmd_trace.passes.control_dependencies import remove_control_dependencies
 from mpmd_trace.passes.fragment_info import describe_fragment
 from mpmd_trace.passes.fragment_rules import FragmentInfo, MergeRule

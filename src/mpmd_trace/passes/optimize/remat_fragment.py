@@ -8,7 +8,7 @@ from mpmd_trace.ir.attributes import UNIT
 from mpmd_trace.ir.diagnostics import Diagnostics
 from mpmd_trace.ir.ops import FragmentOp, FuncOp, Module
 from mpmd_trace.passes.base import FunctionPass, option
-from mpmd_trace.passes.common.merge import merge_fragments
+from mpmd_trace.passes.common.fragment_groups import merge_fragments
 from mpmd_trace.passes.fragment_info import (
     call_counter,
     is_backward,

@@ -10,7 +10,7 @@ from typing import NamedTuple, TypeAlias
 from mpmd_trace.ir.core import Op
 from mpmd_trace.ir.ops import FragmentOp, FuncOp, Module
 from mpmd_trace.passes.block_order import apply_order, block_dependencies
-from mpmd_trace.passes.common.merge import merge_fragments
+from mpmd_trace.passes.common.fragment_groups import merge_fragments
 from mpmd_trace.passes.fragment_info import Kind, MergedPart, is_of_microbatch, set_merged_parts
 
 

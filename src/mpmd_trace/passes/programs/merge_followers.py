@@ -9,7 +9,7 @@ from mpmd_trace.ir.core import Op
 from mpmd_trace.ir.diagnostics import Diagnostics
 from mpmd_trace.ir.ops import FragmentOp, FuncOp, Module
 from mpmd_trace.passes.base import FunctionPass
-from mpmd_trace.passes.common.merge import merge_fragments
+from mpmd_trace.passes.common.fragment_groups import merge_fragments
 from mpmd_trace.passes.fragment_info import call_counter, fragment_transpose_count, set_call_counter, stages_consistent
 
 #: Of the first fragment, and of the second.
