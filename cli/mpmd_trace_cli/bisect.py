@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Sequence
 from typing import Any
 
@@ -42,8 +41,8 @@ def bisect_program(
     Raises:
         MpmdError: where the program cannot be interpreted.
     """
-    if tolerance is not None and math.isnan(tolerance):
-        raise CallError("--tolerance is nan; it must be a number")
+    if tolerance is not None and not tolerance >= 0:
+        raise CallError(f"--tolerance is {tolerance:g}; it must be a number from 0 on")
     if not seconds >= 0:
         raise CallError(f"--seconds is {seconds:g}; it is a time limit, or 0 to reduce nothing")
     if out is not None:

@@ -236,8 +236,8 @@ def test_a_replicated_batch_needs_no_reduction() -> None:
         ({"hoist_invariants": "yes"}, "hoist_invariants is True or False, not 'yes'"),
         ({"gather": "often"}, "gather is 'auto', 'step', 'phase' or 'microbatch', not 'often'"),
         ({"gradient_reduction": "never"}, "gradient_reduction is 'step' or 'microbatch', not 'never'"),
-        ({"device_memory": 0}, "device_memory is a number of bytes, or None, not 0"),
-        ({"device_memory": True}, "device_memory is a number of bytes, or None, not True"),
+        ({"device_memory": 0}, "device_memory is a whole number of bytes (an int), or None, not 0"),
+        ({"device_memory": True}, "device_memory is a whole number of bytes (an int), or None, not True"),
     ],
 )
 def test_what_is_wrong_with_options_is_said(options: dict[str, Any], wrong: str) -> None:

@@ -94,6 +94,15 @@ def test_blocks_that_would_wait_for_themselves_are_warned_of() -> None:
     assert_same(compiled(*args), jax.jit(step_of(2))(*args))
 
 
+def test_steps_without_pairs_are_warned_of() -> None:
+    """Unless they have no backwards, such as an evaluation with the configuration of the training step."""
+    config = mpmd_trace.make_config(topology(), {"f0": "m0", "f1": "m1"}, overlap="pairs")
+    ws, xs = arguments(2, 1)
+    with pytest.warns(UserWarning, match="overlap='pairs' has no effect: no mesh runs a forward and a backward of"):
+        _ = mpmd_trace.jit(step_of(1), config).lower(ws, xs).partitioned
+    _ = mpmd_trace.jit(loss_of(layer), config).lower(ws, xs).partitioned  # warnings are errors here
+
+
 def test_blocks_of_a_schedule_that_is_not_followed_exactly() -> None:
     """Its backwards cannot run from the last microbatch to the first, but two of them can be one program."""
     orders = [["0F0", "0F1", "0F2", "(0B2;0B1)OVERLAP_B_B", "0B0"], ["1F0", "1F1", "1F2", "1B2", "1B1", "1B0"]]

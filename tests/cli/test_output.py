@@ -230,7 +230,7 @@ def test_where_nothing_can_be_written_is_told_before_the_work(
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
-        (("bisect", TINY, "--tolerance", "nan"), "--tolerance is nan; it must be a number"),
+        (("bisect", TINY, "--tolerance", "nan"), "--tolerance is nan; it must be a number from 0 on"),
         (("schedule", "show", "1f1b", "-p", "2", "-m", "2", "--width", "nan"), "--width is nan; it must be a number"),
         (("explore", TINY, "--serve", "--port", "99999"), "65535"),
         (("launch", "--devices", "0", TINY), "--devices is the number of CPU devices of each process, at least 1"),

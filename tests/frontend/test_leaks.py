@@ -60,3 +60,16 @@ def test_calls_and_names_outside_of_jit() -> None:
         trace(in_a_call, jnp.ones(3))
     with pytest.raises(mt.MpmdError, match=r"that the named computation 'a' made at .* and did not return"):
         in_another_name(jnp.ones(3))
+
+
+def test_a_value_of_the_step_that_is_used_afterwards() -> None:
+    """JAX's error says where the step is defined."""
+    seen: list[Any] = []
+
+    def step(x: jax.Array) -> jax.Array:
+        seen.append(x)
+        return 2 * x
+
+    trace(step, jnp.ones(3))
+    with pytest.raises(jax.errors.UnexpectedTracerError, match=r"the value leaked was step at .*test_leaks\.py:\d+ "):
+        _ = seen[0] + 1

@@ -45,6 +45,7 @@ from mpmd_trace.passes.microbatches.rule_orders import UserRules
 from mpmd_trace.passes.partition import Partitioned, partition_as
 from mpmd_trace.passes.placement.single_mesh_loops import WHOLE
 from mpmd_trace.passes.programs.merge_blocks import APART
+from mpmd_trace.passes.programs.overlap_microbatches import NO_PAIRS
 from mpmd_trace.passes.request import PartitionRequest
 from mpmd_trace.passes.variants import VerifyStagesOfLoops
 from mpmd_trace.schedules import ScheduleWarning, meshes_over
@@ -170,6 +171,8 @@ class PartitionedProgram(ConfiguredProgram):
             elif one.message.startswith(APART):
                 more = "Its parts run as separate programs; leave it out of the schedule to simulate what runs"
                 warn(f"{one.message}. {more}", self.config.where)
+            elif one.message.startswith(NO_PAIRS):
+                warn(f"overlap='pairs' has no effect: {one.message}", self.config.where)
             elif one.message.startswith((WHOLE, UNDIVIDED)):
                 place = users_place(one.location).file
                 warn(one.message, self.config.where if place is None else f"{place[0]}:{place[1]}")

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import functools
 import os
-import re
 import sys
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any
@@ -177,7 +176,7 @@ def _jaxpr(
         shape.append(([flatten_arguments.path_name("result", path) for path, _ in named], tree))
         return [leaf for _, leaf in named]
 
-    flat.__name__ = given.name
+    tracing.describe(flat, given.name, place_of(fn), [leaf.name for leaf in given.leaves])
     try:
         with jax.disable_jit(False), tracing.known_forms(of_user=True):  # names are jits
             closed, out_kept = explicit_axes.traced(flat, given, leaves, in_shardings, meshes)
@@ -186,7 +185,6 @@ def _jaxpr(
     except Exception as error:
         told = explained(error, fn, args, kwargs)
         if told is None:
-            _say_in_users_words(error, fn, given.leaves)
             raise
         raise told from error
     leaked = [c for c in tracing.opened(closed).consts if isinstance(c, jax.core.Tracer)]
@@ -214,15 +212,6 @@ def _platform_of(meshes: Sequence[Any]) -> str:
     default = jax.default_backend().replace("gpu", "cuda")
     said = {lowering.platform_of(mesh) for mesh in meshes} - {None}
     return said.pop() or default if len(said) == 1 else default
-
-
-def _say_in_users_words(error: Exception, fn: Callable[..., Any], leaves: Sequence[Leaf]) -> None:
-    """Name the user's function and arguments in an error of JAX about the function of leaves that is traced."""
-    text = str(error)
-    if __file__ not in text or error.args != (text,):
-        return
-    text = re.sub(rf"{re.escape(__file__)}:\d+", lambda found: place_of(fn) or found[0], text)
-    error.args = (re.sub(r"\bleaves\[(\d+)\]", lambda found: leaves[int(found[1])].name, text),)
 
 
 def check_names(

@@ -185,6 +185,15 @@ def transposes(eqn: Equation) -> int:
     return len([True for e in stack if type(e) is source_info_util.Transform and e.name == "transpose"])
 
 
+def describe(fn: Callable[..., Any], name: str, place: str | None, arguments: Sequence[str]) -> None:
+    """Set what JAX's errors say of `fn` when it is traced: its name, the place of its definition, its arguments."""
+    source = name if place is None else f"{name} at {place}"
+    fn.__name__ = name
+    fn.__fun_debug_info__ = core.DebugInfo(  # type: ignore[attr-defined]
+        "jit", source, tuple(arguments), core.initial_result_paths
+    )
+
+
 def scopes(eqn: Equation) -> tuple[str, ...]:
     """Return the named scopes that `eqn` was made in, outermost first."""
     stack = eqn.source_info.name_stack.stack

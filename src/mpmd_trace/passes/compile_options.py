@@ -106,7 +106,7 @@ class CompileOptions:
                     yield from (one.message for one in error.diagnostics)
         elif kinds == {int, type(None)}:
             if value is not None and (type(value) is not int or value <= 0):
-                yield f"{name} is a number of bytes, or None, not {value!r}."
+                yield f"{name} is a whole number of bytes (an int), or None, not {value!r}."
         elif bool in kinds:
             if type(value) is not bool and not (value is None and type(None) in kinds):
                 what = f"partitioning option '{name}'" if name in _OF_PARTITION else name

@@ -8,9 +8,9 @@ from collections.abc import Iterator, Sequence
 
 from mpmd_trace.ir.core import Op
 from mpmd_trace.ir.diagnostics import Diagnostics
-from mpmd_trace.ir.ops import FuncOp, Module
+from mpmd_trace.ir.ops import FragmentOp, FuncOp, Module
 from mpmd_trace.passes.base import FunctionPass, option
-from mpmd_trace.passes.fragment_info import BLOCK, MERGED, call_counter, is_scheduling_unit, kind_of
+from mpmd_trace.passes.fragment_info import BLOCK, MERGED, call_counter, is_scheduling_unit, kind_of, transpose_counts
 from mpmd_trace.passes.programs.blocks import (
     Block,
     Part,
@@ -22,6 +22,9 @@ from mpmd_trace.passes.programs.blocks import (
     ordered_with_groups,
     places_of,
 )
+
+#: How the warning begins.
+NO_PAIRS = "no mesh runs a forward and a backward of different microbatches one after the other"
 
 
 @dataclasses.dataclass(frozen=True)
@@ -37,6 +40,7 @@ class OverlapMicrobatches(FunctionPass):
 
     Ops between the two fragments move in front of or behind the pair. If one fragment waits for the other, they are not
     merged.  Nothing is done if the schedule has blocks: `mpmd-merge-blocks` has merged those that may be merged.
+    With `always`, a warning says if a program with backwards has no pairs.
 
     Before:
 
@@ -79,8 +83,6 @@ class OverlapMicrobatches(FunctionPass):
         rows = _rows(ops)
         choices = dict.fromkeys(tuple(_pairs(rows, first)) for first in ("F", "B", ""))
         choices.pop((), None)
-        if not choices:
-            return False
         waits = ordered_dependencies(ops)
         step = Step(ops, waits, self.work, module)
         best: tuple[float, list[int], list[Block]] | None = None
@@ -90,6 +92,8 @@ class OverlapMicrobatches(FunctionPass):
             time = step.makespan(order, chosen)
             if chosen and (best is None or time < best[0] * (1 - 1e-9)):
                 best = time, order, chosen
+        if best is None and self.always and any(isinstance(op, FragmentOp) and any(transpose_counts(op)) for op in ops):
+            diagnostics.warning(function, f"{NO_PAIRS}, where neither waits for the other")
         if best is None or not (self.always or step.is_shorter(best[0])):
             return False
         _, order, chosen = best
