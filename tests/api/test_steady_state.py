@@ -15,6 +15,7 @@ from jax.sharding import AbstractMesh
 
 import mpmd_trace
 from growth.knobs import KNOBS, ROWS, WIDTH, Setup, Sized
+from mpmd_trace import MpmdWarning
 from mpmd_trace.api.partitioned import PartitionedProgram
 from mpmd_trace.backend.planner import make_plan
 from mpmd_trace.gradients import value_and_grad
@@ -41,6 +42,8 @@ def check(program: PartitionedProgram) -> None:
     assert program.partitioned.as_text() == whole.as_text()
     plan, wanted = (make_plan(one.module).instructions for one in (program.partitioned, whole))
     assert list(map(str, plan)) == list(map(str, wanted))
+    messages, expected = ([one.message for one in found.diagnostics] for found in (program.partitioned, whole))
+    assert messages == expected
 
 
 def staged(setup: Setup, flow: str) -> Sized:
@@ -91,8 +94,6 @@ FEATURES = (
     "depth of weights in a microbatch",
     "depth of weights, little memory",
     "depth of a mask",
-    "meshes, recomputed",
-    "stages of a mesh, recomputed",
     "microbatches without a schedule",
     "metrics",
     "draws between layers",
@@ -103,6 +104,33 @@ FEATURES = (
 def test_feature(name: str) -> None:
     setup = dataclasses.replace(KNOBS[name](3), microbatches=50)
     program = lowered(setup.sized())
+    assert is_repeated(program)
+    check(program)
+
+
+@pytest.mark.parametrize("options", [{"remat": "auto"}, {"offload": "auto"}, {"overlap": "pairs"}], ids=str)
+def test_what_has_to_see_all_microbatches(options: dict[str, Any]) -> None:
+    """What is recomputed, kept on the host or overlapped, and what messages say of it, is that of a whole step."""
+    setup = dataclasses.replace(
+        KNOBS["stages of a mesh, recomputed"](2),
+        microbatches=40,
+        options=tuple({"pipeline_schedule": "interleaved-1f1b", "device_memory": 1000, **options}.items()),
+    )
+    program = lowered(setup.sized())
+    assert not is_repeated(program)
+    assert bool(program.partitioned.diagnostics) == ("overlap" not in options)
+    check(program)
+
+
+def test_a_warning_comes_once() -> None:
+    """Sums of gradients do not allow backwards in another order than that of the microbatches."""
+    rows: list[list[str]] = [[], []]
+    for mesh, i in itertools.product((0, 1), range(0, 40, 2)):
+        rows[mesh] += [f"{mesh}F{i}", f"{mesh}F{i + 1}", f"{mesh}B{i + 1}", f"{mesh}B{i}"]
+    setup = Setup(microbatches=40, options=(("pipeline_schedule", from_orders(rows)),))
+    with pytest.warns(MpmdWarning, match="cannot be followed exactly") as warned:
+        program = lowered(setup.sized())
+    assert len(warned) == 1
     assert is_repeated(program)
     check(program)
 
@@ -129,7 +157,6 @@ WITHOUT_PERIODS = {
     "circular",
     "circular-with-reversed-backward",
     "dualpipe",
-    "dualpipe-v",
     "parallel-pipelines-with-wrap-around",
     "zb-auto",
 }

@@ -40,7 +40,6 @@ from mpmd_trace.passes.memory.fit_memory import SLOW_COPIES
 from mpmd_trace.passes.mesh_order import schedulable_meshes
 from mpmd_trace.passes.microbatches.follow_schedule import INEXACT, FollowSchedule
 from mpmd_trace.passes.microbatches.repeat_calls import RepeatCalls
-from mpmd_trace.passes.microbatches.repeat_steady_state import RepeatSteadyState
 from mpmd_trace.passes.microbatches.rule_orders import UserRules
 from mpmd_trace.passes.partition import Partitioned, partition_as
 from mpmd_trace.passes.placement.single_mesh_loops import WHOLE
@@ -194,24 +193,13 @@ class PartitionedProgram(ConfiguredProgram):
             raise at_users_place(self._explained(error), self.config.where) from None
 
     def _partition_short(self, request: PartitionRequest, **more: Any) -> Partitioned:
-        """Partition with one call for many alike iterations of a loop, as long as passes leave them alike.
-
-        A failure may be due to that, and a warning may speak of microbatches that have other numbers in the end.
-        """
+        """Partition with one call for many alike iterations of a loop, if passes leave them alike."""
         is_cut = request.options.placement == "cut" and request.step is not None
         try:
-            result = partition_as(self.traced.short_module if is_cut else self.traced.module, request, **more)
+            return partition_as(self.traced.short_module if is_cut else self.traced.module, request, **more)
         except MpmdError as error:
-            may_omit = is_cut and self.traced.rewritten.is_short and "phases" not in more
-            if error.pass_name != RepeatCalls.name and not may_omit:
+            if error.pass_name != RepeatCalls.name:
                 raise
-            was_imported = error.pass_name != RepeatCalls.name
-        else:
-            was_imported = any(run.name == RepeatSteadyState.name and run.changed for run in result.runs)
-            if not was_imported or all(one.severity != "warning" for one in result.diagnostics):
-                return result
-        if was_imported:
-            more["imported"] = None  # which has seen it
         return partition_as(self.traced.module, request, **more)
 
     def _way_out(self) -> str:

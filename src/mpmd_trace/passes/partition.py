@@ -16,7 +16,7 @@ from mpmd_trace.diagnostics.internal import explains_internal_errors
 from mpmd_trace.diagnostics.messages import Diagnostic, MpmdError, raise_errors
 from mpmd_trace.ir.attributes import BoolAttr, IntegerAttr, StringAttr
 from mpmd_trace.ir.garbage_collection import paused_collector
-from mpmd_trace.ir.ops import FuncOp, Module
+from mpmd_trace.ir.ops import OMITTED, FuncOp, Module
 from mpmd_trace.ir.text import read_module
 from mpmd_trace.ir.types import MeshTensorType
 from mpmd_trace.passes.import_.clean_up import CleanUp, read_clean
@@ -183,12 +183,14 @@ def partition_as(
     hooks: Sequence[Hook] = (),
     user_rules: Callable[[Module], UserRules] | None = None,
     imported: Callable[[Module], None] | None = None,
+    may_omit: bool = True,
 ) -> Partitioned:
     """Partition a module (MLIR text, a jaxlib module, or our IR; it is not changed) as requested.
 
     `user_rules` is asked after the import phase for rules that are followed on top of the schedule; they take the
-    place of the rules of the request, and perhaps of its comparator; `imported` sees the module then, too.  Raises
-    `MpmdError` with every problem found.
+    place of the rules of the request, and perhaps of its comparator; `imported` sees the module then, too.
+    `may_omit`: whether most passes may go without some of many microbatches; if that fails, they get all of them.
+    Raises `MpmdError` with every problem found.
     """
     with paused_collector():  # once for all phases: enabling it again makes it scan the whole program
         # With hooks each step is seen by itself; otherwise MLIR cleans up the module while it has it.
@@ -219,11 +221,18 @@ def partition_as(
             diagnostics += cleaned[1]
         rules = None if user_rules is None else functools.partial(user_rules, work)
         # A hook may run passes of its own, which change functions as they like.
-        passes = passes_of(request, rules, alias_bodies=not hooks, module=work, all_phases=phases == "all")
+        may_omit = may_omit and phases == "all"
+        passes = passes_of(request, rules, alias_bodies=not hooks, module=work, may_omit=may_omit)
         for phase, steps in enumerate(itertools.islice(passes, _PHASES[phases])):
             left = [one for one in steps if cleaned is None or not isinstance(one, CleanUp)]
             manager = PassManager(left, hooks, first_index=len(runs))
-            runs += manager.run(work)
+            try:
+                runs += manager.run(work)
+            except MpmdError:
+                if OMITTED not in work.main.attrs:
+                    raise
+                seen = imported if phase == 0 else None
+                return partition_as(module, request, imported=seen, may_omit=False)
             diagnostics += manager.diagnostics.found
             if phase == 0 and imported is not None:
                 imported(work)

@@ -79,6 +79,7 @@ from mpmd_trace.passes.memory.fit_memory import FitMemory
 from mpmd_trace.passes.memory.shard_optimizer_state import ShardOptimizerState
 from mpmd_trace.passes.mesh_order import is_cpu_mesh
 from mpmd_trace.passes.microbatches.accumulate_in_calls import AccumulateInCalls
+from mpmd_trace.passes.microbatches.action_order import as_listed
 from mpmd_trace.passes.microbatches.cut_in_calls import CutInCalls
 from mpmd_trace.passes.microbatches.follow_schedule import FollowSchedule
 from mpmd_trace.passes.microbatches.merge_inferred_apart import MergeInferredApart
@@ -86,7 +87,6 @@ from mpmd_trace.passes.microbatches.repeat_calls import RepeatCalls
 from mpmd_trace.passes.microbatches.repeat_steady_state import RepeatSteadyState
 from mpmd_trace.passes.microbatches.rule_orders import UserRules
 from mpmd_trace.passes.optimize.pipeline_scheduler import PipelineScheduler
-from mpmd_trace.passes.optimize.reference_schedules import Comparator
 from mpmd_trace.passes.optimize.remat_fragment import RematFragment
 from mpmd_trace.passes.optimize.rule_based_schedule import RuleBasedSchedule
 from mpmd_trace.passes.outlining import CallOutlinedFunctions
@@ -139,12 +139,12 @@ def passes_of(
     *,
     alias_bodies: bool = False,
     module: Module | None = None,
-    all_phases: bool = False,
+    may_omit: bool = False,
 ) -> Iterator[list[Pass]]:
     """Yield the passes of each phase: the reference's, unless the request asks for more than it has.
 
-    `all_phases`: whether all of them will run.  Those of `mpmd_trace.jit` that have nothing to do in the `module`, as
-    it is when a phase begins, are left out.
+    `may_omit`: whether some of many microbatches may be missing until the last phase.  Passes of `mpmd_trace.jit` that
+    have nothing to do in the `module`, as it is when a phase begins, are left out.
     """
     options = request.options
     ours = options.mpmd_merge_backward_with_forward or options.mpmd_merge_forward_with_backward
@@ -152,7 +152,7 @@ def passes_of(
     if request.step is None and exact:
         yield from reference_pipeline(request, alias_bodies=alias_bodies)
     else:
-        for passes in pipeline(request, user_rules, alias_bodies=alias_bodies, all_phases=all_phases):
+        for passes in pipeline(request, user_rules, alias_bodies=alias_bodies, may_omit=may_omit):
             asked = frozenset().union(*(one.only_with for one in passes))
             known = asked if not asked or module is None or request.step is None else contents(module, asked)
             yield [one for one in passes if not one.only_with or not known.isdisjoint(one.only_with)]
@@ -340,12 +340,12 @@ def pipeline(
     user_rules: Callable[[], UserRules] | None = None,
     *,
     alias_bodies: bool = False,
-    all_phases: bool = False,
+    may_omit: bool = False,
 ) -> Iterator[list[Pass]]:
     """Yield the passes of `mpmd_trace.jit`, phase by phase: the reference's, and what it does not have.
 
     `user_rules` are asked for after the first phase; they are followed on top of the schedule.  `alias_bodies`: see
-    `reference_pipeline`.
+    `reference_pipeline`.  `may_omit`: see `passes_of`.
     """
     options, step = request.options, request.step
     jit = step is not None
@@ -396,7 +396,7 @@ def pipeline(
         SimplifyProgram(),
         RemoveTransferCycles(),
         *_when(uniform, MergeUnitsInCallees()),
-        *_when(jit and cut, _repeat_calls(request, all_phases and user_rules is None)),
+        *_when(jit and cut, _repeat_calls(request, may_omit and user_rules is None)),
         CallInline(),
         SymbolDce(),
         *_when(not late, MergeInferredApart(keep_sends_separate=jit and cut and split, uniform=uniform)),
@@ -461,19 +461,15 @@ def pipeline(
     ]
 
 
-#: Schedules that run all forwards of a stage before its backwards.
-_IN_PHASES = frozenset({"gpipe", "gpipebut1f1bforlastmesh", "loopedbfs", "circular", "circularwithreversedbackward"})
-
-
 def _repeat_calls(request: PartitionRequest, may_omit: bool) -> RepeatCalls:
     """Make all iterations of a loop, or only as many as show what the schedule repeats, where it may repeat something.
 
-    It is repeated after one, two, or as many microbatches as there are meshes.
+    It is repeated after one, two, or as many microbatches as there are meshes.  What fits activations into memory and
+    what merges fragments of several microbatches have to see all of a step.
     """
-    meshes, order = len(request.topology.meshes), request.schedule
-    has_rules = request.merge_rules or request.schedule_rules or isinstance(order, Comparator)
-    is_steady = order.name.lower().replace("-", "") not in _IN_PHASES
-    if not may_omit or has_rules or request.overlap is not None or not is_steady:
+    options, meshes = request.options, len(request.topology.meshes)
+    needs_all = request.merge_rules or request.schedule_rules or request.overlap or options.remat or options.offload
+    if not may_omit or needs_all or not as_listed(request.schedule).is_steady:
         return RepeatCalls()
     return RepeatCalls(keep=6 * meshes, omit=2 * meshes)
 

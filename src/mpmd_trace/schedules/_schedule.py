@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import csv
+import itertools
 import re
 from collections.abc import Collection, Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
-from itertools import islice
 from pathlib import Path
 from typing import Literal, TypeAlias
 
@@ -174,7 +174,7 @@ class Schedule:
 
         It treats them alike where each mesh does the same again and again, for some microbatches more each time.
         """
-        orders = [_without(row, self.microbatches, microbatches) for row in self.orders]
+        orders = [_without(row, microbatches) for row in self.orders]
         if self.only is not None or None in orders:
             return None
         return replace(self, orders=tuple(filter(None, orders)), microbatches=self.microbatches - microbatches)
@@ -201,44 +201,39 @@ class Schedule:
         return head + "".join(",".join(row) + "\n" for row in self.texts())
 
 
-def _without(row: Sequence[Step], microbatches: int, fewer: int) -> tuple[Step, ...] | None:
-    """Return what a mesh does with `fewer` of the microbatches, leaving out what it does again and again.
+def _without(row: Sequence[Step], fewer: int) -> tuple[Step, ...] | None:
+    """Return what a mesh does with so many microbatches less, leaving out what it does again and again.
 
     None if something else may be taken for what is left out, as where a mesh does the same again and again twice.
     """
-    few: tuple[Step, ...] | None = None
-    for step, length, start, end in _repeated(row, microbatches, fewer):
+    for step, length, start, end in _repeated(row, fewer):
         cut = length * (fewer // step)
-        if end - start >= cut + 2 * length:
-            few = (*row[:start], *(_later(one, -fewer) for one in row[start + cut :]))
-            break
-    if few is None:
-        return None
-    for step, length, start, end in _repeated(few, microbatches - fewer, fewer):
-        if end - start >= 3 * length:
-            copies = [_later(one, i) for i in range(step, fewer + 1, step) for one in few[end - length : end]]
-            if (*few[:end], *copies, *(_later(one, fewer) for one in few[end:])) != tuple(row):
-                return None
-    return few
+        if end - start < cut + 2 * length:
+            continue
+        few = (*row[:start], *(_later(one, -fewer) for one in row[start + cut :]))
+        for step, length, start, end in _repeated(few, fewer):
+            if end - start >= 3 * length:
+                copies = [_later(one, i) for i in range(step, fewer + 1, step) for one in few[end - length : end]]
+                if (*few[:end], *copies, *(_later(one, fewer) for one in few[end:])) != tuple(row):
+                    return None
+        return few
+    return None
 
 
-def _repeated(row: Sequence[Step], microbatches: int, fewer: int) -> Iterator[tuple[int, int, int, int]]:
-    """Yield what a mesh does again and again, for each of the steps by which `fewer` can be left out.
+def _repeated(row: Sequence[Step], fewer: int) -> Iterator[tuple[int, int, int, int]]:
+    """Yield what a mesh does again and again, all that it does, for each of the steps by which `fewer` can be left out.
 
     Each is how many microbatches more it is for each time, how long it takes once, where it begins, and where it ends.
     """
-    for step in range(1, fewer + 1):
-        length, rest = divmod(len(row) * step, microbatches)
-        if rest or fewer % step or len(row) < 2 * length:
-            continue
-        start = 0
-        for i, action in enumerate(row):
-            if i + length == len(row) or _later(action, step) != row[i + length]:
-                if i > start:
-                    yield step, length, start, i + length
-                start = i + 1
-                if i + length == len(row):
-                    break
+    place = {action: i for i, action in enumerate(row)}
+    passes = [sum(part.kind in "FBW" for part in action.parts) for action in row]  # an "I" has a "W"
+    microbatches = 1 + max((part.microbatch for action in row for part in action.parts), default=0)
+    for step in [step for step in range(1, fewer + 1) if fewer % step == 0]:
+        lengths = [place.get(_later(action, step), i) - i for i, action in enumerate(row)]
+        for length, run in itertools.groupby(range(len(row)), lengths.__getitem__):
+            start, *_ = places = list(run)
+            if sum(passes) * step == sum(passes[start : start + length]) * microbatches:
+                yield step, length, start, places[-1] + 1 + length
 
 
 def _later(step: Step, microbatches: int) -> Step:
@@ -332,7 +327,7 @@ def _step(step: Step | str, row: int, column: int) -> Step:
 def _without_gaps(what: str, used: Collection[int]) -> None:
     """Refuses numbers that leave out others; a mistyped number would leave out millions."""
     last = max(used)
-    absent = list(islice((n for n in range(last) if n not in used), 11))
+    absent = list(itertools.islice((n for n in range(last) if n not in used), 11))
     if absent:
         more = ", ..." if len(absent) > 10 else ""
         plural = f"{what}{'es' if what.endswith('h') else 's'}" if len(absent) > 1 else what

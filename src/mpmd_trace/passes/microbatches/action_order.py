@@ -48,6 +48,11 @@ class ActionOrder(Order):
     #: How many of the microbatches of a step the program goes without until `mpmd-repeat-steady-state` puts them in.
     omitted: int = 0
 
+    @property
+    def is_steady(self) -> bool:
+        example = self.make(2, 20, None)  # or the one that was made before
+        return example.without(4) is not None
+
     def without(self, microbatches: int) -> Self:
         return dataclasses.replace(self, omitted=microbatches)
 
@@ -110,25 +115,27 @@ class ActionOrder(Order):
         from mpmd_trace.schedules import ScheduleError as LibraryError  # as above
 
         chunks = max(stages, 1)
-        meshes, microbatches = units[0].num_meshes, max(u.counter for u in units) + 1
+        meshes, microbatches = units[0].num_meshes, max(u.counter for u in units) + 1 + self.omitted
         key = (meshes, microbatches, chunks if chunks > 1 else None)
-        if key not in self._made:
-            try:
-                self._made[key] = self.make(*key)
-            except LibraryError as error:
-                raise ScheduleError(
-                    f"{error} (the program has {meshes} meshes, {microbatches} microbatches, "
-                    f"{chunks} stages on mesh '{units[0].mesh}')"
-                ) from None
-        schedule = self._made[key]
-        if self.omitted and schedule.microbatches == microbatches + self.omitted:  # it was made before
-            schedule = self._made[key] = schedule.without(self.omitted) or schedule
+        if key in self._made:
+            return self._made[key]
+        try:
+            schedule = self.make(*key)
+        except LibraryError as error:
+            raise ScheduleError(
+                f"{error} (the program has {meshes} meshes, {microbatches} microbatches, "
+                f"{chunks} stages on mesh '{units[0].mesh}')"
+            ) from None
         if schedule.meshes != meshes or schedule.microbatches != microbatches:
             raise ScheduleError(
                 f"the schedule is for {schedule.meshes} meshes and {schedule.microbatches} microbatches, but "
                 f"the program has {meshes} and {microbatches}"
             )
-        return schedule
+        left = schedule.without(self.omitted) if self.omitted else schedule
+        if left is None:
+            raise ScheduleError(f"the schedule does not treat {self.omitted} microbatches alike")
+        self._made[key] = left
+        return left
 
     def _as_scheduled(self, schedule: Schedule, mesh: int, units: Sequence[Unit], stages: Sequence[int]) -> Constraints:
         """Return the order of the units of the mesh, which is that of its actions, and its blocks."""
@@ -171,6 +178,12 @@ class ActionOrder(Order):
         return Constraints(chains=[chain], blocks=blocks)
 
 
+def as_listed(order: Order) -> Order:
+    """Return the schedule of the library for one of the reference's; other orders stay as they are."""
+    is_listed = isinstance(order, ReferenceSchedule) and order.name != "none"
+    return ActionOrder.of(order) if is_listed else order
+
+
 @dataclasses.dataclass(frozen=True)
 class MeshOrders(Order):
     """An order for each group of meshes, as for towers and the model behind them: each is a pipeline of its own."""
@@ -182,16 +195,18 @@ class MeshOrders(Order):
         """Return the orders; their name lists the groups."""
         parts = []
         for meshes, order in orders:
-            if isinstance(order, ReferenceSchedule) and order.name != "none":
-                order = ActionOrder.of(order)
-            elif isinstance(order, ActionOrder):
+            if isinstance(order, ActionOrder):
                 order = dataclasses.replace(order, is_whole=False)
-            parts.append((meshes, order))
+            parts.append((meshes, as_listed(order)))
         return cls("; ".join(f"{', '.join(meshes)}: {order}" for meshes, order in parts), tuple(parts))
 
     def of_mesh(self, mesh: str) -> tuple[tuple[str, ...], Order | None]:
         """Return the group of a mesh and the order there, if it is in one."""
         return next(((meshes, order) for meshes, order in self.orders if mesh in meshes), ((), None))
+
+    @property
+    def is_steady(self) -> bool:
+        return all(order.is_steady for _, order in self.orders)
 
     def without(self, microbatches: int) -> Self:
         parts = tuple((meshes, order.without(microbatches)) for meshes, order in self.orders)

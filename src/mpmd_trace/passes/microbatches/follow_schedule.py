@@ -31,6 +31,7 @@ from mpmd_trace.passes.microbatches.action_order import (
     MeshOrders,
     RepeatedUnit,
     StagesError,
+    as_listed,
     number_by_pipeline,
 )
 from mpmd_trace.passes.microbatches.loop_order import order_of_loops
@@ -41,7 +42,6 @@ from mpmd_trace.passes.optimize.reference_schedules import (
     Comparator,
     Constraints,
     Order,
-    Schedule,
     ScheduleError,
     Unit,
 )
@@ -167,8 +167,7 @@ class FollowSchedule(PipelineScheduler):
     mark_blocks: bool = option(False, "mark the fragments of blocks of the schedule, for mpmd-merge-blocks")
 
     def __post_init__(self) -> None:
-        if isinstance(self.schedule, Schedule) and self.schedule.name != "none":
-            object.__setattr__(self, "schedule", ActionOrder.of(self.schedule))
+        object.__setattr__(self, "schedule", as_listed(self.schedule))
 
     def run_on_function(self, function: FuncOp, module: Module, diagnostics: Diagnostics) -> bool:
         omitted = integer_in(function.attrs, OMITTED)

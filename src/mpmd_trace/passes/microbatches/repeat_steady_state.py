@@ -87,14 +87,14 @@ class RepeatSteadyState(FunctionPass):
         omitted = integer_in(function.attrs, OMITTED)
         if omitted is None:
             return False
-        del function.attrs[OMITTED]
         expected = integer_in(function.attrs, STACKS) or 0
-        function.attrs.pop(STACKS, None)
         ops = function.body.ops[:-1]
         keys, stacks = _keys(ops), _stacks(ops, omitted) if expected else []
         periods = _periods(ops, keys, omitted) if len(stacks) == expected else ()
         if not any(_Repetition(ops, keys, stacks, period, omitted).succeeds() for period in periods):
             raise diagnostics.fatal(function.loc, "no ops are repeated for one microbatch after the other")
+        del function.attrs[OMITTED]
+        function.attrs.pop(STACKS, None)
         return True
 
 

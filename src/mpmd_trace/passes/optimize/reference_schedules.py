@@ -183,6 +183,11 @@ class Order:
         """Return the order of the units of a mesh, all at once; None when pairs have to be asked."""
         return None
 
+    @property
+    def is_steady(self) -> bool:
+        """Whether most microbatches of a long loop are treated alike, one after the other."""
+        return True
+
     def without(self, microbatches: int) -> Self:
         """Return the order of a program that still goes without so many microbatches of the schedule."""
         return self
@@ -222,6 +227,7 @@ class Comparator(Order):
     """A function of the user's: whether the first of two units must precede the second."""
 
     function: Predicate
+    is_steady = False
 
     def before(self, a: Unit, b: Unit) -> bool:
         return self.function(a, b)
