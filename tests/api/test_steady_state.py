@@ -92,7 +92,6 @@ def test_schedule(name: str) -> None:
 #: Of programs that grow in one way, those in which passes do something else.
 FEATURES = (
     "depth of weights in a microbatch",
-    "depth of weights, little memory",
     "depth of a mask",
     "microbatches without a schedule",
     "metrics",
@@ -119,6 +118,34 @@ def test_what_has_to_see_all_microbatches(options: dict[str, Any]) -> None:
     program = lowered(setup.sized())
     assert not is_repeated(program)
     assert bool(program.partitioned.diagnostics) == ("overlap" not in options)
+    check(program)
+
+
+def test_what_pays_for_all_microbatches_alone() -> None:
+    """A weight is prepared once per step, which saves less than a program costs in the microbatches that passes see."""
+    width = 64
+
+    def step(weights: list[Any], batch: jax.Array) -> Any:
+        def loss(weights: list[Any], x: jax.Array) -> jax.Array:
+            for n, w in enumerate(weights):
+                x = mpmd_trace.named_computation(lambda w, x: jnp.tanh(x @ w), name=f"layer{n}")(jnp.sin(w), x)
+            return jnp.mean(x**2)
+
+        return value_and_grad(loss, microbatches=40)(weights, batch)
+
+    meshes = {name: AbstractMesh((1,), ("data",)) for name in "ab"}
+    config = mpmd_trace.make_config(meshes, {"layer0": "a", "layer1": "b"}, pipeline_schedule="1F1B")
+    program = lowered((step, config, ([jnp.ones((width, width))] * 2, jnp.ones((40 * ROWS, width)))))
+    assert is_repeated(program)
+    assert any("is computed once per step" in one.message for one in program.partitioned.diagnostics)
+    check(program)
+
+
+def test_what_pays_for_few_microbatches_alone() -> None:
+    """The first stage would run the program of the second, twice, if it did so as often as passes see."""
+    setup = dataclasses.replace(KNOBS["unrolled ops in a layer"](100), layers=4, meshes=3, microbatches=40)
+    program = lowered(setup.sized())
+    assert is_repeated(program)
     check(program)
 
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import functools
-from collections.abc import Sequence
+from collections.abc import Callable, Collection, Sequence
 from typing import Literal, NamedTuple, TypeAlias, cast
 
 from mpmd_trace.ir.attributes import (
@@ -15,9 +15,10 @@ from mpmd_trace.ir.attributes import (
     StringAttr,
     TopologyAttr,
     UserOriginAttr,
+    integer_in,
 )
 from mpmd_trace.ir.diagnostics import error_at
-from mpmd_trace.ir.ops import FragmentOp
+from mpmd_trace.ir.ops import OMITTED, FragmentOp, FuncOp
 
 SplitType = Literal["kKeepTransferred", "kDropTransferred"]
 _SPLIT_ATTRIBUTES: dict[SplitType, str] = {
@@ -70,6 +71,16 @@ def is_forward(fragment: FragmentOp) -> bool:
 def is_backward(fragment: FragmentOp) -> bool:
     """Return whether it is part of the backward pass only: every transpose count is 1."""
     return single_transpose_count(fragment) == 1
+
+
+def runs_in_step(function: FuncOp) -> Callable[[Collection[FragmentOp]], int]:
+    """Return a function of fragments: how often they run in a step, with those of microbatches still missing."""
+    omitted = integer_in(function.attrs, OMITTED)
+    if omitted is None:
+        return len
+    counters = [op.call_counter for op in function.body if isinstance(op, FragmentOp)]
+    middle = max(counter or 0 for counter in counters) // 2  # the missing ones are like this one
+    return lambda fragments: len(fragments) + omitted * sum(op.call_counter == middle for op in fragments)
 
 
 def has_remat(fragment: FragmentOp) -> bool:

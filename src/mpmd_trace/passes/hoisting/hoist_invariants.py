@@ -14,11 +14,12 @@ from mpmd_trace.ir.bodies import BodyBuilder, remembered, restrict, without_dead
 from mpmd_trace.ir.core import Op, Region, Value, make_op, op_like
 from mpmd_trace.ir.diagnostics import Diagnostics
 from mpmd_trace.ir.freezing import freeze
-from mpmd_trace.ir.ops import HOISTED, FragmentOp, FuncOp, Module, make_fragment
+from mpmd_trace.ir.ops import HOISTED, OMITTED, FragmentOp, FuncOp, Module, make_fragment
 from mpmd_trace.ir.postorder import postorder
 from mpmd_trace.ir.shardings import mesh_symbols
 from mpmd_trace.ir.types import mesh_tensor
 from mpmd_trace.passes.base import FunctionPass, option
+from mpmd_trace.passes.fragment_info import runs_in_step
 from mpmd_trace.passes.hoisting.cost import HoistCost
 from mpmd_trace.passes.hoisting.gathered_params import Timeline
 from mpmd_trace.passes.hoisting.select_hoists import Gather, HoistChoice, HoistedExpr, Limits, choose
@@ -125,7 +126,7 @@ class HoistInvariants(FunctionPass):
         if not reducible(function):
             return False
         meshes = mesh_symbols(module)
-        numbering, worth = ValueNumbering(function), HoistCost(meshes)
+        numbering, worth = ValueNumbering(function), HoistCost(meshes, runs_in_step(function))
         changed = False
         on_mesh: dict[str, list[FragmentOp]] = {}
         for fragment in numbering.fragments:
@@ -136,6 +137,8 @@ class HoistInvariants(FunctionPass):
             timeline = Timeline(function, mesh, meshes, fragments, places)
             limits = Limits(room_on(mesh, self.limit, self.reserved), self.launch, self.least, self.gather)
             choice = choose(fragments, numbering, worth, limits, timeline)
+            if OMITTED in function.attrs and (choice.too_large or any(len(one.starts) > 1 for one in choice.kept)):
+                raise diagnostics.fatal(function.loc, "what is dropped in between depends on all microbatches")
             room = limits.bytes - max(timeline.base) if self.limit and choice.too_large else math.inf
             _tell(choice, mesh, room, function, diagnostics)
             left = {one.expression for one in (*choice.too_large, *choice.each_time)}

@@ -13,7 +13,7 @@ from mpmd_trace.ir.attributes import MeshAttr, TensorShardingAttr
 from mpmd_trace.ir.bodies import remembered
 from mpmd_trace.ir.core import OpResult, Region, Value, op_like
 from mpmd_trace.ir.diagnostics import Diagnostics
-from mpmd_trace.ir.ops import FragmentOp, FuncOp, Module
+from mpmd_trace.ir.ops import OMITTED, FragmentOp, FuncOp, Module
 from mpmd_trace.ir.shardings import bit_width, fully_closed, local_shape, mesh_of, mesh_symbols
 from mpmd_trace.ir.types import MeshTensorType, TensorType, mesh_tensor
 from mpmd_trace.passes.base import FunctionPass, option
@@ -127,6 +127,8 @@ class ReduceOnce(FunctionPass):
         for mesh, (count, given_up) in analysis.counts().items():
             text = f"on mesh '{mesh}' {count} sums over devices are finished once per step"
             if given_up:
+                if OMITTED in function.attrs:
+                    raise diagnostics.fatal(function.loc, "what fits into memory depends on all microbatches")
                 text += f"; {given_up} for each microbatch, because there is not enough memory for their parts"
             diagnostics.remark(function.loc, text)
         return _rewrite(analysis)

@@ -254,7 +254,7 @@ class Selection:
             return None
         if not are_of_several(readers):
             return None
-        saved = once * (len(readers | stored) - 1)
+        saved = once * (self._worth.runs(readers | stored) - 1)
         return HoistedExpr(one, size, saved, self._worth.gathers(one), tuple(readers))
 
 

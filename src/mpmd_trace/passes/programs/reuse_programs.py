@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import dataclasses
-from collections import Counter
 from collections.abc import Sequence
 
 from mpmd_trace.ir.attributes import UserOriginAttr
@@ -14,7 +13,7 @@ from mpmd_trace.ir.shardings import sharding_class
 from mpmd_trace.ir.types import MeshTensorType, Type
 from mpmd_trace.passes.base import FunctionPass, option
 from mpmd_trace.passes.dedup_bodies import first_equal
-from mpmd_trace.passes.fragment_info import BLOCK
+from mpmd_trace.passes.fragment_info import BLOCK, runs_in_step
 from mpmd_trace.passes.import_.building_blocks import INFERRED_BY
 from mpmd_trace.passes.programs.subgraph_match import Division, divided, moving_ops
 
@@ -94,15 +93,18 @@ class ReusePrograms(FunctionPass):
                 mesh = topology.meshes.get(op.mesh)
                 if mesh is not None and self._is_large(op):
                     alike.setdefault(mesh.axes, []).append(op)
-        changed = False
+        changed, runs = False, runs_in_step(function)
         for fragments in alike.values():
             same = first_equal(op.body for op in fragments)
             for op in fragments:
                 op.body = same[op.body]
-            launches = Counter(op.body for op in fragments)
+            of_body: dict[Region, list[FragmentOp]] = {}
+            for op in fragments:
+                of_body.setdefault(op.body, []).append(op)
+            times_of = {body: runs(own) - 1 for body, own in of_body.items()}
             kept: dict[Region, FragmentOp] = {}
             for whole in sorted(fragments, key=lambda op: len(moving_ops(op.body))):
-                times = launches[whole.body] - 1
+                times = times_of[whole.body]
                 pending = [whole]
                 while pending:
                     op = pending.pop()
