@@ -25,7 +25,7 @@ from mpmd_trace.jax_compat import mlir as ours
 
 NEW_CONTEXT = ours.new_context
 #: As many executables are kept.
-KEPT = 500
+KEPT = 1000
 #: As many uses in a thread share a context (what a context interns lives as long as it does), as in JAX 0.12.
 USES = 10
 

@@ -5,10 +5,11 @@ from __future__ import annotations
 import ast
 import difflib
 import gc
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from typing import Any
 
+import equinox
 import hypothesis
 import jax
 import jax.numpy as jnp
@@ -87,6 +88,16 @@ def refusal(before: str, pipeline: str | Sequence[str | Pass], prelude: str = PR
 def normal(seed: int, *shape: int) -> jax.Array:
     """Random numbers that take no program to be compiled, so that a module can have them as constants."""
     return jnp.asarray(np.random.default_rng(seed).normal(size=shape), jnp.float32)
+
+
+def filled(make: Callable[..., Any], *args: Any) -> Any:
+    """Return what `make` does, a model for example, with random numbers of NumPy instead of those that it draws."""
+    random = np.random.default_rng(0)
+
+    def fill(x: Any) -> Any:
+        return jnp.asarray(0.3 * random.normal(size=x.shape), x.dtype) if isinstance(x, jax.ShapeDtypeStruct) else x
+
+    return jax.tree.map(fill, equinox.filter_eval_shape(make, *args))
 
 
 @contextmanager

@@ -13,7 +13,7 @@ import pytest
 import mpmd_trace
 from mpmd_trace.equinox import NamedLayer, filter_jit, name_layers
 from pipelines import assert_same, config
-from util import nightly
+from util import filled, nightly, normal
 
 KEY = jax.random.key(0)
 
@@ -110,9 +110,9 @@ def vit_step(model: VisionTransformer, images: jax.Array, enable: bool, key: jax
 
 @pytest.mark.parametrize("enable_dropout", [nightly(True), False])
 def test_vision_transformer(enable_dropout: bool) -> None:
-    images = jax.random.normal(KEY, (3, 1, 4, 4))
+    images = normal(0, 3, 1, 4, 4)
     where = lambda m: [m.patches, *m.blocks, m.mlp]  # noqa: E731
-    compare(vit_step, where, VisionTransformer(4, KEY), images, enable_dropout, KEY)
+    compare(vit_step, where, filled(VisionTransformer, 4, KEY), images, enable_dropout, KEY)
 
 
 # A BERT-like encoder: keyword flags, masks, optional keys, an inner attention with a name of its own.
@@ -168,7 +168,7 @@ def test_encoder() -> None:
 
     tokens = jnp.arange(10).reshape(2, 5)
     where = lambda m: [m.embedder, *m.layers, m.pooler]  # noqa: E731
-    compare(step, where, Encoder(4, KEY), tokens, KEY, True)
+    compare(step, where, filled(Encoder, 4, KEY), tokens, KEY, True)
 
 
 def test_recurrent_network() -> None:
@@ -194,7 +194,7 @@ def test_recurrent_network() -> None:
     def step(model: RNN, x: jax.Array) -> Any:
         return eqx.filter_value_and_grad(lambda m: jnp.mean(jax.vmap(m)(x)))(model)
 
-    compare(step, lambda m: [m.cell, m.linear], RNN(), jax.random.normal(KEY, (3, 4, 2)))
+    compare(step, lambda m: [m.cell, m.linear], filled(RNN), normal(0, 3, 4, 2))
 
 
 def test_u_net() -> None:
@@ -228,7 +228,7 @@ def test_u_net() -> None:
         return eqx.filter_value_and_grad(lambda m: jnp.mean(jax.vmap(m)(x) ** 2))(model)
 
     where = lambda m: [*m.down, m.middle, *m.up, m.final]  # noqa: E731
-    compare(step, where, UNet(), jax.random.normal(KEY, (2, 1, 4, 4)))
+    compare(step, where, filled(UNet), normal(0, 2, 1, 4, 4))
 
 
 class Convolutional(eqx.Module):
@@ -260,7 +260,7 @@ class Convolutional(eqx.Module):
 def test_stateful_and_shared_layers(inference: bool) -> None:
     model, state = eqx.nn.make_with_state(Convolutional)(KEY)
     where = lambda m: [m.body.layers[0], m.body.layers[1], m.norm, m.spectral, m.shared.pytree[1]]  # noqa: E731
-    images = jax.random.normal(KEY, (4, 1, 4, 4))
+    images = normal(0, 4, 1, 4, 4)
 
     def step(model: Convolutional, state: eqx.nn.State, x: jax.Array, inference: bool) -> Any:
         model = eqx.nn.inference_mode(model, inference)

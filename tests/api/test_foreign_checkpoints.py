@@ -21,6 +21,7 @@ from jax.sharding import Mesh, NamedSharding, PartitionSpec
 
 import mpmd_trace as mt
 from pipelines import loss_of, topology
+from util import normal
 
 WIDTH, LAYERS = 4, 4
 OPTIMIZER = optax.chain(optax.clip_by_global_norm(1.0), optax.adamw(1e-3))
@@ -32,8 +33,7 @@ class Both(NamedTuple):
 
 
 def params() -> list[dict[str, jax.Array]]:
-    keys = jax.random.split(jax.random.key(0), LAYERS)
-    return [{"w": jax.random.normal(k, (WIDTH, WIDTH)), "b": jnp.full(WIDTH, float(i))} for i, k in enumerate(keys)]
+    return [{"w": normal(i, WIDTH, WIDTH), "b": jnp.full(WIDTH, float(i))} for i in range(LAYERS)]
 
 
 def trained() -> tuple[Any, Any]:

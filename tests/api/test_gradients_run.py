@@ -10,6 +10,7 @@ import pytest
 import mpmd_trace as mt
 from mpmd_trace.equinox import filter_value_and_grad, name_layers
 from pipelines import assert_same, topology
+from util import filled, normal
 
 WIDTH, ROWS, MICROBATCHES = 8, 16, 4
 
@@ -35,8 +36,8 @@ def test_token_weights_keys_and_state_in_the_order_of_the_schedule(schedule):
         (value, state), gradients = of_batch(weights, state, x, y, tokens, key)
         return jax.tree.map(lambda w, g: w - 0.1 * g, weights, gradients), state, value
 
-    weights = [0.3 * jax.random.normal(k, (WIDTH, WIDTH)) for k in jax.random.split(jax.random.key(0), 4)]
-    x, y = jax.random.normal(jax.random.key(1), (2, ROWS, WIDTH))
+    weights = [0.3 * normal(i, WIDTH, WIDTH) for i in range(4)]
+    x, y = normal(4, 2, ROWS, WIDTH)
     args = (weights, jnp.int32(0), x, y, jnp.arange(ROWS) % 3, jax.random.key(2))
     jitted = mt.jit(step, config(schedule, [f"layer{i}" for i in range(4)]))
     assert_same(jitted(*args), jax.jit(step)(*args))
@@ -54,8 +55,7 @@ def test_a_module_with_floats_flags_and_a_flag_that_is_no_batch():
                 x = jnp.tanh(layer(x))
             return self.scale * x
 
-    keys = jax.random.split(jax.random.key(0), 2)
-    model = Model([eqx.nn.Linear(WIDTH, WIDTH, key=k) for k in keys], 0.5)
+    model = Model([filled(lambda: eqx.nn.Linear(WIDTH, WIDTH, key=jax.random.key(0))) for _ in range(2)], 0.5)
     model = name_layers(model, lambda m: m.layers, name=["layer0", "layer1"])
 
     def loss(model, x, *, doubled):
@@ -65,7 +65,7 @@ def test_a_module_with_floats_flags_and_a_flag_that_is_no_batch():
         value, gradients = filter_value_and_grad(loss, microbatches=MICROBATCHES)(model, x, doubled=True)
         return value, eqx.apply_updates(model, jax.tree.map(lambda g: -0.1 * g, gradients))
 
-    x = jax.random.normal(jax.random.key(1), (ROWS, WIDTH))
+    x = normal(0, ROWS, WIDTH)
     value, after = mt.filter_jit(step, config("1F1B", ["layer0", "layer1"]))(model, x)
     want, gradients = eqx.filter_value_and_grad(loss)(model, x, doubled=True)
     assert_same(value, want)

@@ -145,11 +145,10 @@ def test_plans_have_a_schedule_for_each_group(
 ) -> None:
     """The generator cannot follow what is best for its meshes alone, since it waits for the other group."""
     names = NAMES | {"g0": "m1", "g1": "m0"}  # not in the order of the topology
-    keys = jax.random.split(jax.random.key(0), 2)
     config = mpmd_trace.make_config(
         topology(4, size=1), names, pipeline_schedule={GENERATOR: "1F1B", DISCRIMINATOR: "1F1B"}
     )
-    x, noise = (jax.random.normal(key, (8, 4)) for key in keys)
+    x, noise = normal(0, 2, 8, 4)
     args = {name: jnp.eye(4) for name in names}, x, noise
     given = mpmd_trace.Program(adversarial, args, config, name="two networks")
     monkeypatch.setattr(plan, "load_program", lambda *_: given)

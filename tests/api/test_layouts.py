@@ -12,6 +12,7 @@ from jax.sharding import Mesh
 
 import mpmd_trace as mt
 from pipelines import assert_same
+from util import normal
 
 WIDTH = 4
 
@@ -38,10 +39,8 @@ def unrolled(ws: dict[str, Any], x: jax.Array) -> jax.Array:
 
 
 def weights(layers: int) -> dict[str, jax.Array]:
-    keys = jax.random.split(jax.random.key(0), 3)
-    square = (WIDTH, WIDTH)
-    shapes = {"embedding": square, "blocks": (layers, *square), "head": square}
-    return {n: jax.random.normal(k, s) for k, (n, s) in zip(keys, shapes.items(), strict=True)}
+    shape = WIDTH, WIDTH
+    return {"embedding": normal(0, *shape), "blocks": normal(1, layers, *shape), "head": normal(2, *shape)}
 
 
 def check(loss: Any, layers: int, meshes: int, counts: list[int], schedule: str) -> mt.config.Config:
@@ -49,7 +48,7 @@ def check(loss: Any, layers: int, meshes: int, counts: list[int], schedule: str)
         value, grads = mt.value_and_grad(loss, microbatches=4)(ws, batch)
         return jax.tree.map(lambda w, g: w - 0.1 * g, ws, grads), value
 
-    ws, batch = weights(layers), jax.random.normal(jax.random.key(1), (8, WIDTH))
+    ws, batch = weights(layers), normal(3, 8, WIDTH)
     config = mt.make_config(topology(meshes), counts, pipeline_schedule=schedule)
     lowered = mt.jit(step, config).lower(ws, batch)
     assert_same(mt.fetch(lowered.compile()(ws, batch)), jax.jit(step)(ws, batch))

@@ -13,7 +13,7 @@ import mpmd_trace as mt
 from mpmd_trace.ir.text import parse
 from mpmd_trace.scheduling.balance import balanced
 from pipelines import assert_same, mesh
-from util import max_examples
+from util import max_examples, normal
 
 WIDTH = 8
 
@@ -40,8 +40,7 @@ def step_of(repeats):
 
 
 def arguments(repeats):
-    keys = jax.random.split(jax.random.key(0), len(repeats) + 1)
-    return [0.3 * jax.random.normal(k, (WIDTH, WIDTH)) for k in keys[1:]], jax.random.normal(keys[0], (8, WIDTH))
+    return [0.3 * normal(i, WIDTH, WIDTH) for i in range(len(repeats))], normal(9, 8, WIDTH)
 
 
 def test_names_are_balanced_and_the_numbers_are_those_of_jit():

@@ -15,6 +15,7 @@ from jax.sharding import PartitionSpec as P
 import mpmd_trace
 from mpmd_trace import MpmdError
 from pipelines import assert_same, loss_of, summed_gradients
+from util import normal
 
 WIDTH, MICROBATCHES = 16, 4
 WHOLE, ROWS = P(), P(None, "data")
@@ -36,9 +37,8 @@ def step(params: Any, state: Any, batch: jax.Array) -> Any:
 
 
 def arguments() -> Any:
-    keys = jax.random.split(jax.random.key(0), 3)
-    params = [{"w": 0.3 * jax.random.normal(k, (WIDTH, WIDTH)), "b": jnp.ones(WIDTH)} for k in keys[:2]]
-    return params, optimizer().init(params), jax.random.normal(keys[2], (MICROBATCHES, 4, WIDTH))
+    params = [{"w": 0.3 * normal(i, WIDTH, WIDTH), "b": jnp.ones(WIDTH)} for i in range(2)]
+    return params, optimizer().init(params), normal(2, MICROBATCHES, 4, WIDTH)
 
 
 def jitted(spec: P = WHOLE, batch: P = ROWS, **options: Any) -> Any:

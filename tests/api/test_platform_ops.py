@@ -18,7 +18,7 @@ from mpmd_trace.jax_compat.mlir import run_pipeline
 from mpmd_trace.passes import outlining
 from mpmd_trace.passes.manager import PassRun
 from pipelines import assert_same, config, summed_gradients, topology
-from util import nightly
+from util import nightly, normal
 
 SIZE = 32
 Layer = Callable[[jax.Array, jax.Array], jax.Array]
@@ -123,9 +123,7 @@ def step_of(layer: Layer) -> Callable[..., Any]:
 
 
 def arguments(microbatches: int = 3) -> tuple[list[jax.Array], jax.Array]:
-    keys = jax.random.split(jax.random.key(0), 3)
-    ws = [0.1 * jax.random.normal(k, (SIZE, SIZE)) for k in keys[:2]]
-    return ws, jax.random.normal(keys[2], (microbatches, SIZE, SIZE))
+    return [0.1 * normal(i, SIZE, SIZE) for i in range(2)], normal(2, microbatches, SIZE, SIZE)
 
 
 def check(layer: Layer, platform: str) -> mpmd_trace.stages.Lowered:

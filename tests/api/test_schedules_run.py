@@ -20,7 +20,7 @@ from mpmd_trace.report.timeline import FragmentActions
 from mpmd_trace.schedules import Action, Schedule
 from mpmd_trace.scheduling import AutoSchedule
 from pipelines import assert_same, topology
-from util import nightly, normal
+from util import filled, nightly, normal
 
 WIDTH = 4
 #: Enough for everything at two meshes: ZB-H2 with full latency wants 4P-3, DualPipe an even number from 2P.
@@ -56,7 +56,7 @@ class Model(eqx.Module):
     blocks: list[Block]
 
     def __init__(self, count: int) -> None:
-        self.blocks = [Block(k) for k in jax.random.split(jax.random.key(0), count)]
+        self.blocks = [filled(Block, jax.random.key(0)) for _ in range(count)]
 
     def __call__(self, x: jax.Array) -> jax.Array:
         for block in self.blocks:

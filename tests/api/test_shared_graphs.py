@@ -1,6 +1,6 @@
 """Steps that compute graphs of shared values give the numbers of `jax.jit`, however deep the graphs are.
 
-Written as a tree, each of them has more than 3^20 values.
+Written as a tree, each of them has more than 3^14 values.
 """
 
 from __future__ import annotations
@@ -14,9 +14,9 @@ import pytest
 
 import mpmd_trace
 from pipelines import assert_same, config, summed_gradients, topology
-from util import nightly
+from util import nightly, normal
 
-DEPTH, WIDTH = 20, 4
+DEPTH, WIDTH = 14, 4
 
 
 def deep(x: Any) -> Any:
@@ -55,7 +55,5 @@ def step(weights: list[jax.Array], batch: jax.Array, rate: jax.Array) -> Any:
 @pytest.mark.parametrize("memory", [nightly(None), 300])
 def test_graphs_of_shared_values(memory: int | None) -> None:
     where = config(topology=topology(size=1), pipeline_schedule="1F1B", device_memory=memory)
-    keys = jax.random.split(jax.random.key(0), 3)
-    weights = [0.3 * jax.random.normal(key, (WIDTH, WIDTH)) for key in keys[:2]]
-    arguments = weights, jax.random.normal(keys[2], (3, 2, WIDTH)), jnp.asarray(0.1)
+    arguments = [0.3 * normal(i, WIDTH, WIDTH) for i in range(2)], normal(2, 3, 2, WIDTH), jnp.asarray(0.1)
     assert_same(mpmd_trace.jit(step, where)(*arguments), jax.jit(step)(*arguments), rtol=1e-4)

@@ -17,7 +17,7 @@ import mpmd_trace
 from mpmd_trace import MpmdError, MpmdWarning
 from mpmd_trace.backend import arguments
 from pipelines import accumulate, batch, config, loss, topology, weights
-from util import only_new_objects
+from util import normal, only_new_objects
 
 Puts = list[tuple[int, ...]]
 
@@ -43,7 +43,7 @@ def predict(ws: Any, x: Any) -> Any:
 
 
 def parameters() -> list[jax.Array]:
-    return [jnp.asarray(w) for w in jax.random.normal(jax.random.key(0), (2, 8, 8))]
+    return list(normal(0, 2, 8, 8))
 
 
 def test_an_array_that_comes_again_is_copied_to_its_mesh_only_twice(puts: Puts) -> None:

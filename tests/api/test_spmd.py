@@ -14,7 +14,7 @@ from jax.sharding import PartitionSpec as P
 import mpmd_trace
 from mpmd_trace import MpmdError, named_computation
 from pipelines import accumulate, assert_same, mesh, transfers
-from util import nightly
+from util import nightly, normal
 
 WIDTH, HIDDEN, ROWS = 8, 16, 16
 Layer = Callable[[Any, jax.Array], jax.Array]
@@ -42,10 +42,8 @@ def program(first: Layer = mlp, second: Layer = mlp) -> Callable[..., Any]:
 
 
 def data() -> tuple[Any, jax.Array]:
-    keys = jax.random.split(jax.random.key(0), 5)
-    shapes = [(WIDTH, HIDDEN), (HIDDEN, WIDTH)] * 2
-    up, down, up2, down2 = (0.3 * jax.random.normal(k, s) for k, s in zip(keys, shapes, strict=False))
-    return [(up, down), (up2, down2)], jax.random.normal(keys[4], (ROWS, WIDTH))
+    ws = [(0.3 * normal(i, WIDTH, HIDDEN), 0.3 * normal(2 + i, HIDDEN, WIDTH)) for i in range(2)]
+    return ws, normal(4, ROWS, WIDTH)
 
 
 def config(m0: Mesh = M0, m1: Mesh = M1, **options: Any) -> mpmd_trace.config.Config:

@@ -28,7 +28,7 @@ from pipelines import (
     topology,
     weights,
 )
-from util import nightly
+from util import nightly, normal
 
 OPTIMIZERS = {
     "sgd": optax.sgd(0.1, momentum=0.9),
@@ -336,7 +336,7 @@ def test_host_memory() -> None:
 
 
 def test_large_closed_over_arrays_become_arguments() -> None:
-    big = jax.random.normal(jax.random.key(5), (64, WIDTH))
+    big = normal(5, 64, WIDTH)
 
     def step(ws: Weights, x: jax.Array) -> Any:
         h = named_computation(lambda w, x: layer(w, x) + big.sum(0), name="f0")(ws[0], x)

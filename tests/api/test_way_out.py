@@ -17,7 +17,7 @@ from mpmd_trace import MpmdError, MpmdWarning, named_computation, schedules
 from mpmd_trace.api.partitioned import way_out
 from mpmd_trace.scheduling import AutoSchedule
 from pipelines import assert_same, topology
-from util import max_examples, nightly
+from util import max_examples, nightly, normal
 
 
 def layer(name: str) -> Any:
@@ -57,9 +57,8 @@ def trained(case: str, schedule: Any) -> tuple[Any, list[str], Any]:
     """The lowered step, what was warned of, and a check of its values."""
     loss, meshes, names = CASES[case]
     assignment = dict(pair.split(":") for pair in names.split())
-    keys = jax.random.split(jax.random.key(0), len(assignment))
-    w = {name: 0.5 * jax.random.normal(k, (4, 4)) for name, k in zip(assignment, keys, strict=True) if name != "head"}
-    x = jax.random.normal(jax.random.key(1), (8, 4))
+    w = {name: 0.5 * normal(i, 4, 4) for i, name in enumerate(assignment) if name != "head"}
+    x = normal(len(assignment), 8, 4)
 
     def step(w: Any, x: jax.Array) -> Any:
         return mpmd_trace.value_and_grad(loss, microbatches=4)(w, x)
@@ -102,8 +101,8 @@ def test_messages_name_a_schedule_that_is_followed(case: str, schedule: str) -> 
 
 def test_a_schedule_is_named_where_none_can_be_ranked() -> None:
     """An encoder has microbatches of its own, which do not run through all stages."""
-    w = {name: 0.5 * jax.random.normal(jax.random.key(i), (4, 4)) for i, name in enumerate(("encoder", "decoder"))}
-    x = jax.random.normal(jax.random.key(2), (8, 4))
+    w = {name: 0.5 * normal(i, 4, 4) for i, name in enumerate(("encoder", "decoder"))}
+    x = normal(2, 8, 4)
 
     def encode(w: Any, x: jax.Array) -> jax.Array:
         return layer("encoder")(w["encoder"], x)
@@ -143,8 +142,8 @@ def two_losses(kind: str, schedule: Any, microbatches: int) -> tuple[list[str], 
     "actor": the critic learns from data alone; "generator": the discriminator sees what is generated, then data;
     "data first": the other way round.
     """
-    w = {name: 0.5 * jax.random.normal(jax.random.key(i), (4, 4)) for i, name in enumerate(("a0", "a1", "c0", "c1"))}
-    x, noise = jax.random.normal(jax.random.key(5), (2, 8, 4))
+    w = {name: 0.5 * normal(i, 4, 4) for i, name in enumerate(("a0", "a1", "c0", "c1"))}
+    x, noise = normal(5, 2, 8, 4)
 
     def made(w: Any, noise: jax.Array) -> jax.Array:
         return layer("a1")(w["a1"], layer("a0")(w["a0"], noise))

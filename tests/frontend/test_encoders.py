@@ -12,7 +12,7 @@ import pytest
 from jax.sharding import Mesh
 
 import mpmd_trace as mt
-from util import nightly
+from util import nightly, normal
 
 WIDTH, ROWS = 4, 8
 
@@ -34,9 +34,8 @@ def loss(params: Any, encoded: Any, x: jax.Array) -> jax.Array:
 
 
 def data() -> tuple[Any, Any, Any]:
-    keys = jax.random.split(jax.random.key(0), 7)
-    params = {n: jax.random.normal(k, (WIDTH, WIDTH)) for n, k in zip(("image", "text", "lower", "upper"), keys)}  # noqa: B905
-    rows = [jax.random.normal(k, (ROWS, WIDTH)) for k in keys[4:]]
+    params = {name: normal(i, WIDTH, WIDTH) for i, name in enumerate(("image", "text", "lower", "upper"))}
+    rows = normal(4, 3, ROWS, WIDTH)
     return params, {"image": rows[0], "text": rows[1]}, rows[2]
 
 

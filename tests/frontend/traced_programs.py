@@ -16,6 +16,7 @@ from mpmd_trace.frontend.eval_jaxpr import interpret
 from mpmd_trace.frontend.naming import named_computation
 from mpmd_trace.jax_compat import lowering, tracing
 from mpmd_trace.jax_compat.tracing import Closed, Equation
+from util import normal
 
 WIDTH = 4
 
@@ -44,13 +45,12 @@ def plain_loss(weights: list[jax.Array], x: jax.Array) -> jax.Array:
 
 def weights() -> list[jax.Array]:
     """Two weight matrices, (4, 4) each."""
-    keys = jax.random.split(jax.random.key(0), 2)
-    return [jax.random.normal(k, (WIDTH, WIDTH)) * 0.5 for k in keys]
+    return [normal(i, WIDTH, WIDTH) * 0.5 for i in range(2)]
 
 
 def batch(microbatches: int = 3) -> jax.Array:
     """Data of shape (microbatches, 2, 4)."""
-    return jax.random.normal(jax.random.key(1), (microbatches, 2, WIDTH))
+    return normal(2, microbatches, 2, WIDTH)
 
 
 def evaluate(traced: Traced, *args: Any) -> Any:

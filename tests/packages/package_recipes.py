@@ -12,6 +12,8 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 
+from util import normal
+
 Stage = tuple[Any, Callable[[Any, Any], Any]]
 Recipe = Callable[[], tuple[list[Stage], Any]]
 RECIPES: dict[str, Recipe] = {}
@@ -28,7 +30,7 @@ def recipe(package: str) -> Callable[[Recipe], Recipe]:
 
 
 def batch(*shape: int) -> jax.Array:
-    return jax.random.normal(KEYS[3], (ROWS, *shape))
+    return normal(3, ROWS, *shape)
 
 
 def equinox(module: Any, call: Callable[[Any, Any], Any] = lambda m, x: jax.vmap(m)(x)) -> Stage:
@@ -55,7 +57,7 @@ def linen(module: Any, x: Any, call: Callable[[Any], Any] = lambda y: y) -> Stag
 
 def readout(width: int = WIDTH) -> Stage:
     """A linear layer."""
-    w = 0.3 * jax.random.normal(KEYS[2], (width, width))
+    w = 0.3 * normal(2, width, width)
     return {"w": w}, lambda p, x: jnp.tanh(x @ p["w"])
 
 
@@ -239,7 +241,7 @@ def _ott() -> tuple[list[Stage], Any]:
     def distance(p: Any, x: Any) -> Any:
         return divergence.sinkdiv(x, p["anchors"], epsilon=1.0)[0]
 
-    return [readout(), ({"anchors": jax.random.normal(KEYS[1], (6, WIDTH))}, distance)], batch(WIDTH)
+    return [readout(), ({"anchors": normal(1, 6, WIDTH)}, distance)], batch(WIDTH)
 
 
 @recipe("jaxopt")

@@ -39,14 +39,15 @@ if sys.version_info < (3, 12):  # which does not tell
 
 
 def process(kind: str, victim: int, folder: str) -> None:
-    import jax
+    if kind in ("alone", "tardy"):
+        alone(victim, folder, kind == "tardy")
+        return
+
+    import jax  # here: who does not come needs nothing
     from jax.experimental.multihost_utils import sync_global_devices
 
     import mpmd_trace as mt
 
-    if kind in ("alone", "tardy"):
-        alone(victim, folder, kind == "tardy")
-        return
     me = int(os.environ["JAX_PROCESS_ID"])
     say(folder, f"begins.{me}")
     until_said(folder, "begins", PROCESSES)
@@ -152,7 +153,7 @@ def plainly(kind: str, victim: int, folder: str, timeout: float = 60.0) -> list[
     """The status of each process of a job that no launcher has started, and what it has printed, in an empty folder."""
     with socket.create_server(("127.0.0.1", 0)) as free:
         address = f"127.0.0.1:{free.getsockname()[1]}"
-    env = {k: v for k, v in os.environ.items() if not k.startswith(("JAX_", "XLA_"))}
+    env = {k: v for k, v in os.environ.items() if not k.startswith("JAX_")}
     env |= {"JAX_PLATFORMS": "cpu", "JAX_COORDINATOR_ADDRESS": address, "JAX_NUM_PROCESSES": str(PROCESSES)}
     env |= {"MPMD_TRACE_TIMEOUT": f"{timeout:g}"}
     command = [sys.executable, __file__, kind, str(victim), folder]

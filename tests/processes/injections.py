@@ -91,7 +91,7 @@ def inject(
 
 
 def _environment(folder: str) -> dict[str, str]:
-    return {k: v for k, v in os.environ.items() if not k.startswith(("JAX_", "XLA_"))} | {"FAULTY_FOLDER": folder}
+    return {k: v for k, v in os.environ.items() if not k.startswith("JAX_")} | {"FAULTY_FOLDER": folder}
 
 
 def _launched(

@@ -43,10 +43,11 @@ def program(names: Any = None, placement: str = "cut", **options: Any) -> mpmd_t
         partitioning_options={"mpmd_infer_transfers": True, **options},
         placement=placement,
     )
-    ws = [np.asarray(jax.random.normal(k, (4, 4))) * 0.5 for k in jax.random.split(jax.random.key(0), 2)]
+    random = np.random.default_rng(0)
+    ws = list(random.normal(scale=0.5, size=(2, 4, 4)).astype(np.float32))
     return mpmd_trace.Program(
         step,
-        (ws, np.asarray(jax.random.normal(jax.random.key(1), (8, 4)))),
+        (ws, random.normal(size=(8, 4)).astype(np.float32)),
         config,
         steps=3,
         advance=lambda i, args, result: (result[0], args[1]),

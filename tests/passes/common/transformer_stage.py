@@ -16,6 +16,7 @@ from mpmd_trace.ir.ops import FragmentOp, FuncOp, Module
 from mpmd_trace.ir.text import parse
 from mpmd_trace.ir.types import Type
 from mpmd_trace.passes.manager import run_passes
+from util import filled
 
 BATCH, SEQ, WIDTH, HEADS = 2, 4, 8, 2
 #: Weight matrices of a block: query, key, value, output, two of the MLP.
@@ -52,8 +53,7 @@ class Stage:
 
 
 def _backward_body(blocks: int, first_stage: bool) -> tuple[Region, int]:
-    keys = jax.random.split(jax.random.key(0), blocks)
-    params, static = eqx.partition([Block(k) for k in keys], eqx.is_array)
+    params, static = eqx.partition([filled(Block, jax.random.key(0)) for _ in range(blocks)], eqx.is_array)
     x = jnp.ones((BATCH, SEQ, WIDTH))
 
     def forward(params: list[Block], x: Array) -> Array:

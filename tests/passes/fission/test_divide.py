@@ -28,7 +28,7 @@ from mpmd_trace.passes.fission.demand import demanded
 from mpmd_trace.passes.fission.split_divided import divide
 from mpmd_trace.passes.manager import run_passes
 from mpmd_trace_devtools.interpreter import interpret
-from util import max_examples
+from util import max_examples, normal
 
 MESH = MeshAttr.get([("x", 2)])
 WIDTH = 3
@@ -173,8 +173,7 @@ def test_random_programs_compute_the_same_after_fission(steps: Steps, mask: list
     def fn(*args: jax.Array) -> Any:
         return tuple(leaves(list(args[:-1]), args[-1], steps)[-8:])
 
-    keys = jax.random.split(jax.random.key(0), 3)
-    args = [jax.random.normal(k, (WIDTH,)) for k in keys[:2]] + [jax.random.normal(keys[2], (WIDTH, WIDTH))]
+    args = normal(0, WIDTH), normal(1, WIDTH), normal(2, WIDTH, WIDTH)
     module, body = module_of(fn, *args)
     late = tuple(mask[: len(body.returned)])
     divided = divide(body, late, MESH)
@@ -291,7 +290,7 @@ def carried_limit(w: jax.Array, x: jax.Array) -> Any:
 
 def divided_in_two(fn: Loop) -> tuple[list[int], list[str]]:
     """How many products there are in the halves, and why loops stay whole; the numbers are those of the function."""
-    args = jax.random.normal(jax.random.key(0), (WIDTH, WIDTH)), jax.random.normal(jax.random.key(1), (WIDTH,))
+    args = normal(0, WIDTH, WIDTH), normal(1, WIDTH)
     module, body = module_of(fn, *args)
     divided = divide(body, (False, True), MESH)
     for before, after in zip(interpret(module, args), evaluate_body(module, divided.body, args), strict=True):
