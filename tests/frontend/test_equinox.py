@@ -14,6 +14,7 @@ from traced_programs import calls, check_same, evaluate, functions, origins, pla
 from mpmd_trace.equinox import join, name_layers, split
 from mpmd_trace.frontend import FrontendError, trace
 from mpmd_trace.frontend.naming import call, named_computation
+from util import filled
 
 
 class Block(eqx.Module):
@@ -52,7 +53,7 @@ class Model(eqx.Module):
 
 @pytest.fixture
 def model() -> Model:
-    return Model(jax.random.key(0))
+    return filled(Model, jax.random.key(0))
 
 
 TOKENS = jnp.arange(10).reshape(2, 5) % 8

@@ -23,7 +23,7 @@ import mpmd_trace as mt
 import mpmd_trace.equinox
 import mpmd_trace.linen
 import mpmd_trace.nnx as mnnx
-from util import max_examples, nightly
+from util import filled, max_examples, nightly
 
 F = Callable[[jax.Array], jax.Array]
 X = jnp.linspace(-1.0, 1.0, 12).reshape(3, 4)
@@ -53,7 +53,7 @@ class EquinoxBlock(eqx.Module):
 
 
 def equinox_model(named: bool) -> Model:
-    blocks = [EquinoxBlock(jax.random.key(i)) for i in range(2)]
+    blocks = [filled(EquinoxBlock, jax.random.key(i)) for i in range(2)]
     if named:
         blocks = mpmd_trace.equinox.name_layers(blocks, lambda m: m)
     arrays, static = eqx.partition(blocks, eqx.is_array)
@@ -118,7 +118,7 @@ class LinenModel(nn.Module):
 
 def linen_model(named: bool) -> Model:
     model = LinenModel()
-    variables = model.init(jax.random.key(0), X)
+    variables = filled(model.init, jax.random.key(0), X)
     apply = mpmd_trace.linen.name_layers(model.apply, "block_*") if named else model.apply
     return Model(lambda x: apply(variables, x), apply, variables)
 
@@ -126,7 +126,7 @@ def linen_model(named: bool) -> Model:
 def haiku_model(named: bool) -> Model:
     init, apply = hk.without_apply_rng(hk.transform(lambda x: x + jnp.tanh(hk.Linear(4)(x))))
     parts = [mt.named_computation(apply, name=f"part{i}") if named else apply for i in range(2)]
-    weights = [init(jax.random.key(i), X) for i in range(2)]
+    weights = [filled(init, jax.random.key(i), X) for i in range(2)]
 
     def run(weights: Any, x: jax.Array) -> jax.Array:
         for part, own in zip(parts, weights, strict=True):

@@ -12,7 +12,7 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 
-from util import normal
+from util import filled, normal
 
 Stage = tuple[Any, Callable[[Any, Any], Any]]
 Recipe = Callable[[], tuple[list[Stage], Any]]
@@ -51,7 +51,7 @@ def nnx(module: Any, call: Callable[[Any, Any], Any] = lambda m, x: m(x)) -> Sta
 
 def linen(module: Any, x: Any, call: Callable[[Any], Any] = lambda y: y) -> Stage:
     """A module of Flax Linen as a stage, initialized for inputs like `x`."""
-    params = module.init(KEYS[0], x)["params"]
+    params = filled(module.init, KEYS[0], x)["params"]
     return params, lambda p, x: call(module.apply({"params": p}, x))
 
 
@@ -264,6 +264,6 @@ def _haiku() -> tuple[list[Stage], Any]:
 
     def stage(key: Any) -> Stage:
         net = hk.without_apply_rng(hk.transform(lambda x: jnp.tanh(hk.Linear(WIDTH)(hk.LayerNorm(-1, True, True)(x)))))
-        return net.init(key, batch(WIDTH)), net.apply
+        return filled(net.init, key, batch(WIDTH)), net.apply
 
     return [stage(KEYS[0]), stage(KEYS[1])], batch(WIDTH)

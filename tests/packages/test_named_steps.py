@@ -18,7 +18,7 @@ import pytest
 from jax.sharding import Mesh
 
 import mpmd_trace as mt
-from util import normal
+from util import filled, normal
 
 WIDTH = 8
 KEYS = list(jax.random.split(jax.random.key(0), 4))
@@ -103,7 +103,7 @@ def hugging_face(named: bool) -> Training:
     def loss(logits: Any, tokens: Any) -> Any:
         return jnp.mean(optax.softmax_cross_entropy_with_integer_labels(logits[:, :-1], tokens[:, 1:]))
 
-    step, state = train_state(apply, model.init(KEYS[1], tokens)["params"], loss)
+    step, state = train_state(apply, filled(model.init, KEYS[1], tokens)["params"], loss)
     return Training(step, state, tokens, {"encoder_layer_0": "m0", "encoder_layer_1": "m1"})
 
 
