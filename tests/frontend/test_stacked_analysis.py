@@ -52,8 +52,9 @@ def apart(values, atoms, cuts):
 def check(fn, *args):
     """That `fn` in pieces gives the pieces of what it gives; returns its jaxpr, and which arguments are in pieces."""
     made, cuts = cut(fn, *args)
-    want = apart(jax.tree.leaves(fn(*args)), cuts.parts.outvars, cuts)
-    got = jax.jit(jaxpr_as_fun(made))(*apart(args, cuts.parts.invars, cuts))
+    both = jax.jit(lambda whole, pieces: (fn(*whole), jaxpr_as_fun(made)(*pieces)))  # compiled at once
+    want, got = both(args, apart(args, cuts.parts.invars, cuts))
+    want = apart(jax.tree.leaves(want), cuts.parts.outvars, cuts)
     assert len(got) == len(want)
     for a, b in zip(got, want, strict=True):
         np.testing.assert_allclose(np.asarray(a), np.asarray(b), rtol=1e-5, atol=1e-6)
