@@ -151,7 +151,7 @@ def warnings_of(loss, **options):
 
 
 def values(loss):
-    return jax.jit(loss)(W, X, Y), jax.jit(lambda *a: mt.value_and_grad(loss, microbatches=4)(*a)[0])(W, X, Y)
+    return jax.jit(lambda *a: (loss(*a), mt.value_and_grad(loss, microbatches=4)(*a)[0]))(W, X, Y)
 
 
 @pytest.mark.parametrize("name", LINEAR)
