@@ -31,6 +31,9 @@ def blocks(name: str) -> list[str]:
     return [code for code in found if not code.startswith(tuple(NOT_RUN))]
 
 
+#: In code of the docs that loads data by grain, whose threads read 500 batches ahead by default.
+READING_LITTLE = "to_iter_dataset()", "to_iter_dataset(grain.ReadOptions(num_threads=1, prefetch_buffer_size=1))"
+
 _CODE = (ast.Call, ast.Import, ast.ImportFrom, ast.FunctionDef, ast.Dict)
 
 

@@ -16,7 +16,7 @@ import numpy as np
 import pytest
 
 import mpmd_trace
-from doc_programs import ROOT, blocks, run
+from doc_programs import READING_LITTLE, ROOT, blocks, run
 from mpmd_trace.diagnostics.messages import MpmdError
 from mpmd_trace.ir import ops
 from mpmd_trace.ir.text import parse
@@ -354,7 +354,7 @@ def test_data_loading_in_the_docs(tmp_path: Path) -> None:
 
 def test_data_loading_with_grain_resumes(tmp_path: Path) -> None:
     pytest.importorskip("grain")
-    code = "\n".join(blocks("docs/data.md")).replace('"run"', repr(str(tmp_path / "run")))
+    code = "\n".join(blocks("docs/data.md")).replace('"run"', repr(str(tmp_path / "run"))).replace(*READING_LITTLE)
     check = """
 parts = [next(loader(process, 2)) for process in range(2)]
 assert [p.shape for p in parts] == [(2, 8), (2, 8)] and not np.array_equal(*parts)

@@ -14,7 +14,7 @@ from pathlib import Path
 
 import pytest
 
-from doc_programs import blocks, run
+from doc_programs import READING_LITTLE, blocks, run
 from util import nightly
 
 HERE = Path(__file__).parent
@@ -109,7 +109,7 @@ def test_each_process_reads_its_part_of_the_data_as_in_the_docs(tmp_path: Path) 
     first, grain, parts = blocks("docs/data.md")
     alone = 'jax.config.update("jax_num_cpu_devices", 2)'
     assert alone in first
-    loader = grain[: grain.index("def save(")]
+    loader = grain[: grain.index("def save(")].replace(*READING_LITTLE)
     script = tmp_path / "script.py"
     script.write_text(
         "\n".join([first.replace(alone, "mt.initialize()"), loader, parts, "print(holders, iterator is None)"])
