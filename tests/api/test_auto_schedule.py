@@ -25,6 +25,7 @@ from mpmd_trace.scheduling.costs import collective_bytes
 from mpmd_trace.scheduling.stage_costs import StageCosts
 from mpmd_trace.scheduling.transfers import Link, Links, crossings
 from pipelines import assert_same, topology
+from util import filled
 
 #: How newer versions of JAX write over which axes of a mesh a group of devices goes.
 AXES, END = '#stablehlo.replica_group_mesh_axes<mesh = @mesh, axes = [#stablehlo.axis_ref<name = "', '">'
@@ -46,7 +47,7 @@ def test_flops_are_those_of_xla() -> None:
     image, kernel = jnp.ones((1, 3, 8, 8)), jnp.ones((5, 3, 2, 2))
     found = counted(lambda a, k: jax.lax.conv(a, k, (1, 1), "VALID"), image, kernel)
     assert found == 2 * (5 * 7 * 7) * (3 * 2 * 2)
-    model = eqx.nn.MLP(16, 16, 64, 2, key=jax.random.key(0))
+    model = filled(lambda: eqx.nn.MLP(16, 16, 64, 2, key=jax.random.key(0)))
     parameters, static = eqx.partition(model, eqx.is_array)
 
     def loss(p: Any, x: jax.Array) -> jax.Array:
