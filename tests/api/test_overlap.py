@@ -87,8 +87,8 @@ def test_blocks_that_would_wait_for_themselves_are_warned_of() -> None:
     [text] = [str(one.message) for one in warned if "block" in str(one.message)]
     assert (
         "a block of the schedule is not one program: (0F1;0B0)OVERLAP_F_B on mesh 'm0', since 0B0 waits for fragment "
-        "[\"f1\"(1)] on mesh 'm1', call_counter 0, which waits for 0F1. Its parts run as separate programs; leave it "
-        "out of the schedule to simulate what runs"
+        "[\"f1\"(1)] on mesh 'm1', call_counter 0, which waits for 0F1. Parts of such a block run apart; leave "
+        "it out of the schedule to simulate what runs"
     ) in text
     assert not any("OVERLAP" in str(step) for row in actions.of_mesh.values() for step in row)
     assert_same(compiled(*args), jax.jit(step_of(2))(*args))

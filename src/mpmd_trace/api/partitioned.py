@@ -168,7 +168,7 @@ class PartitionedProgram(ConfiguredProgram):
             elif one.message.startswith(SLOW_COPIES):
                 warn(one.message, self.config.where)
             elif one.message.startswith(APART):
-                more = "Its parts run as separate programs; leave it out of the schedule to simulate what runs"
+                more = "Parts of such a block run apart; leave it out of the schedule to simulate what runs"
                 warn(f"{one.message}. {more}", self.config.where)
             elif one.message.startswith(NO_PAIRS):
                 warn(f"overlap='pairs' has no effect: {one.message}", self.config.where)

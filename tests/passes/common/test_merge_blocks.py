@@ -87,6 +87,18 @@ def test_a_part_that_waits_for_another_one_by_way_of_another_mesh() -> None:
     ]
 
 
+def test_one_warning_says_which_blocks_wait_for_themselves() -> None:
+    ops = []
+    for m in (1, 2):
+        ops += [part("alpha", m, "F", m + 3, "%p"), there(f"%{5 * m - 5}")]
+        ops += [part("beta", -1, "F", m + 3, f"%{5 * m - 4}", stage=1), back(f"%{5 * m - 3}")]
+        ops += [part("alpha", m, "B", m, f"%{5 * m - 2}")]
+    module, warned = merged(ops, "%4, %9", "!A, !A")
+    assert not any(parts(module)) and len(warned) == 1
+    assert warned[0].startswith(f"{APART}: (0F4;0B1)OVERLAP_F_B on mesh 'alpha', since 0B1 waits for fragment")
+    assert warned[0].endswith("which waits for 0F4; nor are these: (0F5;0B2)OVERLAP_F_B on mesh 'alpha'")
+
+
 def test_blocks_that_wait_for_each_other() -> None:
     """The first is given up, and the second kept; a third block, behind both, is kept, too."""
     ops = [

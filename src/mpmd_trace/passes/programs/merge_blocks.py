@@ -84,8 +84,12 @@ class MergeBlocks(FunctionPass):
             step = Step(ops, waits, self.work, module)
             if not step.is_shorter(step.makespan(order, chosen)):
                 return True
-        for number, cycle in sorted(cycles.items()):
-            diagnostics.warning(ops[places_of(blocks[number])[0]], _obstacle(function, blocks, number, cycle))
+        if cycles:
+            first, *others = sorted(cycles)
+            text = _obstacle(function, blocks, first, cycles[first])
+            if others:
+                text += "; nor are these: " + ", ".join(_described(function, blocks[number]) for number in others)
+            diagnostics.warning(ops[places_of(blocks[first])[0]], text)
         merge_blocks(function, ops, order, chosen)
         return True
 
