@@ -200,24 +200,6 @@ def without_dead_ops(body: Region) -> Region:
     return body if cleaned is body else without_dead_ops(cleaned)
 
 
-def restrict(body: Region, keep_args: Sequence[bool] | None, keep_results: Sequence[bool] | None) -> Region:
-    """Return the body without some arguments (which must be unused) and some returned values; no other change."""
-    key = ("restrict", tuple(keep_args or ()), tuple(keep_results or ()))
-
-    def make() -> Region:
-        if all(keep_args or ()) and all(keep_results or ()):
-            return body
-        copy = body.clone()
-        block = copy.block
-        if keep_results is not None:
-            block.terminator.erase_operands([i for i, k in enumerate(keep_results) if not k])
-        if keep_args is not None:
-            block.erase_args([i for i, k in enumerate(keep_args) if not k])
-        return freeze(copy)
-
-    return remembered(body, key, make)
-
-
 def map_ops(
     body: Region, key: Hashable, rewrite: Callable[[Region], bool], *, only: Callable[[Op], bool] | None = None
 ) -> Region:

@@ -21,7 +21,7 @@ def refuse(what: str) -> NoReturn:
         f"{what} cannot change: this is part of a frozen body, which other fragments may share and which remembers "
         f"what was derived from it. Make another body and give it to the op: "
         f"`op.body = map_ops(op.body, key, change)`, where `change` gets a copy that it may change; or use "
-        f"`restrict`, `dce` or `BodyBuilder`, all in mpmd_trace.ir.bodies"
+        f"`dce` or `BodyBuilder`, all in mpmd_trace.ir.bodies"
     )
 
 

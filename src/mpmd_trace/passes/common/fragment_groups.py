@@ -23,7 +23,7 @@ from mpmd_trace.ir.functions import function_around
 from mpmd_trace.ir.ops import FragmentOp
 from mpmd_trace.passes.common.body_rewrites import cover_transferred_results
 from mpmd_trace.passes.common.group_operands import GroupOperands, Slot
-from mpmd_trace.passes.common.merge import check_mergeable, merged_body, merged_call_counter, merged_inferred_by
+from mpmd_trace.passes.common.merge import check_mergeable, merged_body, merged_call_counter, union_inferred_by
 from mpmd_trace.passes.control_dependencies import CONTROL_START
 from mpmd_trace.passes.fragment_info import BLOCK, origin_union, set_call_counter
 from mpmd_trace.passes.greedy import Rewriter
@@ -436,8 +436,8 @@ def _merged_label(producer: FragmentOp, consumer: FragmentOp) -> FragmentOp:
 
 def _add_merged_attrs(label: FragmentOp, producer: FragmentOp, consumer: FragmentOp) -> None:
     set_call_counter(label, merged_call_counter(producer, consumer))
-    inferred_by = merged_inferred_by(producer, consumer)
-    if inferred_by is not None:
+    inferred_by = union_inferred_by(producer, consumer)
+    if inferred_by is not None and not producer.is_user and not consumer.is_user:
         label.attrs["mpmd.inferred_by"] = inferred_by
     block = producer.attrs.get(BLOCK) or consumer.attrs.get(BLOCK)
     if block is not None:

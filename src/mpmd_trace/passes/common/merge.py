@@ -33,13 +33,6 @@ def merged_call_counter(producer: FragmentOp, consumer: FragmentOp) -> int | Non
     return first if producer.is_user else second
 
 
-def merged_inferred_by(producer: FragmentOp, consumer: FragmentOp) -> ArrayAttr | None:
-    """Return the passes that inferred either of two inferred fragments, each once; None for user fragments."""
-    if producer.is_user or consumer.is_user:
-        return None
-    return union_inferred_by(producer, consumer)
-
-
 def union_inferred_by(first: Op, second: Op) -> ArrayAttr | None:
     """Return the entries of `mpmd.inferred_by` of both, each once; None when neither has the attribute."""
     arrays = [op.attrs.get("mpmd.inferred_by") for op in (first, second)]

@@ -5,7 +5,7 @@ from __future__ import annotations
 import logging
 
 from mpmd_trace.ir.attributes import ArrayAttr, Attribute, TensorShardingPerValueAttr
-from mpmd_trace.ir.bodies import map_ops, remembers, restrict
+from mpmd_trace.ir.bodies import map_ops, remembers
 from mpmd_trace.ir.core import Region, make_op
 from mpmd_trace.ir.diagnostics import Diagnostics
 from mpmd_trace.ir.ops import FragmentOp, FuncOp, Module
@@ -97,6 +97,11 @@ def _create_tokens(region: Region, tokens: tuple[int, ...]) -> bool:
     return True
 
 
+def _return_without(region: Region, tokens: set[int]) -> bool:
+    region.block.terminator.erase_operands(tokens)
+    return True
+
+
 def _drop_token_results(op: FragmentOp, diagnostics: Diagnostics) -> bool:
     tokens = {i for i, r in enumerate(op.results) if r.type.is_token}
     if not tokens:
@@ -108,7 +113,7 @@ def _drop_token_results(op: FragmentOp, diagnostics: Diagnostics) -> bool:
                 f"result {i} of the fragment on mesh '{op.mesh}' is a token that '{op.results[i].users[0].name}' "
                 "uses, but tokens order effects inside of one fragment only; do not return or transfer tokens",
             )
-    body = restrict(op.body, None, [i not in tokens for i in range(len(op.results))])
+    body = map_ops(op.body, ("return no tokens", frozenset(tokens)), lambda body: _return_without(body, tokens))
     new = replace_op(op, op.operands, [r for r in op.results if r.index not in tokens], regions=[body])
     _filter(new.props, "out_shardings", tokens)
     _filter(new.attrs, "res_attrs", tokens)

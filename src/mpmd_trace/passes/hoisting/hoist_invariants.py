@@ -10,7 +10,7 @@ from collections.abc import Container, Iterable, Mapping, Sequence
 from typing import cast
 
 from mpmd_trace.ir.attributes import TensorShardingPerValueAttr, UserOriginAttr
-from mpmd_trace.ir.bodies import BodyBuilder, remembered, restrict, without_dead_ops
+from mpmd_trace.ir.bodies import BodyBuilder, remembered, without_dead_ops
 from mpmd_trace.ir.core import Op, Region, Value, make_op, op_like
 from mpmd_trace.ir.diagnostics import Diagnostics
 from mpmd_trace.ir.freezing import freeze
@@ -19,6 +19,7 @@ from mpmd_trace.ir.postorder import postorder
 from mpmd_trace.ir.shardings import mesh_symbols
 from mpmd_trace.ir.types import mesh_tensor
 from mpmd_trace.passes.base import FunctionPass, option
+from mpmd_trace.passes.common.body_rewrites import prune
 from mpmd_trace.passes.fragment_info import runs_in_step
 from mpmd_trace.passes.hoisting.cost import HoistCost
 from mpmd_trace.passes.hoisting.gathered_params import Timeline
@@ -347,8 +348,7 @@ def _reading(
         tie([(one, copied[one.op]) for one in gathers])
         returned = [v for v, keep in zip(terminator.operands, keep_results, strict=True) if keep]
         cleaned = _clean(builder.finish([mapping[v] for v in returned]))
-        used = tuple(arg.has_uses for arg in cleaned.block.args)
-        return restrict(cleaned, used, None), used
+        return prune(cleaned, (True,) * len(returned))
 
     return remembered(body, ("reading", replaced, uses, read, keep_results, gathers), make)
 

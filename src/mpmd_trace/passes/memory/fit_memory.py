@@ -26,7 +26,7 @@ from mpmd_trace.passes.sharding.edges import (
     SHARDING,
     in_sharding,
     per_value,
-    set_fragment_sharding,
+    set_fragment_shardings,
     sharding_list,
     take_over_shardings,
 )
@@ -238,9 +238,8 @@ def _recompute(
     take_over_block(copy, first)
     given = [in_sharding(fragment, i) for i in made.arguments]
     given += [per_value(fragment.out_shardings, i) for i in made.results]
-    for i, sharding in enumerate(given):
-        if sharding is not None:
-            set_fragment_sharding(copy, "in_shardings", i, sharding, others_open=False)
+    known = {i: sharding for i, sharding in enumerate(given) if sharding is not None}
+    set_fragment_shardings(copy, "in_shardings", known, others_open=False)
     if fragment.out_shardings is not None:
         copy.props["out_shardings"] = sharding_list(tuple(fragment.out_shardings.shardings[i] for i in results))
     assert first.block is not None

@@ -27,7 +27,7 @@ from mpmd_trace.passes.base import FunctionPass, option
 from mpmd_trace.passes.memory.remarks import MEMORY
 from mpmd_trace.passes.reachable import reachable
 from mpmd_trace.passes.sharding.axes import axes_of, with_axes
-from mpmd_trace.passes.sharding.edges import SHARDING, constrained, rank_of, set_fragment_sharding, user_sharding
+from mpmd_trace.passes.sharding.edges import SHARDING, constrained, rank_of, set_fragment_shardings, user_sharding
 from mpmd_trace.passes.sharding.plain_bodies import EXPRESSIONS
 from mpmd_trace.passes.sharding.reduced_program import is_plain_fragment
 
@@ -250,7 +250,7 @@ class _State:
             for value in dict.fromkeys((function.args[one.argument], new)):
                 for use in value.uses:
                     if isinstance(use.owner, FragmentOp):
-                        set_fragment_sharding(use.owner, "in_shardings", use.index, sharding, others_open=False)
+                        set_fragment_shardings(use.owner, "in_shardings", {use.index: sharding}, others_open=False)
             if isinstance(new, OpResult) and isinstance(new.op, FragmentOp):
                 _set_out_sharding(new.op, new.index, sharding)
                 results.setdefault(new.op, {})[new.index] = sharding
@@ -275,11 +275,9 @@ def _free(name: str, taken: Mapping[str, MeshAttr]) -> str:
 
 def _set_out_sharding(fragment: FragmentOp, index: int, sharding: TensorShardingAttr) -> None:
     """Set the sharding of a result; those of others that had none are whole, as without a list."""
-    if fragment.out_shardings is None:
-        for result in fragment.results:
-            whole = fully_closed(sharding.mesh, rank_of(result))
-            set_fragment_sharding(fragment, "out_shardings", result.index, whole)
-    set_fragment_sharding(fragment, "out_shardings", index, sharding)
+    others = fragment.results if fragment.out_shardings is None else []
+    whole = {result.index: fully_closed(sharding.mesh, rank_of(result)) for result in others}
+    set_fragment_shardings(fragment, "out_shardings", {**whole, index: sharding})
 
 
 def _depends_only_on(body: Region, result: int, argument: int) -> bool:

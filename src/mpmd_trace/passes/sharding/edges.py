@@ -89,13 +89,6 @@ def rank_of(value: Value) -> int:
     return 0 if tensor is None else len(tensor.shape or ())
 
 
-def set_fragment_sharding(
-    op: FragmentOp, which: str, index: int, sharding: TensorShardingAttr, *, others_open: bool = True
-) -> None:
-    """Set entry `index` of `in_shardings` or `out_shardings`, as `set_fragment_shardings` does."""
-    set_fragment_shardings(op, which, {index: sharding}, others_open=others_open)
-
-
 def set_fragment_shardings(
     op: FragmentOp, which: str, entries: Mapping[int, TensorShardingAttr], *, others_open: bool = True
 ) -> None:
@@ -157,6 +150,6 @@ def set_result_shardings(value: Value, sharding: TensorShardingAttr) -> None:
     """Set the sharding of a value that a fragment or a transfer produces."""
     op = cast(OpResult, value).op
     if isinstance(op, FragmentOp):
-        set_fragment_sharding(op, "out_shardings", value.index, sharding)
+        set_fragment_shardings(op, "out_shardings", {value.index: sharding})
     else:
         op.attrs[SHARDING] = sharding_list((sharding,))

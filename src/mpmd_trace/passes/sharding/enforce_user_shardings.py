@@ -14,7 +14,7 @@ from mpmd_trace.passes.base import FunctionPass
 from mpmd_trace.passes.sharding.edges import (
     SHARDING,
     in_sharding,
-    set_fragment_sharding,
+    set_fragment_shardings,
     set_result_shardings,
     user_sharding,
 )
@@ -105,11 +105,11 @@ def _enforce_arguments(function: FuncOp, diagnostics: Diagnostics) -> None:
 
 
 def _set_uses(value: Value, sharding: TensorShardingAttr, *, others_open: bool) -> None:
-    """Make the fragments that read `value` expect this sharding; see `set_fragment_sharding`."""
+    """Make the fragments that read `value` expect this sharding; see `set_fragment_shardings`."""
     for use in value.uses:
         op = use.owner
         if isinstance(op, FragmentOp) and in_sharding(op, use.index) is not sharding:
-            set_fragment_sharding(op, "in_shardings", use.index, sharding, others_open=others_open)
+            set_fragment_shardings(op, "in_shardings", {use.index: sharding}, others_open=others_open)
 
 
 def _enforce_results(function: FuncOp, diagnostics: Diagnostics) -> None:

@@ -54,7 +54,7 @@ def _mesh(value: Value) -> str | None:
     return value.type.mesh if isinstance(value.type, MeshTensorType) else None
 
 
-def _alike(function: FuncOp) -> dict[str, str]:
+def meshes_alike(function: FuncOp) -> dict[str, str]:
     """For each mesh of the topology the first one that is the same but for its name; empty where all are different."""
     topology = function.topology
     first: dict[Hashable, str] = {}
@@ -62,11 +62,6 @@ def _alike(function: FuncOp) -> dict[str, str]:
         return {}
     first_alike = {name: first.setdefault(mesh, name) for name, mesh in topology.meshes.items()}
     return first_alike if len(first) < len(first_alike) else {}
-
-
-def has_meshes_alike(function: FuncOp) -> bool:
-    """Return whether meshes of the topology are the same but for their names."""
-    return bool(_alike(function))
 
 
 class Kinds:
@@ -84,7 +79,7 @@ class Kinds:
 
     def __init__(self, function: FuncOp, *, across: bool = False) -> None:
         self._number = _numbers()
-        self.alike = _alike(function) if across else {}
+        self.alike = meshes_alike(function) if across else {}
         self._terminator = function.body.terminator
         self._results = [self._number(("result", shardings_of(d))) for d in function.res_attrs]
         self.ops = [op for op in function.body if op is not self._terminator]

@@ -19,7 +19,7 @@ from mpmd_trace.passes.fragment_info import is_homogeneous
 from mpmd_trace.passes.sharding.edges import (
     SHARDING,
     ValueShardings,
-    set_fragment_sharding,
+    set_fragment_shardings,
     set_result_shardings,
     sharding_list,
 )
@@ -152,7 +152,7 @@ class _Extraction:
         attrs: dict[str, Attribute] = {"mpmd.inferred_by": _TAG}
         fragment = make_fragment(type.mesh, [value], [type], body, attrs=attrs, loc=value.location)
         if sharding is not None:
-            set_fragment_sharding(fragment, "out_shardings", 0, sharding)
+            set_fragment_shardings(fragment, "out_shardings", {0: sharding})
         return fragment
 
     def reshard_at_producer(
@@ -196,7 +196,7 @@ class _Extraction:
             if self.passes_on(use.owner):
                 passed_on.append(use)
             elif isinstance(use.owner, FragmentOp) and source is not None:
-                set_fragment_sharding(use.owner, "in_shardings", use.index, source)
+                set_fragment_shardings(use.owner, "in_shardings", {use.index: source})
         if passed_on:
             fragment = self.reshard(value, plain, target)
             assert transfer.block is not None

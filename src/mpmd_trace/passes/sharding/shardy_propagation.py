@@ -15,7 +15,7 @@ from mpmd_trace.passes.dedup_bodies import share_equal_bodies
 from mpmd_trace.passes.sharding.agreement import agrees
 from mpmd_trace.passes.sharding.chlo_rules import with_rules
 from mpmd_trace.passes.sharding.edges import SHARDING, user_sharding
-from mpmd_trace.passes.sharding.equivalence_classes import Kinds, has_meshes_alike, shardings_of
+from mpmd_trace.passes.sharding.equivalence_classes import Kinds, meshes_alike, shardings_of
 from mpmd_trace.passes.sharding.propagate_without_shardings import (
     drop_unused_transfers,
     drop_whole_shardings,
@@ -105,7 +105,7 @@ def _choices(module: Module, function: FuncOp, *, reduced: bool) -> Iterator[Kin
     """Kinds of fewer and fewer ops each."""
     if reduced:
         # Where the first fragment does not agree, what stands for several stages would be refused.
-        if has_meshes_alike(function) and _first_agrees(module, function):
+        if meshes_alike(function) and _first_agrees(module, function):
             across = Kinds(function, across=True)
             if across.stable and across.has_equal_stages:
                 yield across
