@@ -49,7 +49,7 @@ _FOLDERS = {
 #: Passes of the reference as `mpmd_trace.jit` runs them, by module.
 _VARIANTS = {
     "variants": """
-        clean-up-for-xla introduce-direct-transfers erase-unused-arguments-of-all-calls rewrite-directly
+        clean-up-for-xla introduce-direct-transfers erase-unused-arguments-of-all-calls
         finalize-keeping-memories merge-units-in-callees merge-by-rules-strictly verify-stages-of-loops
         propagate-with-chlo extract-reshards-keeping-host-copies convert-shardings-unsetting-whole
     """,

@@ -128,7 +128,6 @@ from mpmd_trace.passes.variants import (
     MergeByRulesStrictly,
     MergeUnitsInCallees,
     PropagateWithChlo,
-    RewriteDirectly,
     VerifyStagesOfLoops,
 )
 
@@ -484,7 +483,7 @@ def _placed(request: PartitionRequest) -> list[Pass]:
         Place(request.same_mesh),
         InferMeshAssignMeshFuncLeaves(True),
         InferMeshPopulateUseSet(),
-        RewriteDirectly(),
+        InferMeshRewriteUsingAnalysis(),
         InferMeshFinalize(True) if request.step is None else FinalizeKeepingMemories(True),
     ]
 

@@ -7,11 +7,11 @@ from collections.abc import Callable, Sequence
 
 from mpmd_trace.diagnostics.messages import Diagnostic, MpmdError
 from mpmd_trace.ir.attributes import TensorShardingAttr
-from mpmd_trace.ir.core import BlockArg, Op, Use, Value
+from mpmd_trace.ir.core import BlockArg, Op
 from mpmd_trace.ir.diagnostics import Diagnostics
 from mpmd_trace.ir.ops import AssignOp, CallOp, FragmentOp, FuncOp, Module, UnassignOp, make_transfer
 from mpmd_trace.ir.shardings import equivalent_shardings
-from mpmd_trace.ir.types import MeshTensorType, Type
+from mpmd_trace.ir.types import MeshTensorType
 from mpmd_trace.passes.common.erase_unused_callee_block_arguments import EraseUnusedCalleeBlockArguments
 from mpmd_trace.passes.common.merge_user_fragments_into_scheduling_units import MergeUserFragmentsIntoSchedulingUnits
 from mpmd_trace.passes.common.rule_based_merge import RuleBasedMerge
@@ -20,10 +20,8 @@ from mpmd_trace.passes.fragment_rules import MergeRule
 from mpmd_trace.passes.greedy import apply_greedily
 from mpmd_trace.passes.import_.clean_up import CleanUp, read_clean
 from mpmd_trace.passes.import_.infer_mesh_finalize import InferMeshFinalize
-from mpmd_trace.passes.import_.infer_mesh_rewrite_using_analysis import InferMeshRewriteUsingAnalysis, Rewrite
 from mpmd_trace.passes.import_.introduce_transfers import DIRECT_RULES, IntroduceTransfers
 from mpmd_trace.passes.import_.mesh_flow import function_name
-from mpmd_trace.passes.import_.mesh_sets import MeshSets
 from mpmd_trace.passes.loop_numbers import LoopNumbers
 from mpmd_trace.passes.sharding.convert_sdy_shardings_to_mpmd_types import ConvertSdyShardingsToMpmdTypes, unset_whole
 from mpmd_trace.passes.sharding.extract_reshards_from_inter_mesh_transfers import ExtractReshardsFromInterMeshTransfers
@@ -70,35 +68,6 @@ class EraseUnusedArgumentsOfAllCalls(EraseUnusedCalleeBlockArguments):
     summary = "mpmd-erase-unused-callee-block-arguments that counts calls without used results, too"
 
     def counts(self, call: CallOp) -> bool:
-        return True
-
-
-@dataclasses.dataclass(frozen=True)
-class RewriteDirectly(InferMeshRewriteUsingAnalysis):
-    """Pass values that are on the mesh of a call, and return them, without an unassign and an assign.
-
-    `mpmd-infer-mesh-finalize` would remove both, with another order of uses.
-    """
-
-    name = "mpmd-rewrite-directly"
-    summary = "mpmd-infer-mesh-rewrite-using-analysis that lets calls take what is on their mesh"
-
-    def rewriter(self, function: FuncOp, sets: MeshSets, diagnostics: Diagnostics) -> Rewrite:
-        return _DirectRewrite(function, sets, self.max_clones, diagnostics)
-
-
-class _DirectRewrite(Rewrite):
-    def on_its_mesh(self, value: Value, type: Type) -> Value | None:
-        maker = value.defining_op
-        if not isinstance(maker, UnassignOp) or maker.operand(0).type is not type:
-            return None
-        return maker.operand(0)
-
-    def takes(self, use: Use, result: Value) -> bool:
-        if not isinstance(use.owner, AssignOp):
-            return False
-        use.owner.result.replace_all_uses_with(result)
-        use.owner.erase()
         return True
 
 

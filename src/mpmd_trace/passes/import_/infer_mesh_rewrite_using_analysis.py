@@ -11,7 +11,7 @@ from mpmd_trace.ir.core import Block, Op, OpResult, Use, Value, op_like
 from mpmd_trace.ir.diagnostics import Diagnostics
 from mpmd_trace.ir.ops import AssignOp, CallOp, ForOp, FragmentOp, FuncOp, Module, make_assign, make_unassign
 from mpmd_trace.ir.semantics import is_pure
-from mpmd_trace.ir.types import MeshTensorType, TensorType, Type
+from mpmd_trace.ir.types import MeshTensorType, TensorType
 from mpmd_trace.passes.base import Pass, option
 from mpmd_trace.passes.import_.absorb_meshless import Absorber
 from mpmd_trace.passes.import_.building_blocks import (
@@ -84,15 +84,11 @@ class InferMeshRewriteUsingAnalysis(Pass):
     summary = "put meshless ops into fragments and type callees"
     max_clones: int = option(1, "copy an op into at most this many fragments, else give it its own")
 
-    def rewriter(self, function: FuncOp, sets: MeshSets, diagnostics: Diagnostics) -> Rewrite:
-        """Return what rewrites one function."""
-        return Rewrite(function, sets, self.max_clones, diagnostics)
-
     def run(self, module: Module, diagnostics: Diagnostics) -> bool:
         functions = [f for f in module.mpmd_functions if not f.is_declaration]
         sets = MeshSets(module)
         for function in sorted(functions, key=lambda f: f.is_entry_point):  # callees first
-            rewrite = self.rewriter(function, sets, diagnostics)
+            rewrite = _Rewrite(function, sets, self.max_clones, diagnostics)
             if not function.is_entry_point:
                 rewrite.callee_results()
             rewrite.body(function.body)
@@ -104,7 +100,7 @@ class InferMeshRewriteUsingAnalysis(Pass):
         return bool(functions)
 
 
-class Rewrite:
+class _Rewrite:
     """Rewrites one function."""
 
     def __init__(self, function: FuncOp, sets: MeshSets, max_clones: int, diagnostics: Diagnostics) -> None:
@@ -268,9 +264,7 @@ class Rewrite:
                 continue
             for position in positions:
                 type = signature.args[position]
-                if (there := self.on_its_mesh(value, type)) is not None:
-                    operands[position] = there
-                elif isinstance(type, MeshTensorType):
+                if isinstance(type, MeshTensorType):
                     assign = make_assign(value, type)
                     around.append(assign)
                     operands[position] = assign.results[0]
@@ -289,24 +283,15 @@ class Rewrite:
                     raise self._still_used(use.owner, f"result {result.index} of the {op_line(call)}")
                 for position in signature.returned[result.index]:
                     if signature.results[position] is target:
-                        if not self.takes(use, new.results[position]):
-                            unassign = make_unassign(new.results[position])
-                            around.append(unassign)
-                            use.set(unassign.results[0])
+                        unassign = make_unassign(new.results[position])
+                        around.append(unassign)
+                        use.set(unassign.results[0])
                         break
                 else:
                     self.absorber.settle(result)
                     raise self._not_returned(cast(AssignOp, use.owner), result.index, callee)
         call.block.insert_all_before(call, around)
         call.erase()
-
-    def on_its_mesh(self, value: Value, type: Type) -> Value | None:
-        """Return what a call may take instead of the value that it is unassigned from; nothing here."""
-        return None
-
-    def takes(self, use: Use, result: Value) -> bool:
-        """Let the use of a call's result have the result on its mesh, if it may; nothing may here."""
-        return False
 
     def _not_returned(self, assign: AssignOp, index: int, callee: FuncOp) -> Exception:
         target, name = assign.mesh_type, function_name(callee)
