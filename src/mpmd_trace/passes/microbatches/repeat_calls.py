@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import dataclasses
-import itertools
 from collections.abc import Iterable, Sequence, Set
 from typing import NamedTuple
 
@@ -11,7 +10,6 @@ from mpmd_trace.ir.attributes import IntegerAttr
 from mpmd_trace.ir.core import Op, OpResult, Value
 from mpmd_trace.ir.diagnostics import Diagnostics
 from mpmd_trace.ir.ops import OMITTED, REPEATS, STACKS, CallOp, FragmentOp, FuncOp, Module
-from mpmd_trace.ir.types import Type
 from mpmd_trace.passes.base import FunctionPass, option
 from mpmd_trace.passes.common.call_inline import check_callee, inlined
 from mpmd_trace.passes.microbatches.indices import number_of, with_more_numbers
@@ -126,27 +124,10 @@ class _Loop:
     def omit(self, at_most: int, unit: int) -> int:
         """Stand for fewer iterations, by a multiple of `unit`, if there are twice as many; return by how many."""
         count = self.third.repeats
-        omitted = (count - at_most) // unit * unit
-        if count < 2 * at_most or self._share_numbers(count, count - omitted):
-            return 0
-        self.omitted = omitted
-        self.third.attrs[REPEATS] = IntegerAttr.get(count - omitted, "ui32")
-        return omitted
-
-    def _share_numbers(self, count: int, kept: int) -> bool:
-        """Return whether numbers are those of several indices, but not if `kept` of `count` iterations were all.
-
-        Then a fragment would give other results for the two.
-        """
-        by_type: dict[Type, dict[range, None]] = {}
-        for _, index in self.indices:
-            numbers = range(index.number, index.number + count * index.step, index.step)
-            by_type.setdefault(index.fragment.results[index.result].type, {})[numbers] = None
-        return any(
-            (a.step != b.step or abs(a.start - b.start) >= kept * abs(a.step)) and not set(a).isdisjoint(b)
-            for ranges in by_type.values()
-            for a, b in itertools.combinations(ranges, 2)
-        )
+        if count >= 2 * at_most:
+            self.omitted = (count - at_most) // unit * unit
+            self.third.attrs[REPEATS] = IntegerAttr.get(count - self.omitted, "ui32")
+        return self.omitted
 
     def repeat(self) -> int:
         """Put the other iterations behind the third; return how many stacks of results of all iterations there are."""

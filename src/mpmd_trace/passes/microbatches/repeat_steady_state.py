@@ -236,13 +236,11 @@ class _Repetition:
 
     def _read_period(self) -> bool:
         for op, link in zip(self.last, self.period.links, strict=True):
-            for i, (value, relation) in enumerate(zip(op.operands, link.operands, strict=True)):
+            for i, relation in enumerate(link.operands):
                 if isinstance(relation, int):
                     if relation % self.period.step:
                         return False
                     self._note_index(op, i, relation)
-                elif relation == "same" and isinstance(value, OpResult) and self.place[value.op] >= self.period.start:
-                    return False
         return True
 
     def _note_index(self, op: Op, operand: int, growth: int) -> None:
