@@ -82,6 +82,24 @@ def test_the_step_fits_and_recomputes_no_more_than_it_has_to() -> None:
     assert_same(smaller(*arguments()), expected)
 
 
+def masked(p: Any, x: jax.Array) -> jax.Array:
+    """Leaves the backward eight masks, such as those of dropout, and what they give."""
+    for i in range(8):
+        x = jnp.where(x > 0.1 * i, 0.9 * x, x)
+    return layer(p, x)
+
+
+def test_masks_count_with_a_byte_per_element() -> None:
+    def left_by_f1(layer: Any) -> int:
+        said = remarks(lowered(layer, remat="auto", device_memory=10**5))
+        found = re.search(r"a forward of f1 leaves \(([\d,]+) bytes\)", said)
+        assert found is not None
+        return int(found[1].replace(",", ""))
+
+    masks, masked_rows = 8 * 32 * WIDTH, 4 * 32 * WIDTH
+    assert left_by_f1(masked) - left_by_f1(layer) == masks + masked_rows
+
+
 def sharded(p: Any, x: jax.Array) -> jax.Array:
     mesh = AbstractMesh((2,), ("data",), axis_types=(AxisType.Auto,))
     return layer(p, jax.lax.with_sharding_constraint(x, NamedSharding(mesh, P("data"))))

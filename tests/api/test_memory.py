@@ -80,6 +80,18 @@ def test_sizes_of_one_program_are_those_of_xla() -> None:
     assert ours.peak == ours.arguments + ours.results + ours.temporary
 
 
+@pytest.mark.parametrize("dtype", [jnp.bool_, jnp.int4, jnp.float4_e2m1fn, jnp.float8_e4m3fn, jnp.complex64])
+def test_elements_take_what_they_do_in_xla(dtype: Any) -> None:
+    """XLA gives a bool a byte, and packs other elements that are smaller."""
+    fn = named_computation(lambda x: x[::-1], name="all")
+    where = mpmd_trace.make_config({"m0": ONE["m0"]}, {"all": "m0"})
+    x = jax.ShapeDtypeStruct((1024,), dtype)
+    step = mpmd_trace.jit(fn, where).lower(x).compile()
+    plan, theirs = step.program.plan, jax.jit(fn).lower(x).compile().memory_analysis()
+    assert theirs is not None
+    assert plan.slots[plan.arguments[0]].bytes == theirs.argument_size_in_bytes
+
+
 def test_schedules_differ_in_memory() -> None:
     """On the last mesh 1F1B holds one microbatch, GPipe all of them."""
     args = weights(), batch(8, rows=64)

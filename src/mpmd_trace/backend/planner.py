@@ -8,7 +8,7 @@ from collections.abc import Container, Iterable, Iterator, Mapping, Sequence
 from operator import itemgetter
 from typing import NamedTuple, cast
 
-from mpmd_trace.backend.dtypes import dtype_of, tensor_type
+from mpmd_trace.backend.dtypes import tensor_type
 from mpmd_trace.backend.plan import Free, Instruction, Place, Plan, ProgramSpec, Run, Slot, Transfer
 from mpmd_trace.diagnostics.messages import MpmdError, raise_errors
 from mpmd_trace.diagnostics.mlir_text import unquote
@@ -18,8 +18,8 @@ from mpmd_trace.ir.diagnostics import Diagnostics
 from mpmd_trace.ir.flops import flops
 from mpmd_trace.ir.garbage_collection import paused_collector
 from mpmd_trace.ir.ops import SHARDED_STATE, FragmentCallOp, FuncOp, Module, TransferOp
-from mpmd_trace.ir.shardings import local_shape
-from mpmd_trace.ir.types import MeshTensorType, TensorType, Type, mesh_tensor
+from mpmd_trace.ir.shardings import bit_width, local_shape
+from mpmd_trace.ir.types import MeshTensorType, Type, mesh_tensor
 
 
 @paused_collector()
@@ -234,7 +234,7 @@ class _Planner:
     def _bytes(self, type: MeshTensorType) -> int:
         tensor = tensor_type(type)
         count = math.prod(local_shape(tensor, type.sharding, self.topology.meshes[type.mesh]))
-        return -(-count * _bits(tensor) // 8)
+        return -(-count * bit_width(tensor.element) // 8)
 
     # Order.
 
@@ -421,12 +421,6 @@ def _plain(type: MeshTensorType) -> MeshTensorType:
 
 def _replicated(type: MeshTensorType) -> bool:
     return type.sharding is None or (type.sharding.is_fully_replicated and not type.sharding.unreduced)
-
-
-def _bits(tensor: TensorType) -> int:
-    if tensor.element in ("i1", "i2", "i4", "ui2", "ui4"):
-        return 8 if tensor.element == "i1" else int(tensor.element[-1])
-    return dtype_of(tensor).itemsize * 8
 
 
 def _is_donated(entries: Mapping[str, Attribute]) -> bool:

@@ -117,7 +117,9 @@ _WIDTH = re.compile(r"(?:ui|si|i|bf|f|tf)(\d+)")
 
 
 def bit_width(element: str) -> int:
-    """Return the number of bits of an element type.  Raises `ValueError` for types without a size."""
+    """Return the bits that an element takes in memory.  Raises `ValueError` for types without a size."""
+    if element == "i1":
+        return 8  # XLA packs all other small numbers
     if element.startswith("complex<"):
         return 2 * bit_width(element[len("complex<") : -1])
     if element.startswith("!quant.uniform<"):
