@@ -17,6 +17,7 @@ import pytest
 
 import mpmd_trace
 from doc_programs import READING_LITTLE, ROOT, blocks, run
+from mpmd_trace import schedules
 from mpmd_trace.diagnostics.messages import MpmdError
 from mpmd_trace.ir import ops
 from mpmd_trace.ir.text import parse
@@ -220,6 +221,12 @@ def test_the_encoder_in_the_docs_gives_the_gradient_of_the_batch() -> None:
     close = functools.partial(np.testing.assert_allclose, rtol=1e-4, atol=1e-6)
     found = jax.jit(space["captioning_step"])(parameters, images, tokens)
     jax.tree.map(close, found, jax.value_and_grad(whole)(parameters))
+
+
+def test_the_table_of_meshes_of_stages_has_each_schedule() -> None:
+    table = (ROOT / "docs/schedules.md").read_text().partition("| schedules | ")[2].partition("\n\n")[0]
+    rows = re.findall(r"^\| ([a-z].*?) (?:\(.*?\) )?\|", table, re.MULTILINE)
+    assert sorted([*", ".join(rows).split(", "), "none"]) == sorted(schedules.schedule_names())
 
 
 def test_the_gradient_around_the_loop_in_the_docs_is_that_of_the_sum() -> None:
