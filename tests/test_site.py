@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import ast
 import dataclasses
 import importlib.util
 import inspect
+import json
 import os
 import re
 import subprocess
@@ -81,6 +83,14 @@ def test_every_option_command_and_pass_is_there(pages: dict[str, str]) -> None:
     passes = pages["reference/all_passes.md"]
     assert all(f"## {name}\n" in passes for name in [*registry.PASSES, *registry.PIPELINES])
     assert passes.count("\nBefore:") >= 60
+
+
+@pytest.mark.parametrize("path", sorted((ROOT / "docs" / "notebooks").glob("*.ipynb")), ids=lambda path: path.stem)
+def test_what_notebooks_import_is_there(path: Path) -> None:
+    cells = json.loads(path.read_text(encoding="utf-8"))["cells"]
+    code = "\n".join("".join(cell["source"]) for cell in cells if cell["cell_type"] == "code")
+    imports = [node for node in ast.walk(ast.parse(code)) if isinstance(node, ast.Import | ast.ImportFrom)]
+    exec(compile(ast.Module(imports, []), str(path), "exec"), {})
 
 
 @pytest.mark.nightly
