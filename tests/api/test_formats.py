@@ -108,7 +108,7 @@ def test_a_state_keeps_its_layout(donate: tuple[int, ...]) -> None:
         given = ours
         ours, x = jitted(ours, x)
         theirs, _ = plain(theirs, batch())
-        assert_same(ours, theirs)
+        assert_same(ours, theirs, atol=1e-5)  # the sum, of both devices, is much larger than some weights
         assert all(w.is_deleted() == bool(donate) for w in given)
     assert orders(ours) == [(1, 0)] * 2
     assert len(jitted.lower(ours, x).compile().program.plan.transfers) == 2  # activations and the sum alone
