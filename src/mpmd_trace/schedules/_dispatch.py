@@ -63,8 +63,8 @@ SLOWEST_FIRST = 0.5
 BLOCKS = ((0.0, 1.0), (0.5, 1.0), (1.0, 1.0), (1.0, 0.0), (0.0, 0.0))
 """The parts of input gradients and of forwards that run in blocks, to begin with, where blocks hide collectives."""
 
-DISPATCHED = 0.3
-"""The part of the time that goes to runs; the rest, to local search."""
+DISPATCHED = ((1_000_000, 0.5), (math.inf, 0.3))
+"""The part of the time that goes to runs, for up to so many actions; the rest goes to local search."""
 
 FEWEST = 5
 """How many runs come before any local search, if there is time: of large problems, the first ones differ most."""
@@ -142,7 +142,8 @@ def dispatch(
     """
     runs = actions // max(1, 3 * chain.meshes * chain.count)
     passes = 1 if chain.has_blocks else PASSES
-    attempts = max(2, min(FEWEST, runs // passes), int(runs * DISPATCHED) // passes)
+    share = next(share for most, share in DISPATCHED if actions <= most)
+    attempts = max(2, min(FEWEST, runs // passes), int(runs * share) // passes)
     enough = bound * (1 + 1e-9)
     project = Project(chain)
     known: dict[bytes, tuple[list[bytearray], float]] = {}
@@ -178,7 +179,7 @@ def dispatch(
     starts = [*(project.justified(rows) for rows in others), *known.values()]
     # If attempts end early, local search gets no more than its part of the time.
     used = (attempt + 1) * passes
-    sweeps = int(min(used * (1 / DISPATCHED - 1), runs - used)) // SWEEP
+    sweeps = int(min(used * (1 / share - 1), runs - used)) // SWEEP
     return _searched(project, starts, bound, sweeps) if starts else None
 
 
