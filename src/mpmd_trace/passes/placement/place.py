@@ -31,7 +31,7 @@ from mpmd_trace.passes.import_.building_blocks import (
     result_location,
     wrap_in_fragment,
 )
-from mpmd_trace.passes.import_.mesh_sets import EMPTY, SRC_SET, insert, is_meshless
+from mpmd_trace.passes.import_.mesh_sets import is_meshless
 from mpmd_trace.passes.placement.close_conditionals import close_conditionals
 from mpmd_trace.passes.placement.cut import cut
 from mpmd_trace.passes.placement.groups import group_ops
@@ -277,7 +277,6 @@ class Placed:
                 away = [use for use in result.uses if not self._is_at(use, label, outside)]
                 if away or (not result.has_one_use and not is_cheap(op)):  # fragments that read it do not repeat it
                     self._pin(result, label, away)
-        self._keep_unread(function)
 
     def _wrapped(self, op: Op, label: int) -> bool:
         """Put an op with effects into a fragment of its own; False if it has none."""
@@ -286,23 +285,6 @@ class Placed:
         wrap_in_fragment(op, self.flow.meshes[label], "infer_mesh_wrap_meshless_ops", self.diagnostics)
         op.erase()
         return True
-
-    def _keep_unread(self, function: FuncOp) -> None:
-        """Results of a callee that no call reads stay where they are made, and are not sent to the first mesh."""
-        calls = self.flow.graph.calls[function]
-        known: dict[Value, str] = {}
-        for i, value in enumerate(function.returned):
-            mesh, maker = self.home(value, known), self._maker(value)
-            if mesh is not None and maker is not None and not any(call.results[i].has_uses for call in calls):
-                maker.attrs[SRC_SET] = insert(EMPTY, mesh, _PLACED)
-
-    def _maker(self, value: Value) -> Op | None:
-        """Return the op that makes a value, in the callee if that is where it is made."""
-        maker = value.defining_op
-        while isinstance(maker, CallOp) and maker.callee in self.flow.graph.callees:
-            value = self.flow.graph.callees[maker.callee].returned[value.index]
-            maker = value.defining_op
-        return maker
 
     def _outside(self, function: FuncOp) -> list[set[int]]:
         """For each result of a callee the meshes on which it is read outside."""
