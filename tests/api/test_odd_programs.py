@@ -92,5 +92,7 @@ def test_program(name: str) -> None:
 
 def test_a_name_that_names_on_two_meshes_share_may_not_have_a_mesh() -> None:
     names = {"f0": "m0", "f1": "m1", "inner": "m0"}
-    with pytest.raises(MpmdError, match=r"'inner' is assigned to mesh \"m0\".* nested in 'f1'"):
+    with pytest.raises(
+        MpmdError, match=r"'inner' \(assigned to mesh 'm0'\) occurs inside .* 'f1' \(assigned to mesh 'm1'\)"
+    ):
         check(names_in_names_in_names, weights(), batch(), config=make_config(topology(), names))
