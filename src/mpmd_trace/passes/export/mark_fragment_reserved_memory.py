@@ -98,6 +98,8 @@ class _Count:
         if isinstance(type, MeshTensorType):
             try:
                 size = byte_size(type, self.symbols)
+                if type.tensor.element == "i1":  # which the reference counts as a bit; XLA gives it a byte
+                    size /= 8
             except ValueError as error:
                 self.diagnostics.refuse(value, f"cannot count the memory of a value of type {type}: {error}")
         result = self.places[type] = (type.mesh if isinstance(type, MeshTensorType) else None, size)
