@@ -41,12 +41,20 @@ def is_chain(schedule: Schedule) -> bool:
     return in_order and schedule.only is None and schedule.graph.is_chain and schedule.graph.entry is None
 
 
+def _most_held(limit: float, count: int, part: float) -> float:
+    """Return the most that microbatches hold within a limit: each all of its memory, the part, or none."""
+    limit = min(float(limit), float(count))
+    rooms = ((n, limit - part * n + _TINY) for n in range(count + 1))
+    return max(part * n + min(count - n, math.floor(room)) for n, room in rooms if room >= 0.0)
+
+
 class Chain:
     """Times, wires and limits of the meshes, and what follows from them.
 
     `heads` are the earliest starts of the meshes, `paths` the least times from the start of a microbatch's forward to
     that of its input gradient, `work` the time of all actions, less what blocks may hide. `hides` is what one block of
-    a forward and an input gradient hides, of a forward and a weight gradient, and of all three.
+    a forward and an input gradient hides, of a forward and a weight gradient, and of all three; 0 if memory does not
+    suffice for one.
     """
 
     def __init__(
@@ -67,15 +75,18 @@ class Chain:
         self.weight_grad = [times[s, "W"] for s in stages]
         self.down = [between[s, s + 1] for s in stages[:-1]]
         self.up = [between[s + 1, s] for s in stages[:-1]]
-        # Nothing holds more than all microbatches, however much there is room for.
-        self.limits = [min(float(limit), float(self.count)) for limit in limits]
+        self.limits = [_most_held(limit, self.count, weight_fraction) for limit in limits]
         self.fraction, self.span = weight_fraction, measure == "span"
         hiding = {(lane.stage, lane.kind): lane.hiding for lane in flow.lanes}
-        parts = [[(kind == "F", *hiding[s, kind]) for kind in ("F", "I", "W")] for s in stages]
-        self.hides = [(most_hidden((f, i)), most_hidden((f, w)), most_hidden((f, i, w))) for f, i, w in parts]
+        # A block holds a forward's microbatch and another one, of which its gradients are, until its end.
+        self.hides: list[tuple[float, ...]] = []
+        for s, limit in enumerate(self.limits):
+            f, i, w = ((kind == "F", *hiding[s, kind]) for kind in ("F", "I", "W"))
+            blocks = (((f, i), 2.0), ((f, w), 1.0 + weight_fraction), ((f, i, w), 2.0))
+            self.hides.append(tuple(most_hidden(parts) if held <= limit + _TINY else 0.0 for parts, held in blocks))
         self.has_blocks = any(map(any, self.hides))
         kinds = zip(self.forward, self.input_grad, self.weight_grad, self.hides, strict=True)
-        self.work = [self.count * (f + i + w - hidden[2]) for f, i, w, hidden in kinds]
+        self.work = [self.count * (f + i + w - max(hidden)) for f, i, w, hidden in kinds]
         self.heads = [0.0] * self.meshes
         for s in stages[1:]:
             self.heads[s] = self.heads[s - 1] + self.forward[s - 1] + self.down[s - 1]
