@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Callable
 from typing import Any
 
@@ -62,14 +63,15 @@ def test_calls_and_names_outside_of_jit() -> None:
         in_another_name(jnp.ones(3))
 
 
-def test_a_value_of_the_step_that_is_used_afterwards() -> None:
-    """JAX's error says where the step is defined."""
+@pytest.mark.parametrize("wrap", [lambda step: step, lambda step: functools.partial(step, times=3), jax.jit])
+def test_a_value_of_the_step_that_is_used_afterwards(wrap: Callable[[Any], Any]) -> None:
+    """JAX's error says where the step is defined, also if some arguments are given to it before."""
     seen: list[Any] = []
 
-    def step(x: jax.Array) -> jax.Array:
+    def step(x: jax.Array, times: int = 2) -> jax.Array:
         seen.append(x)
-        return 2 * x
+        return times * x
 
-    trace(step, jnp.ones(3))
+    trace(wrap(step), jnp.ones(3))
     with pytest.raises(jax.errors.UnexpectedTracerError, match=r"the value leaked was step at .*test_leaks\.py:\d+ "):
         _ = seen[0] + 1

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import functools
 import sys
 import warnings
 from collections.abc import Callable, Iterable, Iterator
@@ -128,8 +129,8 @@ def callers_place() -> str | None:
 
 def place_of(fn: Callable[..., Any]) -> str | None:
     """Return `file:line` of the definition of `fn`, None for what is not written in Python."""
-    while hasattr(fn, "__wrapped__"):
-        fn = fn.__wrapped__
+    while hasattr(fn, "__wrapped__") or isinstance(fn, functools.partial):
+        fn = fn.func if isinstance(fn, functools.partial) else fn.__wrapped__
     fn = getattr(fn, "__func__", fn)
     code = getattr(fn, "__code__", None) or getattr(type(fn).__call__, "__code__", None)
     return f"{code.co_filename}:{code.co_firstlineno}" if code is not None else None
