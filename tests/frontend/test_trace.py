@@ -335,6 +335,20 @@ def test_check_names_of_nested_computations() -> None:
             _check(traced, outer=("m0", None), first=("m1", None))
 
 
+def test_check_names_where_computations_share_an_unassigned_name() -> None:
+    """Each name is checked against the computation that it is in."""
+
+    def stage(name: str, inner: str) -> Callable[[jax.Array], jax.Array]:
+        block = named_computation(named_computation(jnp.sin, name=inner), name="block")
+        return named_computation(block, name=name)
+
+    traced = trace(lambda x: stage("a", "first")(stage("b", "second")(x)), jnp.ones(3))
+    _check(traced, a=("m0", None), first=("m0", None), b=("m1", None), second=("m1", None))
+    with pytest.raises(FrontendError) as raised:
+        _check(traced, a=("m0", None), first=("m1", None), b=("m1", None), second=("m1", None))
+    assert len(raised.value.diagnostics) == 1 and "'first'" in str(raised.value) and "'a'" in str(raised.value)
+
+
 def test_tracing_twice_gives_the_same_text() -> None:
     texts = {trace(jax.grad(loss), weights(), batch()[0]).mlir_text() for _ in range(2)}
     assert len(texts) == 1

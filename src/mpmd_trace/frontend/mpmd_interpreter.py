@@ -58,7 +58,7 @@ class MpmdInterpreter:
     def __init__(self, meshes: Meshes, place: Callable[[str], Site] | None = None, *, is_short: bool = False) -> None:
         self.names: dict[str, list[str]] = {}
         self.computations: dict[str, str | None] = {}
-        self.nested: dict[tuple[str, str], str | None] = {}
+        self.nested: dict[tuple[str, ...], str | None] = {}
         self.problems: list[Diagnostic] = []
         self.meshes = meshes
         self._fingerprints = Fingerprints()
@@ -253,7 +253,7 @@ class MpmdInterpreter:
             places = {self._place(n) for n in names} if self._place else set()
             if not places or name not in ("while", "cond"):
                 self.problems.append(cannot_open(eqn, names))
-            elif len(places) == 1 and scope.parent is None:
+            elif len(places) == 1 and not scope.around:
                 return self._whole(eqn, args, scope, names[0])
             elif (place := tracing.location(eqn)) not in self._told:
                 self._told.add(place)
@@ -296,7 +296,7 @@ class MpmdInterpreter:
     def _whole(self, eqn: Equation, args: list[Any], scope: Scope, name: str) -> list[Any]:
         """Return a loop or conditional, all names in which are at one place, as the computation `name`."""
         chain = self._order.chain(name)
-        inside = dataclasses.replace(scope, level="named", parent=name, chain=chain)
+        inside = dataclasses.replace(scope, level="named", around=(*scope.around, name), chain=chain)
         chains = (chain,) if any(map(tracing.is_ordered, tracing.subjaxprs(eqn))) else ()
         operands = [*map(folding.whole, args), *self._order.given(chains)]
 
@@ -326,18 +326,18 @@ class MpmdInterpreter:
         places = self.names.setdefault(name, [])
         if where is not None and where not in places:
             places.append(where)
-        if scope.parent is not None:
-            self.nested.setdefault((scope.parent, name), where)
+        if scope.around:
+            self.nested.setdefault((*scope.around, name), where)
 
     def _named(self, eqn: Equation, name: str, args: list[Any], scope: Scope) -> list[Any]:
         self._found(name, eqn, scope)
-        if scope.parent is None:
+        if not scope.around:
             self.computations.setdefault(name, tracing.location(eqn))
-        body = eqn.params["jaxpr"]
+        body, around = eqn.params["jaxpr"], (*scope.around, name)
         if scope.level == "kept":
-            return self.evaluate(body, args, dataclasses.replace(scope, parent=name))
+            return self.evaluate(body, args, dataclasses.replace(scope, around=around))
         chain = self._order.chain(name) if scope.is_open else scope.chain
-        inside = Scope("named", scope.transposes, None, scope.rematerialized, name, chain)
+        inside = Scope("named", scope.transposes, None, scope.rematerialized, around, chain)
         shared = self._body(body, inside, barrier=scope.rematerialized)
         # A forward computation below a transposition is recomputed for the backward pass.
         count, counter = count_in(body) or scope.transposes, self._counter(scope)
@@ -398,11 +398,11 @@ class MpmdInterpreter:
         # Which computation it is the body of matters for names and ordered callbacks alone.
         effects = tracing.effects(body)
         places = tuple(place for place, _ in plan.given)
-        parent = scope.parent if has_names(body) or effects else None
+        around = scope.around if has_names(body) or effects else ()
         chain = scope.chain if effects else None
         key = (
             self._fingerprints.of(body),
-            dataclasses.replace(scope, counter=None, parent=parent, chain=chain),
+            dataclasses.replace(scope, counter=None, around=around, chain=chain),
             barrier,
             (plan.arguments, places, plan.wanted),
         )

@@ -33,7 +33,7 @@ def is_path(pattern: str, path: Sequence[object]) -> bool:
 def name_problems(
     names: Mapping[str, Sequence[str]],
     computations: Mapping[str, str | None],
-    nested: Mapping[tuple[str, str], str | None],
+    nested: Mapping[tuple[str, ...], str | None],
     assignments: Mapping[str, Assignment],
     where: str | None = None,
 ) -> tuple[list[Diagnostic], list[str]]:
@@ -42,7 +42,7 @@ def name_problems(
     Args:
         names: each name in the program, with the places where it occurs.
         computations: the named computations that are not inside another one, with a place.
-        nested: (outer, inner) names of computations with names inside, with the inner's place.
+        nested: each name inside named computations, behind the names of these, outermost first; with a place.
         assignments: each assigned name, with its mesh and stage.
         where: the place of the assignments, reported where a computation is named inside of a library.
     """
@@ -71,12 +71,16 @@ def name_problems(
                     place,
                 )
             )
-    for (parent, inner), place in nested.items():
-        for outer in _assigned_around(parent, nested, assignments) if inner in assignments else []:
-            a, b = assignments[outer], assignments[inner]
-            same_stage = a.stage == b.stage or inner not in computations
-            if a.mesh == b.mesh and same_stage:
-                continue
+    inside: dict[tuple[str, str], str | None] = {}
+    for (*around, inner), place in nested.items():
+        # An unassigned computation has the mesh of the one around it.
+        outer = next((name for name in reversed(around) if name in assignments), None)
+        if outer is not None and inner in assignments:
+            inside.setdefault((outer, inner), place)
+    for (outer, inner), place in inside.items():
+        a, b = assignments[outer], assignments[inner]
+        same_stage = a.stage == b.stage or inner not in computations
+        if a.mesh != b.mesh or not same_stage:
             problems.append(
                 problem(
                     f"{inner!r} (assigned to {_place(b)}) occurs inside the named computation "
@@ -90,19 +94,6 @@ def name_problems(
         text = f"also assigned, and nowhere in the program: {listed(others, _ONE_BY_ONE)}"
         warnings.append(f"{text}. (Unused values are ignored.)")
     return problems, warnings
-
-
-def _assigned_around(
-    parent: str, nested: Iterable[tuple[str, str]], assignments: Mapping[str, Assignment]
-) -> list[str]:
-    """Return the nearest assigned names around what is in `parent`; an unassigned one takes the mesh around it."""
-    found, around = [], [parent]
-    for name in around:  # grows
-        if name in assignments:
-            found.append(name)
-        else:
-            around += [outer for outer, inner in nested if inner == name and outer not in around]
-    return found
 
 
 def without_names(program: str, assignments: Iterable[str]) -> str:

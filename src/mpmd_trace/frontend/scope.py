@@ -23,7 +23,8 @@ class Scope:
     transposes: int = 0
     counter: int | None = None
     rematerialized: bool = False
-    parent: str | None = None
+    #: The named computations around it, outermost first.
+    around: tuple[str, ...] = ()
     #: What ordered callbacks here come in order with: those of the mesh of the named computation, None outside of any.
     chain: Hashable = None
     #: Whether the scan here is a loop of ours, whose iterations are microbatches whatever is in them.

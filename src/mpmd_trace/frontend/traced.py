@@ -33,8 +33,8 @@ class Rewritten:
     names: dict[str, list[str]]
     #: The named computations among them that are not inside another one, with a place.
     computations: dict[str, str | None]
-    #: (outer, inner) for named computations and tensors inside named computations, with a place.
-    nested: dict[tuple[str, str], str | None]
+    #: Each name inside named computations, behind the names of these, outermost first; with a place.
+    nested: dict[tuple[str, ...], str | None]
     #: Where `jax.checkpoint` recomputes a part for another one that runs elsewhere (`file:line`), if it does.
     recomputed: str | None
     #: The text of each `sdy.mesh` op that the shardings of the program need.
