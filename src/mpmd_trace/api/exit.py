@@ -120,7 +120,7 @@ def _leave_at_exit(launched: bool) -> None:
 
 
 def _wait_for_end_of(process: int, peers: Peers) -> None:
-    """Wait until another process of this machine has ended, at least in the end."""
+    """Wait until another process of this machine has ended, but not much longer than that takes."""
     until = time.monotonic() + _UNTIL_ITS_END
     with contextlib.suppress(Exception):  # it is gone, or the service with the numbers is
         number = int(peers.store.get(_PID.format(process), 1.0) or 0)

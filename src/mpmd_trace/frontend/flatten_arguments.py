@@ -137,7 +137,7 @@ def _positions(positions: int | Sequence[int], count: int, what: str, fn: Callab
 def _donations(
     positions: int | Sequence[int], names: object, count: int, kwargs: dict[str, Any], fn: Callable[..., Any]
 ) -> tuple[frozenset[int], frozenset[str]]:
-    """Return the donated positional and keyword arguments: a parameter that is donated is so however it is passed."""
+    """Return the donated positional and keyword arguments; it makes no difference how a parameter is passed."""
     wanted = listed(names, str, "donate_argnames are names of arguments, one or several")
     numbers = listed_positions(positions, "donate_argnums")
     parameters = parameters_of(fn) or []

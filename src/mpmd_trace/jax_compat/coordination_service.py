@@ -39,7 +39,7 @@ class NotStarted(Exception):
 
 
 def serve(address: str, processes: int, patience: int) -> Any:
-    """Return the service, here, which lives as long as the object that this returns (`.shutdown()` ends it)."""
+    """Start JAX's coordination service in this process; it ends with the returned object, or by its `shutdown()`."""
     os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "1")  # as `import jax` does: jaxlib says nothing but warnings
     from jaxlib import _jax  # late: who only starts the process below needs none of it
 

@@ -250,7 +250,7 @@ def _check_calls(module: Any) -> None:
 
 
 def prettify(generic: str, *, debug_info: bool = False) -> str:
-    """Return generic text in the dialects' own syntax.  Text that does not verify stays generic."""
+    """Rewrite generic text in the dialects' own syntax.  Text that does not verify stays generic."""
     try:
         return prettify_or_fail(generic, enable_debug_info=debug_info)
     except MpmdError:
@@ -258,7 +258,7 @@ def prettify(generic: str, *, debug_info: bool = False) -> str:
 
 
 def prettify_or_fail(generic: str, **printing: Any) -> str:
-    """Return generic text in the dialects' own syntax.  Raises `MpmdError` when it does not verify.
+    """Rewrite generic text in the dialects' own syntax.  Raises `MpmdError` when it does not verify.
 
     `printing` are options of the bindings' `get_asm`: enable_debug_info, print_generic_op_form ...
     """
