@@ -15,11 +15,11 @@ from jax.sharding import AbstractMesh
 
 import mpmd_trace
 from growth.knobs import KNOBS, ROWS, WIDTH, Setup, Sized
-from mpmd_trace import MpmdWarning
+from mpmd_trace import MpmdError, MpmdWarning
 from mpmd_trace.api.partitioned import PartitionedProgram
 from mpmd_trace.backend.planner import make_plan
 from mpmd_trace.gradients import value_and_grad
-from mpmd_trace.passes.partition import partition_as
+from mpmd_trace.passes.partition import partition, partition_as
 from mpmd_trace.schedules import Schedule, find_entry, from_orders, get_schedule, schedule_names
 from pipelines import assert_same, topology
 
@@ -121,6 +121,14 @@ def test_what_has_to_see_all_microbatches(options: dict[str, Any]) -> None:
     check(program)
 
 
+@pytest.mark.parametrize("option", ["remat", "offload"])
+def test_what_fits_memory_without_a_limit(option: str) -> None:
+    setup = Setup(microbatches=40, options=(("pipeline_schedule", "1F1B"), (option, "auto")))
+    program = lowered(setup.sized())
+    assert is_repeated(program)
+    check(program)
+
+
 def test_what_pays_for_all_microbatches_alone() -> None:
     """A weight is prepared once per step, which saves less than a program costs in the microbatches that passes see."""
     width = 64
@@ -162,6 +170,18 @@ def test_a_warning_comes_once() -> None:
     check(program)
 
 
+def test_a_warning_of_a_microbatch_near_the_end() -> None:
+    """It has the number of all microbatches."""
+    rows = [[str(step) for step in row] for row in get_schedule("1f1b", 2, 40).orders]
+    a, b = rows[1].index("1B36"), rows[1].index("1B37")
+    rows[1][a], rows[1][b] = rows[1][b], rows[1][a]
+    a, b = rows[1].index("1F36"), rows[1].index("1F37")
+    rows[1][a], rows[1][b] = rows[1][b], rows[1][a]
+    with pytest.warns(MpmdWarning, match=r"of microbatch 37 on 'm1' before"):
+        program = lowered(Setup(microbatches=40, options=(("pipeline_schedule", from_orders(rows)),)).sized())
+        check(program)
+
+
 @pytest.mark.parametrize("name", ["gpipe-but-1f1b-for-last-mesh", "zb-h2-full-latency"])
 def test_schedules_that_repeat_nothing_or_late(name: str) -> None:
     program = lowered(Setup(layers=3, meshes=3, microbatches=40, options=(("pipeline_schedule", name),)).sized())
@@ -169,9 +189,13 @@ def test_schedules_that_repeat_nothing_or_late(name: str) -> None:
     check(program)
 
 
-def test_a_schedule_that_was_made_before() -> None:
-    made = get_schedule("zb-h1", 2, 40)
-    program = lowered(Setup(microbatches=40, options=(("pipeline_schedule", made),)).sized())
+@pytest.mark.parametrize(("name", "meshes", "chunks"), [("zb-h1", 2, None), ("interleaved-1f1b", 3, 2)])
+def test_a_schedule_that_was_made_before(name: str, meshes: int, chunks: int | None) -> None:
+    made = get_schedule(name, meshes, 15 * meshes, chunks=chunks)
+    setup = Setup(
+        layers=meshes * (chunks or 1), meshes=meshes, microbatches=15 * meshes, options=(("pipeline_schedule", made),)
+    )
+    program = lowered(staged(setup, find_entry(name).flow))
     assert is_repeated(program)
     check(program)
 
@@ -324,3 +348,37 @@ def test_stacks(name: str) -> None:
     if name != "of both layers":  # a program is large enough to be divided only if it stacks many values
         check(program)
     assert_same(jitted(*arguments), jax.jit(step)(*arguments), rtol=1e-5, atol=1e-5)
+
+
+@pytest.mark.parametrize(("limit", "repeats"), [(160_000, False), (230_000, True)])
+def test_stacks_that_take_memory(limit: int, repeats: bool) -> None:
+    """Whether there is room for what is computed once per step depends on the stack of all microbatches."""
+    width, count = 64, 60
+
+    def step(weights: list[Any], batch: jax.Array) -> Any:
+        def loss(weights: list[Any], x: jax.Array) -> Any:
+            for n, w in enumerate(weights):
+                x = mpmd_trace.named_computation(lambda w, x: jnp.tanh(x @ w), name=f"layer{n}")(jnp.sin(w), x)
+            return jnp.mean(x**2), jnp.tile(jnp.sum(x, 0), 8)
+
+        return value_and_grad(loss, microbatches=count, has_aux=True, aux="stack")(weights, batch)
+
+    meshes = {name: AbstractMesh((1,), ("data",)) for name in "ab"}
+    names = {"layer0": "a", "layer1": "b"}
+    config = mpmd_trace.make_config(meshes, names, pipeline_schedule="1F1B", device_memory=limit)
+    program = lowered((step, config, ([jnp.ones((width, width))] * 2, jnp.ones((count * ROWS, width)))))
+    assert is_repeated(program) == repeats
+    check(program)
+
+
+def test_a_text_without_some_microbatches() -> None:
+    """They are missing in the text itself, so there is nothing else to try."""
+    text = """func.func @main(%a: tensor<f32>) -> tensor<f32> attributes {mpmd.omitted_iterations = 1 : ui32} {
+      %0 = mpmd.named_computation<"f"> (%a) (%b: tensor<f32>) {
+        %1 = stablehlo.negate %b : tensor<f32>
+        mpmd.return %1 : tensor<f32>
+      } : (tensor<f32>) -> tensor<f32>
+      return %0 : tensor<f32>
+    }"""
+    with pytest.raises(MpmdError, match="'f' is not assigned"):
+        partition(text, "step", [("a", [("x", 1)])], {}, [None], [None])

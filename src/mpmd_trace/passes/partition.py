@@ -221,7 +221,7 @@ def partition_as(
             diagnostics += cleaned[1]
         rules = None if user_rules is None else functools.partial(user_rules, work)
         # A hook may run passes of its own, which change functions as they like.
-        may_omit = may_omit and phases == "all"
+        may_omit = may_omit and phases == "all" and user_rules is None and not hooks
         passes = passes_of(request, rules, alias_bodies=not hooks, module=work, may_omit=may_omit)
         for phase, steps in enumerate(itertools.islice(passes, _PHASES[phases])):
             left = [one for one in steps if cleaned is None or not isinstance(one, CleanUp)]
@@ -229,7 +229,7 @@ def partition_as(
             try:
                 runs += manager.run(work)
             except MpmdError:
-                if OMITTED not in work.main.attrs:
+                if not may_omit or OMITTED not in work.main.attrs:
                     raise
                 seen = imported if phase == 0 else None
                 return partition_as(module, request, imported=seen, may_omit=False)

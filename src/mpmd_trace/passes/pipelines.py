@@ -395,7 +395,7 @@ def pipeline(
         SimplifyProgram(),
         RemoveTransferCycles(),
         *_when(uniform, MergeUnitsInCallees()),
-        *_when(jit and cut, _repeat_calls(request, may_omit and user_rules is None)),
+        *_when(jit and cut, _repeat_calls(request, may_omit)),
         CallInline(),
         SymbolDce(),
         *_when(not late, MergeInferredApart(keep_sends_separate=jit and cut and split, uniform=uniform)),
@@ -467,7 +467,8 @@ def _repeat_calls(request: PartitionRequest, may_omit: bool) -> RepeatCalls:
     what merges fragments of several microbatches have to see all of a step.
     """
     options, meshes = request.options, len(request.topology.meshes)
-    needs_all = request.merge_rules or request.schedule_rules or request.overlap or options.remat or options.offload
+    fits_memory = (options.remat or options.offload) and request.step is not None and request.step.device_memory
+    needs_all = request.merge_rules or request.schedule_rules or request.overlap or fits_memory
     if not may_omit or needs_all or not as_listed(request.schedule).is_steady:
         return RepeatCalls()
     return RepeatCalls(keep=6 * meshes, omit=2 * meshes)

@@ -9,11 +9,12 @@ from collections import Counter, defaultdict
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Self
 
-from mpmd_trace.ir.attributes import MeshAttr, TensorShardingAttr
+from mpmd_trace.ir.attributes import MeshAttr, TensorShardingAttr, integer_in
 from mpmd_trace.ir.core import Op, Value
-from mpmd_trace.ir.ops import FragmentOp, FuncOp, TransferOp
+from mpmd_trace.ir.ops import OMITTED, STACKS, FragmentOp, FuncOp, TransferOp
 from mpmd_trace.ir.shardings import byte_size
 from mpmd_trace.ir.types import MeshTensorType, Type
+from mpmd_trace.passes.microbatches.stacks import stacks_of
 from mpmd_trace.passes.sharding.edges import ValueShardings
 
 
@@ -45,6 +46,12 @@ class Places:
         self.time: dict[Op, int] = {op: 2 * i + 2 for i, op in enumerate(function.body)}
         self.end = 2 * len(self.time) + 2
         self.shardings = ValueShardings(function)
+        omitted = integer_in(function.attrs, OMITTED) or 0
+        #: The first part of each stack of all microbatches, and how many more parts it will have.
+        self.missing: list[tuple[Value, int]] = []
+        if omitted and STACKS in function.attrs:
+            stacks = stacks_of(function.body, omitted)
+            self.missing = [(stack.fragment.operand(stack.operands[0]), omitted) for stack in stacks]
         #: By mesh the arguments, with whether they stay, and the ops whose results are there.
         self.arguments: dict[str, list[tuple[Value, bool]]] = {}
         self.ops: dict[str, list[FragmentOp | TransferOp]] = {}
@@ -86,6 +93,7 @@ class Liveness:
         self.meshes = dict(meshes)
         self.shardings = places.shardings
         self.time, self.end = places.time, places.end
+        self.missing = places.missing
         self.ops = places.ops_of(self.sharing)
         self._bytes: dict[tuple[Type, TensorShardingAttr | None], float] = {}
         self.sizes: dict[Value, float] = {}
@@ -183,6 +191,9 @@ class Liveness:
         steps: defaultdict[int, float] = defaultdict(float)
         for value, size in self.sizes.items():
             self._hold(steps, size, self.start[value], self.ends[value])
+        for value, parts in self.missing:  # as if they were there with the first one: the peak is the same
+            if value in self.sizes:
+                self._hold(steps, parts * self.sizes[value], self.start[value], self.ends[value])
         return steps
 
     def difference(self, changes: Iterable[Change]) -> dict[int, float]:

@@ -190,7 +190,7 @@ class FollowSchedule(PipelineScheduler):
             if exact is not None:
                 (edges, joins, blocks), wanted = exact
             else:
-                self._warn(ops, units, diagnostics)
+                self._warn(function, ops, units, diagnostics)
                 blocks, wanted = self._nearest(function, ops, units)
                 edges, joins = [], []
         except ScheduleError as error:
@@ -228,12 +228,16 @@ class FollowSchedule(PipelineScheduler):
                     add_control_dependency(first, second)
         return changed
 
-    def _warn(self, ops: Sequence[Op], units: dict[FragmentOp, Unit], diagnostics: Diagnostics) -> None:
+    def _warn(
+        self, function: FuncOp, ops: Sequence[Op], units: dict[FragmentOp, Unit], diagnostics: Diagnostics
+    ) -> None:
         """Say why the schedule cannot be followed, unless only asking about pairs would tell."""
         constraints = self._constraints(by_mesh(units))
         if constraints is not None:
             edges, joins = as_graph(constraints)
-            reason = obstacle(ops, block_dependencies(ops), edges, joins, f"the schedule '{self.schedule}'")
+            reason, last = obstacle(ops, block_dependencies(ops), edges, joins, f"the schedule '{self.schedule}'")
+            if OMITTED in function.attrs and 2 * last > max(unit.counter for unit in units.values()):
+                raise diagnostics.fatal(function.loc, "the warning is of a microbatch behind those that are missing")
             diagnostics.warning(None, f"{INEXACT}: {reason}\n{self._several_stages(units) or _INSTEAD}")
 
     def _several_stages(self, units: dict[FragmentOp, Unit]) -> str | None:

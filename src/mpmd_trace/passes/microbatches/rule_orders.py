@@ -8,6 +8,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
 from mpmd_trace.diagnostics.messages import shortened
+from mpmd_trace.ir.attributes import integer_in
 from mpmd_trace.ir.core import Op
 from mpmd_trace.ir.ops import FragmentOp
 from mpmd_trace.passes.block_order import Join
@@ -101,8 +102,10 @@ def obstacle(
     edges: Sequence[tuple[int, int]],
     joins: Sequence[Join],
     schedule: str,
-) -> str:
-    """Return what a schedule wants that the data flow does not allow; arguments as for `contradictions`.
+) -> tuple[str, int]:
+    """Return what a schedule wants that the data flow does not allow, and the last microbatch that this is about.
+
+    Arguments as for `contradictions`.
 
     Of the orders of the schedule that are part of a cycle (the first few of them), one is reported for which the data
     flow needs the least of the schedule to want it the other way round.
@@ -115,10 +118,12 @@ def obstacle(
     paths = [path for _, _, path in _shortest_paths(cyclic, weights)]
     path = min(paths, key=lambda p: (sum(weights[step] for step in itertools.pairwise(p)), p))
     who, lines = _steps(wanted, ops, path)
-    return (
+    counters = [integer_in(ops[place].attrs, "call_counter") or 0 for place in path if place < len(ops)]
+    text = (
         f"it wants {_show(ops[path[-1]])} before {_show(ops[path[0]])}, but {' and '.join(who)} "
         f"{'want' if len(who) > 1 else 'wants'} it the other way round:\n" + "\n".join(shortened(lines, 6))
     )
+    return text, max(counters)
 
 
 def _weight(why: str) -> int:
