@@ -16,7 +16,6 @@ from typing import TYPE_CHECKING
 
 import hypothesis
 import pytest
-from hypothesis.internal.entropy import deterministic_PRNG
 
 if TYPE_CHECKING:
     from mpmd_trace.passes.cpp_engine import CppPartitioner
@@ -66,9 +65,6 @@ def pytest_configure(config: pytest.Config) -> None:
     shared_work.make_commands_once()
     # Each full collection looks at the millions of objects that JAX and earlier tests keep.
     gc.set_threshold(50_000, 20, 20)
-    # Before the first random example of all, Hypothesis collects garbage, which takes seconds after many tests.
-    with deterministic_PRNG():
-        pass
 
 
 @pytest.fixture(scope="session")
