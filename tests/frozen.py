@@ -5,7 +5,8 @@
 For recipes, examples, the programs of tests, and generated programs (`tests/fuzz`), each under both placements:
 hashes of the module after every pass that changed it, the specification of every pass, the exported module and the
 plan, of the working tree and of a commit.  Where they differ, the first pass that does is named; exit status 1.
-`--modules` looks at modules and plans alone, for a change that adds, drops or renames passes or their options.
+`--modules` looks at modules and plans alone, for a change that renames passes or their options.  `--final` looks at
+the exported module and the plan alone, for one that adds, drops or moves passes.
 
 A recipe takes some five seconds of CPU time on either side, with its part of the start, and a generated program half a
 second: all cases about twenty minutes of two cores, and half as long where those of the commit are kept already.
@@ -232,15 +233,17 @@ def _of_commit(ref: str, asked: Asked, processes: int) -> dict[str, Record]:
         return _records(Path(folder), asked, processes)
 
 
-def difference(before: Record | None, after: Record | None, *, modules_only: bool = False) -> str | None:
+def difference(
+    before: Record | None, after: Record | None, *, modules_only: bool = False, final_only: bool = False
+) -> str | None:
     """Return in words where two records differ first; None where they do not."""
     if before is None or after is None:
         return "is there only " + ("after" if before is None else "before")
     if before.get("error") != after.get("error"):
         return f"error: {before.get('error')}\n    now: {after.get('error')}"
     old, new = (
-        [tuple(run) for i, run in enumerate(one.get("passes", ())) if not modules_only or _differs(one["passes"], i)]
-        for one in (before, after)
+        [tuple(run) for i, run in enumerate(passes) if not modules_only or _differs(passes, i)]
+        for passes in ([] if final_only else one.get("passes", []) for one in (before, after))
     )
     for number, (one, other) in enumerate(zip(old, new, strict=False)):
         if one[1] != other[1]:
@@ -252,7 +255,7 @@ def difference(before: Record | None, after: Record | None, *, modules_only: boo
         return f"{len(old)} passes, now {len(new)}: {more} is one of them only"
     for part in ("module", "plan"):
         if before.get(part) != after.get(part):
-            return f"the {part} without hooks differs"
+            return f"the final {part} differs" if final_only else f"the {part} without hooks differs"
     return None
 
 
@@ -271,6 +274,7 @@ def main() -> int:
     parser.add_argument(
         "--modules", action="store_true", help="compare modules and plans, not specifications of passes"
     )
+    parser.add_argument("--final", action="store_true", help="compare exported modules and plans, not passes")
     parser.add_argument("--store", nargs=2, metavar=("FOLDER", "PART/PARTS"), help=argparse.SUPPRESS)
     given = parser.parse_args()
     asked = Asked(given.seeds, given.only, given.part)
@@ -281,7 +285,7 @@ def main() -> int:
     before, after = _of_commit(given.ref, asked, given.processes), _records(ROOT, asked, given.processes)
     differing = 0
     for name in sorted({*before, *after}):
-        text = difference(before.get(name), after.get(name), modules_only=given.modules)
+        text = difference(before.get(name), after.get(name), modules_only=given.modules, final_only=given.final)
         if text is not None:
             differing += 1
             print(f"{name}: {text}")
