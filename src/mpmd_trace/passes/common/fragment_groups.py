@@ -253,7 +253,7 @@ class Groups:
         """Return the group whose fragment is the merge of the two, at the place of one of them.
 
         `attrs` are its discardable attributes; by default it has what the two say about microbatches and
-        inference.  Without any that are given, it says where its control operands begin.
+        inference.
         """
         counts = producer.data.live, consumer.data.live
         check_mergeable(producer.label, consumer.label, counts)
@@ -279,7 +279,7 @@ class Groups:
             _add_merged_attrs(label, producer.label, consumer.label)
         else:
             label.attrs.update(attrs)
-        if controls and not attrs:
+        if controls:
             label.attrs[CONTROL_START] = IntegerAttr.get(data.live, "i64")
         read += self._unread(producer)
         unread = self._unread(consumer)
