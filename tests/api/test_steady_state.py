@@ -129,6 +129,26 @@ def test_what_fits_memory_without_a_limit(option: str) -> None:
     check(program)
 
 
+@pytest.mark.parametrize(
+    ("name", "limit", "repeats"),
+    [
+        ("it does not fit", 1500, False),
+        ("something is recomputed", 2000, True),
+        ("it fits with the indices of few microbatches alone", 1980, True),
+        ("it fits", 2500, True),
+    ],
+)
+def test_what_is_recomputed(name: str, limit: int, repeats: bool) -> None:
+    """What fits does not depend on how many microbatches there are, but what would come closest does."""
+    options = (("pipeline_schedule", "1F1B"), ("remat", "auto"), ("device_memory", limit))
+    setup = dataclasses.replace(KNOBS["unrolled ops in a layer"](4), microbatches=40, options=options)
+    program = lowered(setup.sized())
+    assert is_repeated(program) == repeats
+    recomputed = any("is recomputed" in one.message for one in program.partitioned.diagnostics)
+    assert recomputed == (name != "it fits")
+    check(program)
+
+
 def test_what_pays_for_all_microbatches_alone() -> None:
     """A weight is prepared once per step, which saves less than a program costs in the microbatches that passes see."""
     width = 64

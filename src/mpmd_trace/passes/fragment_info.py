@@ -73,13 +73,21 @@ def is_backward(fragment: FragmentOp) -> bool:
     return single_transpose_count(fragment) == 1
 
 
-def runs_in_step(function: FuncOp) -> Callable[[Collection[FragmentOp]], int]:
+def middle_microbatch(function: FuncOp) -> int:
+    """Return the microbatch that is like those that are still missing."""
+    return max(op.call_counter or 0 for op in function.body if isinstance(op, FragmentOp)) // 2
+
+
+#: How often fragments run in a step.
+Runs: TypeAlias = Callable[[Collection[FragmentOp]], int]
+
+
+def runs_in_step(function: FuncOp) -> Runs:
     """Return a function of fragments: how often they run in a step, with those of microbatches still missing."""
     omitted = integer_in(function.attrs, OMITTED)
     if omitted is None:
         return len
-    counters = [op.call_counter for op in function.body if isinstance(op, FragmentOp)]
-    middle = max(counter or 0 for counter in counters) // 2  # the missing ones are like this one
+    middle = middle_microbatch(function)
     return lambda fragments: len(fragments) + omitted * sum(op.call_counter == middle for op in fragments)
 
 

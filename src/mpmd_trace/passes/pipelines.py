@@ -463,12 +463,12 @@ def pipeline(
 def _repeat_calls(request: PartitionRequest, may_omit: bool) -> RepeatCalls:
     """Make all iterations of a loop, or only as many as show what the schedule repeats, where it may repeat something.
 
-    It is repeated after one, two, or as many microbatches as there are meshes.  What fits activations into memory and
-    what merges fragments of several microbatches have to see all of a step.
+    It is repeated after one, two, or as many microbatches as there are meshes.  What keeps activations on the host
+    and what merges fragments of several microbatches have to see all of a step.
     """
     options, meshes = request.options, len(request.topology.meshes)
-    fits_memory = (options.remat or options.offload) and request.step is not None and request.step.device_memory
-    needs_all = request.merge_rules or request.schedule_rules or request.overlap or fits_memory
+    offloads = options.offload and request.step is not None and request.step.device_memory
+    needs_all = request.merge_rules or request.schedule_rules or request.overlap or offloads
     if not may_omit or needs_all or not as_listed(request.schedule).is_steady:
         return RepeatCalls()
     return RepeatCalls(keep=6 * meshes, omit=2 * meshes)

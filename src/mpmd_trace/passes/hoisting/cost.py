@@ -9,14 +9,14 @@ accelerators that compute some hundred operations in the time of a byte; a byte 
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Collection, Mapping
+from collections.abc import Mapping
 
 from mpmd_trace.ir.attributes import MeshAttr
 from mpmd_trace.ir.flops import products_of
-from mpmd_trace.ir.ops import FragmentOp
 from mpmd_trace.ir.outlined import outlined_callee, outlined_work
 from mpmd_trace.ir.postorder import postorder
 from mpmd_trace.ir.shardings import bit_width, local_shape, mesh_of
+from mpmd_trace.passes.fragment_info import Runs
 from mpmd_trace.passes.hoisting.value_numbering import Expression
 from mpmd_trace.passes.sharding.edges import CONSTRAINT
 from mpmd_trace.passes.trivially_canonical import CHLO_UNARY
@@ -41,7 +41,7 @@ _PER_ELEMENT, _PER_FUNCTION, PER_MULTIPLICATION, _PER_RECEIVED = 0.125, 4.0, 0.0
 class HoistCost:
     """What expressions take on the devices of some meshes, each looked at once."""
 
-    def __init__(self, meshes: Mapping[str, MeshAttr], runs: Callable[[Collection[FragmentOp]], int]) -> None:
+    def __init__(self, meshes: Mapping[str, MeshAttr], runs: Runs) -> None:
         """Take the meshes, and what counts how often fragments run in a step."""
         self.runs = runs
         self._meshes = dict(meshes)

@@ -16,7 +16,7 @@ from mpmd_trace.ir.ops import FragmentOp
 from mpmd_trace.ir.semantics import is_removable
 from mpmd_trace.ir.shardings import bit_width
 from mpmd_trace.ir.types import TensorType
-from mpmd_trace.passes.fragment_info import call_counter, is_backward, is_forward
+from mpmd_trace.passes.fragment_info import Runs, call_counter, is_backward, is_forward
 from mpmd_trace.passes.hoisting.cost import PER_MULTIPLICATION
 from mpmd_trace.passes.memory.liveness import Change, Liveness
 from mpmd_trace.passes.reachable import reachable
@@ -234,13 +234,18 @@ def forwards_of(mesh: str, fragments: Sequence[FragmentOp]) -> list[list[Forward
     return list(groups.values())
 
 
-def stage_of(forwards: list[Forward], shape: MeshAttr, held: Liveness, *, remat: bool, offload: bool) -> Stage:
-    """Return the stage of these forwards with its options; the devices of its mesh are laid out as `shape`."""
+def stage_of(
+    forwards: list[Forward], shape: MeshAttr, held: Liveness, runs: Runs, *, remat: bool, offload: bool
+) -> Stage:
+    """Return the stage of these forwards with its options; the devices of its mesh are laid out as `shape`.
+
+    `runs` tells how often fragments run in a step.
+    """
     devices = math.prod(size for _, size in shape.axes)
     checkpointed = any(has_checkpoint(b.body) for one in forwards for b in one.backwards)
     options = [Option(0.0, Change())]
     if remat and not checkpointed:
-        options += _recomputing(forwards, held, devices)
+        options += _recomputing(forwards, held, runs, devices)
     if offload:
         early = {one: one.before for one in forwards if one.before is not one.fragment}
         for option in [one for one in options if one.how != "recompute"]:
@@ -263,7 +268,7 @@ def _backwards(forward: FragmentOp) -> Iterator[FragmentOp]:
             yield user
 
 
-def _recomputing(forwards: list[Forward], held: Liveness, devices: int) -> Iterator[Option]:
+def _recomputing(forwards: list[Forward], held: Liveness, runs: Runs, devices: int) -> Iterator[Option]:
     """Yield all that is left is made again; or what takes no product."""
     hows: tuple[How, ...] = ("recompute cheap", "recompute")
     seen: set[tuple[frozenset[int], ...]] = {(frozenset(),) * len(forwards)}
@@ -282,7 +287,7 @@ def _recomputing(forwards: list[Forward], held: Liveness, devices: int) -> Itera
             if made is None:
                 continue
             dropped[one] = listed, made
-            cost += made.work / devices
+            cost += runs((one.fragment,)) * made.work / devices
             changes.append(_change_of_recomputing(one, listed, made, held))
         if dropped:
             yield Option(cost, Change.of(changes), how, dropped)

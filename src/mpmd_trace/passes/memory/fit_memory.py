@@ -12,12 +12,12 @@ from typing import TYPE_CHECKING
 from mpmd_trace.ir.attributes import UNIT, MeshAttr, TensorShardingAttr
 from mpmd_trace.ir.core import Value
 from mpmd_trace.ir.diagnostics import Diagnostics
-from mpmd_trace.ir.ops import OFFLOADED, FragmentOp, FuncOp, Module, make_fragment, make_transfer
+from mpmd_trace.ir.ops import OFFLOADED, OMITTED, STACKS, FragmentOp, FuncOp, Module, make_fragment, make_transfer
 from mpmd_trace.ir.shardings import mesh_symbols
 from mpmd_trace.ir.types import MeshTensorType, mesh_tensor
 from mpmd_trace.passes.base import FunctionPass, option
 from mpmd_trace.passes.common.body_rewrites import prune, replace_op
-from mpmd_trace.passes.fragment_info import call_counter, set_call_counter, take_over_block
+from mpmd_trace.passes.fragment_info import call_counter, runs_in_step, set_call_counter, take_over_block
 from mpmd_trace.passes.memory.activations import Forward, Option, Recomputed, Stage, forwards_of, stage_of, work_of
 from mpmd_trace.passes.memory.liveness import Liveness, Places
 from mpmd_trace.passes.memory.remarks import MEMORY
@@ -125,7 +125,7 @@ class FitMemory(FunctionPass):
         assert function.topology is not None
         meshes = function.topology.meshes
         chosen: list[Option] = []
-        symbols, places = mesh_symbols(module), Places(function)
+        symbols, places, runs = mesh_symbols(module), Places(function), runs_in_step(function)
         for mesh in dict.fromkeys(function.device_owners.values()):
             sharing = function.sharing(mesh)
             fragments = [op for op in places.ops_of(sharing) if isinstance(op, FragmentOp)]
@@ -134,7 +134,8 @@ class FitMemory(FunctionPass):
                 room = room_on(mesh, self.limit, self.reserved)
                 held = Liveness(function, mesh, symbols, places)
                 stages = [
-                    stage_of(group, shape, held, remat=self.remat, offload=self.offload) for shape, group in forwards
+                    stage_of(group, shape, held, runs, remat=self.remat, offload=self.offload)
+                    for shape, group in forwards
                 ]
                 chosen += self._on_devices(function, meshes, held, stages, room, diagnostics)
         for one in chosen:
@@ -160,6 +161,11 @@ class FitMemory(FunctionPass):
         """Return the options that change something on the devices of a mesh, or of several that share them."""
         mesh = ", ".join(held.sharing)
         held_with, choice = _chosen(held, stages, room)
+        if OMITTED in function.attrs:
+            # Only what exceeds the limit, and for how long, is other than with all microbatches.
+            is_greedy = any(choice) and math.prod(len(stage.options) for stage in stages) > EXACT_UP_TO
+            if is_greedy or held_with.above(room, choice) or STACKS in function.attrs:
+                raise diagnostics.fatal(function.loc, "what fits into memory depends on all microbatches")
         part = self._part_of_copies(function, meshes, held, stages, choice) if self.offload_up_to else 0.0
         if part > self.offload_up_to:
             kept = [dataclasses.replace(s, options=tuple(o for o in s.options if not o.offloaded)) for s in stages]

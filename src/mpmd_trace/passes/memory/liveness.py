@@ -6,15 +6,15 @@ import dataclasses
 import functools
 import itertools
 from collections import Counter, defaultdict
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Self
 
 from mpmd_trace.ir.attributes import MeshAttr, TensorShardingAttr, integer_in
 from mpmd_trace.ir.core import Op, Value
-from mpmd_trace.ir.ops import OMITTED, STACKS, FragmentOp, FuncOp, TransferOp
+from mpmd_trace.ir.ops import OMITTED, FragmentOp, FuncOp, TransferOp, before_transfers
 from mpmd_trace.ir.shardings import byte_size
 from mpmd_trace.ir.types import MeshTensorType, Type
-from mpmd_trace.passes.microbatches.stacks import stacks_of
+from mpmd_trace.passes.fragment_info import middle_microbatch
 from mpmd_trace.passes.sharding.edges import ValueShardings
 
 
@@ -46,12 +46,10 @@ class Places:
         self.time: dict[Op, int] = {op: 2 * i + 2 for i, op in enumerate(function.body)}
         self.end = 2 * len(self.time) + 2
         self.shardings = ValueShardings(function)
-        omitted = integer_in(function.attrs, OMITTED) or 0
-        #: The first part of each stack of all microbatches, and how many more parts it will have.
+        #: Values of the microbatches that are still missing, as so many times one that is there.
         self.missing: list[tuple[Value, int]] = []
-        if omitted and STACKS in function.attrs:
-            stacks = stacks_of(function.body, omitted)
-            self.missing = [(stack.fragment.operand(stack.operands[0]), omitted) for stack in stacks]
+        if omitted := integer_in(function.attrs, OMITTED):
+            self.missing = [(value, omitted) for value in _kept_for_one(function)]
         #: By mesh the arguments, with whether they stay, and the ops whose results are there.
         self.arguments: dict[str, list[tuple[Value, bool]]] = {}
         self.ops: dict[str, list[FragmentOp | TransferOp]] = {}
@@ -191,9 +189,9 @@ class Liveness:
         steps: defaultdict[int, float] = defaultdict(float)
         for value, size in self.sizes.items():
             self._hold(steps, size, self.start[value], self.ends[value])
-        for value, parts in self.missing:  # as if they were there with the first one: the peak is the same
+        for value, times in self.missing:
             if value in self.sizes:
-                self._hold(steps, parts * self.sizes[value], self.start[value], self.ends[value])
+                self._hold(steps, times * self.sizes[value], self.start[value], self.ends[value])
         return steps
 
     def difference(self, changes: Iterable[Change]) -> dict[int, float]:
@@ -220,6 +218,31 @@ class Liveness:
     def _hold(steps: defaultdict[int, float], size: float, start: int, end: int) -> None:
         steps[start] += size
         steps[max(start, end) + 1] -= size
+
+
+def _kept_for_one(function: FuncOp) -> Iterator[Value]:
+    """Yield values that exist before the microbatch in the middle, for it alone, or that it leaves for the end.
+
+    There are as many of them as microbatches: indices, and parts of stacks.
+    """
+    middle = middle_microbatch(function)
+    for op in function.body:
+        for value in op.results:
+            maker = before_transfers(value).defining_op
+            made = None if maker is None else integer_in(maker.attrs, "call_counter")
+            if made is None or made == middle:
+                read = {integer_in(user.attrs, "call_counter") for user in _readers(value)}
+                if read == ({middle} if made is None else {None}):
+                    yield value
+
+
+def _readers(value: Value) -> Iterator[Op]:
+    """Yield the ops that read a value or what it is sent as."""
+    for user in value.users:
+        if isinstance(user, TransferOp):
+            yield from _readers(user.results[0])
+        else:
+            yield user
 
 
 def _alike(value: Value, other: Value) -> bool:

@@ -14,7 +14,7 @@ from mpmd_trace.ir.types import Type
 from mpmd_trace.passes.base import FunctionPass
 from mpmd_trace.passes.dedup_bodies import first_equal
 from mpmd_trace.passes.microbatches.indices import number_of, with_more_numbers
-from mpmd_trace.passes.microbatches.stacks import Stack, set_parts, stacks_of
+from mpmd_trace.passes.microbatches.stacks import Stack, set_parts, stack_of
 
 _COUNTER = "call_counter"
 
@@ -89,7 +89,7 @@ class RepeatSteadyState(FunctionPass):
             return False
         expected = integer_in(function.attrs, STACKS) or 0
         ops = function.body.ops[:-1]
-        keys, stacks = _keys(ops), stacks_of(ops, omitted) if expected else []
+        keys, stacks = _keys(ops), _stacks(ops, omitted) if expected else []
         periods = _periods(ops, keys, omitted) if len(stacks) == expected else ()
         if not any(_Repetition(ops, keys, stacks, period, omitted).succeeds() for period in periods):
             raise diagnostics.fatal(function.loc, "no ops are repeated for one microbatch after the other")
@@ -191,6 +191,13 @@ def _named(ops: Sequence[Op]) -> Iterator[Hashable]:
         if isinstance(op, FragmentOp) and _COUNTER in op.attrs:
             for origin in op.origin or (None,):
                 yield op.mesh, origin
+
+
+def _stacks(ops: Sequence[Op], omitted: int) -> list[Stack]:
+    """Return the stacks of all iterations, in which the last one stands for those that are omitted, too."""
+    fragments = [op for op in ops if isinstance(op, FragmentOp)]
+    stacks = [stack_of(fragment, op, 1 + omitted) for fragment in fragments for op in fragment.body.block]
+    return [stack for stack in stacks if stack is not None]
 
 
 class _Indices(NamedTuple):

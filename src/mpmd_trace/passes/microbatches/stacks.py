@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from typing import NamedTuple
 
 from mpmd_trace.ir.bodies import BodyBuilder
@@ -43,13 +43,6 @@ def stack_of(fragment: FragmentOp, joined: Op, repeats: int) -> Stack | None:
             return None
         operands.append(argument.index)
     return Stack(fragment, tuple(operands), joined)
-
-
-def stacks_of(ops: Iterable[Op], omitted: int) -> list[Stack]:
-    """Return the stacks of all iterations, in which the last part stands for those that are omitted, too."""
-    fragments = [op for op in ops if isinstance(op, FragmentOp)]
-    stacks = [stack_of(fragment, op, 1 + omitted) for fragment in fragments for op in fragment.body.block]
-    return [stack for stack in stacks if stack is not None]
 
 
 def set_parts(stacks: Mapping[Stack, Sequence[Value]], repeats: int = 1) -> None:
