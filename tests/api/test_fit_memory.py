@@ -82,6 +82,21 @@ def test_the_step_fits_and_recomputes_no_more_than_it_has_to() -> None:
     assert_same(smaller(*arguments()), expected)
 
 
+def test_a_step_fits_though_the_plan_holds_more_than_the_passes_expected() -> None:
+    """Activations for the second stage of a mesh arrive before its first stage has let go of its own."""
+    meshes = topology(2, 1, "data")
+    names = {f"f{i}": (f"m{i % 2}", i) for i in range(4)}
+    ps, batch = arguments()
+
+    def most(limit: int) -> int:
+        options = {"pipeline_schedule": "interleaved-1f1b", "remat": "auto", "device_memory": limit}
+        step = mpmd_trace.jit(step_of(), mpmd_trace.make_config(meshes, names, **options))
+        return max(peaks(step.lower([*ps, ps[0]], batch).compile()).values())
+
+    first = most(240_000)
+    assert most(first - 1) < first
+
+
 def masked(p: Any, x: jax.Array) -> jax.Array:
     """Leaves the backward eight masks, such as those of dropout, and what they give."""
     for i in range(8):

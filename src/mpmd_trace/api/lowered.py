@@ -32,6 +32,7 @@ from mpmd_trace.frontend.errors import callers_place, problem, raise_problems, r
 from mpmd_trace.frontend.traced import Traced
 from mpmd_trace.ir.garbage_collection import paused_collector
 from mpmd_trace.jax_compat.lowering import platform_of
+from mpmd_trace.passes.memory.remarks import peaks_of
 
 
 @dataclasses.dataclass(frozen=True, eq=False, repr=False)
@@ -150,16 +151,20 @@ class Lowered(PartitionedProgram):
 
     def _smaller(self, program: LoadedProgram) -> Lowered | None:
         """Return the program with less activations and copies, where XLA's programs take more than was known."""
-        more = None if self.attempts > 2 else reserved(program, self.limit, self.reserved)
-        if more is None:
+        if self.attempts > 2 or not self.limit or max(program.peaks.values()) <= self.limit:
             return None
-        other = dataclasses.replace(self, reserved=more, attempts=self.attempts + 1, warned=[])
-        with warnings.catch_warnings():  # they were said
-            warnings.simplefilter("ignore")
-            if str(other.partitioned.module) == str(self.partitioned.module):
-                return None
-        other.warned[:] = self.warned
-        return other
+        plan, remarks = program.plan, (d.message for d in self.partitioned.diagnostics)
+        # A plan may hold more than the passes expected, e.g. transfers that arrive early.  Where what XLA needs besides
+        # the values of the plan changes nothing, that is to be reserved as well.
+        for values in filter(None, (plan.live_bytes(), peaks_of(remarks, plan.sharing.values()))):
+            more = reserved(program.peaks, values, self.limit, self.reserved)
+            other = dataclasses.replace(self, reserved=more, attempts=self.attempts + 1, warned=[])
+            with warnings.catch_warnings():  # they were said
+                warnings.simplefilter("ignore")
+                if str(other.partitioned.module) != str(self.partitioned.module):
+                    other.warned[:] = self.warned
+                    return other
+        return None
 
     def _warn_of(self, program: LoadedProgram) -> None:
         """Warn of what is known now that it is compiled."""
@@ -237,21 +242,17 @@ def _check_devices(config: Config) -> None:
 # Whether compiled programs fit into memory, as XLA says.
 
 
-def reserved(program: LoadedProgram, limit: int, known: Mapping[str, int]) -> dict[str, int] | None:
-    """Return the bytes on a device of each mesh that programs take besides values; None where a step fits into `limit`.
+def reserved(
+    peaks: Mapping[str, int], values: Mapping[str, int], limit: int, known: Mapping[str, int]
+) -> dict[str, int]:
+    """Return the bytes on a device of each mesh that are not for values, for a step that does not fit into `limit`.
 
-    `known`: those that were reserved when the program was made, and were too few where it does not fit.
+    `known`: those that were reserved when the program was made, and were too few.
     """
-    if not limit:
-        return None
-    peaks = program.peaks
-    if max(peaks.values()) <= limit:
-        return None
-    values = program.plan.live_bytes()
     result = {}
     for mesh, peak in peaks.items():
         before = known.get(mesh, 0)
-        result[mesh] = max(before, peak - values[mesh], before + peak - limit if known else 0)
+        result[mesh] = max(before, peak - values.get(mesh, peak), before + peak - limit if known else 0)
     return result
 
 
