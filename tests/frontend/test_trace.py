@@ -348,6 +348,11 @@ def test_check_names_where_computations_share_an_unassigned_name() -> None:
         _check(traced, a=("m0", None), first=("m1", None), b=("m1", None), second=("m1", None))
     assert len(raised.value.diagnostics) == 1 and "'first'" in str(raised.value) and "'a'" in str(raised.value)
 
+    traced = trace(lambda x: stage("a", "first")(stage("b", "first")(x)), jnp.ones(3))
+    for a, b, outer in (("m0", "m1", "a"), ("m1", "m0", "b")):
+        with pytest.raises(FrontendError, match=f"'first' .* occurs inside the named computation '{outer}'"):
+            _check(traced, a=(a, None), b=(b, None), first=("m1", None))
+
 
 def test_tracing_twice_gives_the_same_text() -> None:
     texts = {trace(jax.grad(loss), weights(), batch()[0]).mlir_text() for _ in range(2)}
