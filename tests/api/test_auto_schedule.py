@@ -143,6 +143,14 @@ def test_no_schedule_has_blocks_where_the_program_makes_none() -> None:
         assert any(isinstance(step, schedules.Fused) for step in steps) == (overlap is not None)
 
 
+def test_a_schedule_has_no_blocks_that_do_not_fit_into_memory() -> None:
+    ones = costs(4, 16, (0, 1, 2, 3, 3, 2, 1, 0))
+    sending = dataclasses.replace(ones, collectives=dict.fromkeys("FIW", (0.2,) * 8), overlap="pairs")
+    for limit, has_blocks in ((None, True), (4, False)):
+        [choice] = [choice for choice in rank_schedules(sending, limit) if choice.schedule.name == "zb-v"]
+        assert choice.fits and choice.schedule.has_blocks == has_blocks
+
+
 def costs(meshes: int, microbatches: int, mesh_of: tuple[int, ...], **times: tuple[float, ...]) -> StageCosts:
     ones = (1.0,) * len(mesh_of)
     own = {"forward": ones, "input_grad": ones, "weight_grad": ones, **times}

@@ -206,19 +206,21 @@ def searched(meshes: int, microbatches: int) -> Schedule:
     return found.best.schedule
 
 
-@pytest.mark.parametrize("name", ["dualpipe-v", "searched", nightly("searched of four meshes")])
+@pytest.mark.parametrize("name", ["dualpipe-v", "overlapped", "searched", nightly("searched of four meshes")])
 def test_blocks_of_the_schedule_are_programs(name: str) -> None:
     meshes, microbatches = (4, 8) if "four" in name else (2, MICROBATCHES)
-    schedule = (
-        searched(meshes, microbatches)
-        if name.startswith("searched")
-        else schedules.get_schedule(name, meshes, microbatches)
-    )
+    if name.startswith("searched"):
+        schedule = searched(meshes, microbatches)
+    elif name == "overlapped":
+        costs = schedules.Costs(collectives={"F": 0.3, "I": 0.3, "W": 0.1})
+        schedule = schedules.overlapped(schedules.get_schedule("zb-v", meshes, microbatches), costs)
+    else:
+        schedule = schedules.get_schedule(name, meshes, microbatches)
     model = Model(schedule.stages)
     step, args = training(model, microbatches), data(model, microbatches)
     compiled, found, result = run(schedule, schedule, step, assign(schedule), *args, overlap="pairs")
     assert found == expected(schedule, found)
-    assert {len(step.parts) for row in schedule.orders for step in row} == ({1, 2} if "pipe" in name else {1, 2, 3})
+    assert {len(step.parts) for row in schedule.orders for step in row} == ({1, 2, 3} if "searched" in name else {1, 2})
     actions = sum(len(step.parts) for row in found for step in row)
     apart, _, _ = run(schedule, schedule, step, assign(schedule), *args)
     runs = [len(one.program.plan.runs) for one in (apart, compiled)]

@@ -46,7 +46,8 @@ def test_exposed_collectives_are_not_hidden() -> None:
 
 
 @pytest.mark.parametrize(
-    ("name", "pairs"), [("1f1b", False), ("eager-1f1b", True), ("interleaved-1f1b", True), ("dualpipe-v", False)]
+    ("name", "pairs"),
+    [("1f1b", False), ("eager-1f1b", True), ("interleaved-1f1b", True), ("dualpipe-v", False), ("zb-v", True)],
 )
 def test_pairs_where_meshes_have_time_to_wait(name: str, pairs: bool) -> None:
     """Under 1F1B a backward would wait for the forward beside it, so that the steady state is twice as long."""
@@ -59,6 +60,17 @@ def test_pairs_where_meshes_have_time_to_wait(name: str, pairs: bool) -> None:
         map(str, (p for row in schedule.orders for s in row for p in s.parts))
     )
     assert overlapped(schedule, Costs()) is schedule
+
+
+@pytest.mark.parametrize("name", ["zb-h1", "zb-h2", "zb-v"])
+def test_weight_gradients_hide_collectives_of_forwards(name: str) -> None:
+    costs = Costs(collectives={"F": 0.3, "I": 0.3, "W": 0.1})
+    schedule = get_schedule(name, 4, 16)
+    result = overlapped(schedule, costs)
+    blocks = [step.parts for row in result.orders for step in row if len(step.parts) > 1]
+    assert {"".join(sorted(part.kind for part in parts)) for parts in blocks} == {"FW"}
+    assert simulate(result, costs).makespan < 0.97 * simulate(schedule, costs).makespan
+    assert not check(result)
 
 
 def test_what_collectives_may_be() -> None:

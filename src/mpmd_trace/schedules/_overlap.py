@@ -16,15 +16,16 @@ GAIN = 0.01
 
 
 def overlapped(schedule: Schedule, costs: Costs, *, transfers: Transfers = "async") -> Schedule:
-    """Return the schedule with blocks of a forward and a backward of two microbatches, if that makes it shorter.
+    """Return the schedule with blocks of a forward and a gradient of two microbatches, if that makes it shorter.
 
     A block hides the collectives of each part behind the computation of the other part.  But it starts only when the
-    inputs of both parts have arrived, and its outputs are sent only at its end.  So three kinds of blocks are tried: a
-    forward with the backward after it, a backward with the forward after it, and either.  Blocks that the schedule has
+    inputs of both parts have arrived, and its outputs are sent only at its end.  So four kinds of blocks are tried: a
+    forward with the backward after it, a backward with the forward after it, either, and a forward with a weight
+    gradient before or after it, for which no other mesh waits.  Blocks that the schedule has
     are kept.  If none of these is at least 1 % shorter, the schedule itself is returned.
     """
     best, shortest = schedule, simulate(schedule, costs, transfers=transfers).makespan * (1 - GAIN)
-    for first in ("F", "B", ""):
+    for first in ("F", "B", "", "W"):
         orders = tuple(tuple(_paired(order, first)) for order in schedule.orders)
         if orders == schedule.orders:
             continue
@@ -39,7 +40,7 @@ def overlapped(schedule: Schedule, costs: Costs, *, transfers: Transfers = "asyn
 
 
 def _paired(order: Sequence[Step], first: str) -> list[Step]:
-    """Return the order with blocks that begin with a forward, with a backward, or with any; from the first step on."""
+    """Return the order with blocks that begin with a forward, a backward, or either, or that have a weight gradient."""
     result: list[Step] = []
     open_to_pair = False
     for step in order:
@@ -54,8 +55,10 @@ def _paired(order: Sequence[Step], first: str) -> list[Step]:
 
 
 def _fit(one: Action, two: Action, first: str) -> bool:
-    """Return whether two steps are a forward and a backward of two microbatches, in the order that is asked for."""
-    kinds = ("F" if one.kind == "F" else "B"), ("F" if two.kind == "F" else "B")
-    if kinds[0] == kinds[1] or one.microbatch == two.microbatch:
+    """Return whether two steps are a forward and a gradient of two microbatches, of those that are asked for."""
+    kinds = {one.kind, two.kind}
+    if len(kinds) == 1 or "F" not in kinds or one.microbatch == two.microbatch:
         return False
-    return {one.kind, two.kind} <= {"F", "B", "I"} and first in ("", kinds[0])
+    if first == "W":
+        return "W" in kinds
+    return kinds <= {"F", "B", "I"} and first in ("", "F" if one.kind == "F" else "B")

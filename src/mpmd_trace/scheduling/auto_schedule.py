@@ -243,8 +243,12 @@ def _choice(schedule: Schedule, costs: StageCosts, memory_limit: MemoryLimit | N
     Where the program overlaps, the schedule has the blocks that run as one program.
     """
     try:
-        whole = _with_blocks(schedule.with_graph(_graph(schedule, costs)), costs)
+        apart = schedule.with_graph(_graph(schedule, costs))
+        whole = _with_blocks(apart, costs)
         result = simulate(whole, costs, transfers=costs.transfers)
+        if whole.has_blocks and not apart.has_blocks and meshes_over(result.peak_activations, memory_limit):
+            whole = apart  # a block holds the activations of both parts
+            result = simulate(whole, costs, transfers=costs.transfers)
     except ScheduleError:
         return None
     if costs.overlap is not None:
