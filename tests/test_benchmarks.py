@@ -18,7 +18,7 @@ RUNS = {
     "first_step": ("--models encoder,masked,modules --sizes 2x2x2 --where", "text and passes "),
     "gpu": ("--rehearse --only equal-2", "equal-2: ok"),
     "growth": ("--only update --sizes 1,2 --json", '"knob": "depth of an update", "size": 2'),
-    "overlap": ("--width 32 --json", '"runs": {"separate": 8, "pair": 8}'),
+    "overlap": ("--width 32 --json", '"runs": {"separate": 8, "separate, options": 8, "pair": 8}'),
     "parse_print": ("--ops 500 --repeat 1 --json", "{"),
     "partition": ("--sizes 2x2 --cpp-up-to 0 --repeat 1", "   2 x 2 "),
     "placement": ("--only evaluation --run --json", '"recipe": "evaluation"'),
