@@ -13,7 +13,7 @@ FOLDER = Path(__file__).parents[1] / "benchmarks"
 RUNS = {
     "collectives": ("--only fsdp --stages 2 --json --check", '"all-gather": [8, 8]'),
     "common_passes": ("--stages 3 --microbatches 2 4 --ops 6", "call-inline "),
-    "compute_bound": ("--steps 1 --rounds 1 --batch 16 --json", '"runs": 23, "transfers": 16'),
+    "compute_bound": ("--steps 1 --rounds 1 --batch 16 --json", '"runs": 22, "transfers": 16'),
     "dispatch": ("--steps 1 --rounds 1 --json", '"runs": 64, "transfers": 48'),
     "first_step": ("--models encoder,masked,modules --sizes 2x2x2 --where", "text and passes "),
     "gpu": ("--rehearse --only equal-2", "equal-2: ok"),
