@@ -447,10 +447,17 @@ def test_memory_that_holds_one_microbatch_has_no_room_for_a_part_of_another_nor_
     assert all(len(step.parts) == 1 for row in result.best.schedule.orders for step in row)
 
 
-def test_a_weight_gradient_in_a_block_holds_its_part_of_the_memory_for_longer() -> None:
-    costs = Costs(2.0, 1.0, 1.0, collectives={"F": 0.5})
-    frame = make("blocks", [()], Placement.loop(1), 2)
-    best = min(
-        simulate(make("blocks", [order], Placement.loop(1), 2), costs).span for order in _all_orders(0, 2, 1.3, 0.3)
-    )
-    assert Chain(frame, costs, [1.3], 0.3, "span").floor() == pytest.approx(best) == 8.5
+@pytest.mark.parametrize(
+    ("count", "limit", "fraction", "times", "collectives", "least"),
+    [
+        (2, 1.3, 0.3, (2.0, 1.0, 1.0), {"F": 0.5}, 8.5),  # a weight gradient in a block holds its part for longer
+        (3, 2.0, 0.25, (1.0, 1.0, 1.0), {"F": 2.5}, 12.5),  # room for a forward with both gradients of a microbatch
+    ],
+)
+def test_blocks_are_bounded_by_the_memory_that_they_hold(  # type: ignore[no-untyped-def]
+    count, limit, fraction, times, collectives, least
+) -> None:
+    costs = Costs(*times, collectives=collectives)
+    orders = [make("blocks", [one], Placement.loop(1), count) for one in _all_orders(0, count, limit, fraction)]
+    best = min(simulate(one, costs).span for one in orders)
+    assert Chain(orders[0], costs, [limit], fraction, "span").floor() == pytest.approx(best) == least

@@ -17,5 +17,5 @@ def peak_remark(sharing: Sequence[str], peak: float) -> str:
 
 def peaks_of(remarks: Iterable[str], sharing: Iterable[Sequence[str]]) -> dict[str, int]:
     """Return the peak of each mesh that one of the remarks is about; `sharing`: meshes that share their devices."""
-    found = {match[1]: int(match[2].replace(",", "")) for text in remarks if (match := _PEAK.match(text))}
-    return {mesh: found[name] for meshes in sharing for mesh in meshes if (name := ", ".join(meshes)) in found}
+    peaks = {match[1]: int(match[2].replace(",", "")) for text in remarks if (match := _PEAK.match(text))}
+    return {mesh: peaks[name] for meshes in sharing for mesh in meshes if (name := ", ".join(meshes)) in peaks}
