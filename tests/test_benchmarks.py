@@ -25,6 +25,7 @@ RUNS = {
     "planning": ("--rounds 1 --batch 16 --json", '"schedule": "1F1B"'),
     "processes": ("--processes 2 --steps 1 --rounds 1 --batch 16 --width 16 --json", '"of prediction": '),
     "published": ("--table llama-405b --json --check", '"label": "interleaved 1F1B"'),
+    "schedule_search": ("--sizes 4x16 --effort 50000 --seeds 1 --check", "4x16 collectives "),
     "schedules": ("--meshes 2 --microbatches 4 --json", "{"),
     "split_backwards": ("--kinds scan --width 16 --check", "gradients (1.000, 1.000 of unrolled), 1.00 copies"),
     "transfer": ("--sizes 4K --rounds 1 --json", '"socket ms": '),
