@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import importlib
 import json
 import re
@@ -54,7 +55,19 @@ def test_what_is_right(command: Command) -> None:
     assert result.status == 0 and report["wrong"] is None
     assert report["passes"][0]["spec"] == "traced" and len(report["passes"]) > 20
     assert all(row["error"] < 1e-6 for row in [*report["passes"], report["executed"]])
-    result = command("bisect", TINY, "--tolerance=-1")  # nothing is as near as this
+    result = command("bisect", TINY, "--tolerance=-1")
+    assert (result.status, result.err) == (2, "error: --tolerance is -1; it must be a number from 0 on\n")
+
+
+def test_a_program_may_be_wrong_as_traced(command: Command, monkeypatch: pytest.MonkeyPatch) -> None:
+    right = Numbers.of
+
+    def other(*args: Any) -> Numbers:
+        numbers = right(*args)
+        return dataclasses.replace(numbers, expected=[array + 1 for array in numbers.expected])
+
+    monkeypatch.setattr(Numbers, "of", other)
+    result = command("bisect", TINY)
     assert result.status == 1 and "the program is wrong before the first pass: as traced, result[" in result.err
 
 
