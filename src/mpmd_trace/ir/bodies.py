@@ -38,7 +38,7 @@ def remembers(make: Callable[[Region, *Others], T]) -> Callable[[Region, *Others
     """Decorate a function of a frozen body and other arguments: its result is remembered on the body."""
 
     @functools.wraps(make)
-    def found(body: Region, *others: *Others) -> T:
+    def made(body: Region, *others: *Others) -> T:
         # What `remembered` does: this is asked of every op of a program again and again.
         assert body.frozen, "only frozen bodies remember"
         key = (make, *others)
@@ -47,7 +47,7 @@ def remembers(make: Callable[[Region, *Others], T]) -> Callable[[Region, *Others
             result = body.memo[key] = make(body, *others)
         return result
 
-    return found
+    return made
 
 
 def copied_ops(block: Block, args: Sequence[Value]) -> tuple[list[Op], list[Value]]:

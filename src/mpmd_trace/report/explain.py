@@ -214,11 +214,11 @@ def before_placement(lowered: PartitionedProgram) -> Module | None:
     It is partitioned up to there.  Raises `MpmdError`.
     """
     request = lowered.request
-    found: list[Module] = []
+    reached: list[Module] = []
 
     def keep(run: PassRun, module: Module) -> None:
         if run.name == _READY[request.options.placement]:
-            found.append(module.clone())
+            reached.append(module.clone())
             raise _Reached
 
     try:
@@ -226,7 +226,7 @@ def before_placement(lowered: PartitionedProgram) -> Module | None:
             partition_as(lowered.traced.module, request, hooks=[keep], phases="import")
     except MpmdError as error:
         raise at_users_place(error, lowered.config.where) from None
-    return found[0] if found else None
+    return reached[0] if reached else None
 
 
 class _Explainer:

@@ -113,7 +113,7 @@ def with_parts(
     like: TensorShardingAttr,
     zeros: Iterable[TensorType],
 ) -> Region:
-    """Return the body that takes `given` arguments in partial form, and so returns what `found` says, and `zeros`."""
+    """Return the body with the arguments in `given` and the results in `growth` in partial form, then `zeros`."""
     builder = BodyBuilder()
     ops = PartialOps(builder, forms.sizes, like)
     whole: dict[Value, Value] = {}
