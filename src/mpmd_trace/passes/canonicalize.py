@@ -19,7 +19,7 @@ from mpmd_trace.ir.types import MeshTensorType
 from mpmd_trace.passes.base import Pass
 from mpmd_trace.passes.constants import constant_key, constants_stay
 from mpmd_trace.passes.greedy import Choices, Rewriter, apply_greedily, rewrites, walk_mutable
-from mpmd_trace.passes.mlir_parts import frozen_bodies, result_of, run_on_bodies, run_on_functions
+from mpmd_trace.passes.mlir_parts import result_of, run_in_parts
 from mpmd_trace.passes.stablehlo.rules import New, Rule, any_value, made_by
 from mpmd_trace.passes.trivially_canonical import as_read
 
@@ -56,16 +56,13 @@ class Canonicalize(Pass):
     summary = "MLIR's canonicalization, with bodies kept shared"
 
     def run(self, module: Module, diagnostics: Diagnostics) -> bool:
-        functions = [f for f in module.functions if not f.is_declaration]
-        native = [f for f in functions if _is_native(f)]
-        foreign = [f for f in functions if f not in native]
-        changed = run_on_bodies(frozen_bodies(native), PIPELINE, module, canonical_body)
-        for function in native:
-            replace_bodies(function.regions[0], lambda body: result_of(body, PIPELINE))
-            has_constants = any(map(is_constant_like, walk_mutable(function.regions[0])))
-            result = apply_greedily(function, _RULES, unique_constants=has_constants)
-            changed = changed or result.changed or has_constants
-        return run_on_functions(foreign, PIPELINE, module) or changed
+        return run_in_parts(module, PIPELINE, _is_native, canonical_body, _canonicalize)
+
+
+def _canonicalize(function: FuncOp) -> bool:
+    replace_bodies(function.regions[0], lambda body: result_of(body, PIPELINE))
+    has_constants = any(map(is_constant_like, walk_mutable(function.regions[0])))
+    return apply_greedily(function, _RULES, unique_constants=has_constants).changed or has_constants
 
 
 def _is_native(function: FuncOp) -> bool:

@@ -14,7 +14,7 @@ from mpmd_trace.ir.ops import FuncOp, Module
 from mpmd_trace.ir.semantics import is_removable_alone, region_is_removable
 from mpmd_trace.jax_compat.mlir import run_pipeline
 from mpmd_trace.passes.base import Pass
-from mpmd_trace.passes.mlir_parts import frozen_bodies, result_of, run_on_bodies, run_on_functions
+from mpmd_trace.passes.mlir_parts import result_of, run_in_parts
 from mpmd_trace.passes.trivially_canonical import is_plain
 
 _CSE = "cse"
@@ -42,13 +42,7 @@ class Cse(Pass):
     summary = "MLIR's common subexpression elimination, with bodies kept shared"
 
     def run(self, module: Module, diagnostics: Diagnostics) -> bool:
-        functions = [f for f in module.functions if not f.is_declaration]
-        native = [f for f in functions if _is_native(f)]
-        foreign = [f for f in functions if f not in native]
-        changed = run_on_bodies(frozen_bodies(native), _CSE, module, without_common_subexpressions)
-        for function in native:
-            changed = _eliminate(function) or changed
-        return run_on_functions(foreign, _CSE, module) or changed
+        return run_in_parts(module, _CSE, _is_native, without_common_subexpressions, _eliminate)
 
 
 def _is_native(function: FuncOp) -> bool:

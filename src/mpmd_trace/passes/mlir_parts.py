@@ -24,6 +24,26 @@ from mpmd_trace.passes.trivially_canonical import is_plain
 _CARRIER = "mpmd_trace_body_"
 
 
+def run_in_parts(
+    module: Module,
+    pipeline: str,
+    is_native: Callable[[FuncOp], bool],
+    on_body: Callable[[Region], Region],
+    on_function: Callable[[FuncOp], bool],
+) -> bool:
+    """Do what a pipeline does to a module; return whether anything changed.
+
+    Native functions and their bodies go through `on_function` and `on_body` (see `run_on_bodies`), others through MLIR.
+    """
+    functions = [f for f in module.functions if not f.is_declaration]
+    native = [f for f in functions if is_native(f)]
+    foreign = [f for f in functions if f not in native]
+    changed = run_on_bodies(frozen_bodies(native), pipeline, module, on_body)
+    for function in native:
+        changed = on_function(function) or changed
+    return run_on_functions(foreign, pipeline, module) or changed
+
+
 def frozen_bodies(functions: Iterable[FuncOp]) -> list[Region]:
     """Return the distinct frozen bodies of the functions, in order of first appearance."""
     regions = (region for function in functions for region in function.regions)

@@ -227,12 +227,12 @@ def _repeated(row: Sequence[Step], fewer: int) -> Iterator[tuple[int, int, int, 
     """
     place = {action: i for i, action in enumerate(row)}
     passes = [sum(part.kind in "FBW" for part in action.parts) for action in row]  # an "I" has a "W"
-    microbatches = 1 + max((part.microbatch for action in row for part in action.parts), default=0)
+    microbatches, total = 1 + max((part.microbatch for action in row for part in action.parts), default=0), sum(passes)
     for step in [step for step in range(1, fewer + 1) if fewer % step == 0]:
         lengths = [place.get(_later(action, step), i) - i for i, action in enumerate(row)]
         for length, run in itertools.groupby(range(len(row)), lengths.__getitem__):
             start, *_ = places = list(run)
-            if sum(passes) * step == sum(passes[start : start + length]) * microbatches:
+            if total * step == sum(passes[start : start + length]) * microbatches:
                 yield step, length, start, places[-1] + 1 + length
 
 

@@ -238,9 +238,10 @@ def _kept_for_one(function: FuncOp) -> Iterator[Value]:
 
 def _readers(value: Value) -> Iterator[Op]:
     """Yield the ops that read a value or what it is sent as."""
-    for user in value.users:
+    users = list(value.users)
+    for user in users:  # grows
         if isinstance(user, TransferOp):
-            yield from _readers(user.results[0])
+            users += user.results[0].users
         else:
             yield user
 

@@ -185,7 +185,7 @@ class Order:
 
     @property
     def is_steady(self) -> bool:
-        """Whether most microbatches of a long loop are treated alike, one after the other."""
+        """True if most microbatches of a long loop are treated alike, one after the other."""
         return True
 
     def without(self, microbatches: int) -> Self:
