@@ -32,7 +32,7 @@ from mpmd_trace.frontend.errors import callers_place, problem, raise_problems, r
 from mpmd_trace.frontend.traced import Traced
 from mpmd_trace.ir.garbage_collection import paused_collector
 from mpmd_trace.jax_compat.lowering import platform_of
-from mpmd_trace.passes.memory.remarks import peaks_of
+from mpmd_trace.passes.memory.remarks import PeakRemark
 
 
 @dataclasses.dataclass(frozen=True, eq=False, repr=False)
@@ -153,10 +153,11 @@ class Lowered(PartitionedProgram):
         """Return the program with less activations and copies, where XLA's programs take more than was known."""
         if self.attempts > 2 or not self.limit or max(program.peaks.values()) <= self.limit:
             return None
-        plan, remarks = program.plan, (d.message for d in self.partitioned.diagnostics)
+        remarks = [one for one in self.partitioned.diagnostics if isinstance(one, PeakRemark)]
+        expected = {mesh: one.bytes for one in remarks for mesh in one.meshes}
         # A plan may hold more than the passes expected, e.g. transfers that arrive early.  Where what XLA needs besides
         # the values of the plan changes nothing, that is to be reserved as well.
-        for values in filter(None, (plan.live_bytes(), peaks_of(remarks, plan.sharing.values()))):
+        for values in filter(None, (program.plan.live_bytes(), expected)):
             more = reserved(program.peaks, values, self.limit, self.reserved)
             other = dataclasses.replace(self, reserved=more, attempts=self.attempts + 1, warned=[])
             with warnings.catch_warnings():  # they were said

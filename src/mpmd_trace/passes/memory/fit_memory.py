@@ -20,7 +20,7 @@ from mpmd_trace.passes.common.body_rewrites import prune, replace_op
 from mpmd_trace.passes.fragment_info import call_counter, runs_in_step, set_call_counter, take_over_block
 from mpmd_trace.passes.memory.activations import Forward, Option, Recomputed, Stage, forwards_of, stage_of, work_of
 from mpmd_trace.passes.memory.liveness import Liveness, Places
-from mpmd_trace.passes.memory.remarks import MEMORY, peak_remark
+from mpmd_trace.passes.memory.remarks import MEMORY, PeakRemark
 from mpmd_trace.passes.memory.reserved import Reserved, room_on
 from mpmd_trace.passes.sharding.edges import (
     SHARDING,
@@ -188,8 +188,11 @@ class FitMemory(FunctionPass):
         options = [stage.options[i] for stage, i in zip(stages, choice, strict=True)]
         for stage, one in zip(stages, options, strict=True):
             diagnostics.remark(function.loc, _described(mesh, stage, one))
-        text = peak_remark(held.sharing, after)
-        diagnostics.remark(function.loc, text + (f", without that {before:,.0f}" if before != after else ""))
+        text = f"{MEMORY}on mesh '{mesh}' values take {after:,.0f} bytes at the peak"
+        text += f", without that {before:,.0f}" if before != after else ""
+        diagnostics.found.append(
+            PeakRemark("remark", text, function.loc, meshes=tuple(held.sharing), bytes=round(after))
+        )
         return [one for one in options if one.changes_something]
 
     def _part_of_copies(

@@ -2,20 +2,17 @@
 
 from __future__ import annotations
 
-import re
-from collections.abc import Iterable, Sequence
+import dataclasses
+
+from mpmd_trace.diagnostics.messages import Diagnostic
 
 #: How they begin.
 MEMORY = "memory: "
-_PEAK = re.compile(MEMORY + r"on mesh '(.*)' values take ([\d,]+) bytes at the peak")
 
 
-def peak_remark(sharing: Sequence[str], peak: float) -> str:
-    """Return the remark that values take so many bytes at the peak, on meshes that share their devices."""
-    return f"{MEMORY}on mesh '{', '.join(sharing)}' values take {peak:,.0f} bytes at the peak"
+@dataclasses.dataclass(frozen=True)
+class PeakRemark(Diagnostic):
+    """The remark on how much memory values take at the peak on a mesh, or on several that share their devices."""
 
-
-def peaks_of(remarks: Iterable[str], sharing: Iterable[Sequence[str]]) -> dict[str, int]:
-    """Return the peak of each mesh that one of the remarks is about; `sharing`: meshes that share their devices."""
-    peaks = {match[1]: int(match[2].replace(",", "")) for text in remarks if (match := _PEAK.match(text))}
-    return {mesh: peaks[name] for meshes in sharing for mesh in meshes if (name := ", ".join(meshes)) in peaks}
+    meshes: tuple[str, ...] = ()
+    bytes: int = 0
