@@ -19,6 +19,7 @@ from mpmd_trace.diagnostics.messages import MpmdError, shortened
 from mpmd_trace.diagnostics.tables import Table, as_text
 from mpmd_trace.report.timeline import FragmentActions, steps_by_place
 from mpmd_trace.schedules import KIND_NAMES
+from mpmd_trace.schedules._errors import counted
 from mpmd_trace_cli.console import data
 from mpmd_trace_cli.program import load_program
 from mpmd_trace_cli.status import CallError
@@ -86,16 +87,12 @@ def owners_of(topology: Mapping[str, Mesh | AbstractMesh], processes: int | None
         everything = sorted({device for ids in devices.values() for device in ids})
         if processes > len(everything):
             raise CallError(
-                f"--processes is {processes}, but the meshes have {_counted(len(everything), 'device')}; it is at most "
+                f"--processes is {processes}, but the meshes have {counted(len(everything), 'device')}; it is at most "
                 f"{len(everything)}"
             )
         each = -(-len(everything) // processes)
         owner = {device: at // each for at, device in enumerate(everything)}
     return {name: tuple(owner[device] for device in ids) for name, ids in devices.items()}
-
-
-def _counted(number: int, what: str) -> str:
-    return f"{number} {what}" if number == 1 else f"{number} {what}s"
 
 
 def _planned(program: Program) -> tuple[Plan, dict[int, str]]:

@@ -35,6 +35,7 @@ from mpmd_trace.schedules import (
 )
 from mpmd_trace.schedules import check as check_schedule
 from mpmd_trace.schedules import search as find
+from mpmd_trace.schedules._errors import counted
 from mpmd_trace_cli import _schedule_options as opt
 from mpmd_trace_cli import _schedule_output as out
 from mpmd_trace_cli.console import say
@@ -152,10 +153,9 @@ def check(
         rows = [dataclasses.asdict(problem) for problem in problems]
         typer.echo(json.dumps({"schedule": schedule.name, "ok": not problems, "problems": rows}, indent=2))
     elif problems:
-        count = "1 problem" if len(problems) == 1 else f"{len(problems)} problems"
-        typer.echo(f"{schedule.name}: {count}\n{explain(schedule, problems)}")
+        typer.echo(f"{schedule.name}: {counted(len(problems), 'problem')}\n{explain(schedule, problems)}")
     else:
-        typer.echo(f"{schedule.name}: ok, {len(schedule)} actions on {schedule.meshes} meshes")
+        typer.echo(f"{schedule.name}: ok, {len(schedule)} actions on {counted(schedule.meshes, 'mesh')}")
     if problems:
         raise typer.Exit(1)
 

@@ -318,6 +318,8 @@ def test_stages_on_other_meshes_than_the_schedule_wants() -> None:
     with pytest.raises(MpmdError, match="puts 2 stages on mesh 'm0', but the program has 1 there") as caught:
         lowered("zb-v", one, 2)
     assert "func.func" not in str(caught.value), "the program's type says nothing about it"
+    with pytest.raises(MpmdError, match=r"'dualpipe' puts 2 stages on mesh 'm0'.*one there"):
+        lowered("dualpipe", {f"blocks_{s}": f"m{s}" for s in range(2)}, 2)
     three = schedules.get_schedule("zb-v", 3, 4, guard=False)
     with pytest.raises(MpmdError, match="has stages on all 3 meshes, but nothing of a microbatch is on 'm2'; assign"):
         lowered(three, loop, 4, meshes=3)

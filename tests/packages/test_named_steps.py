@@ -245,7 +245,7 @@ PROGRAMS: dict[str, tuple[str, Callable[[bool], Training]]] = {
 def test_three_steps(program: str) -> None:
     package, make = PROGRAMS[program]
     if importlib.util.find_spec(package) is None:
-        pytest.skip(f"{package} is not installed: pip install 'mpmd_trace[packages]'")
+        pytest.skip(f"{package} is not installed: pip install {package}")
     try:
         importlib.import_module(package)
     except (AttributeError, ImportError) as error:  # of a release that this JAX is too new for

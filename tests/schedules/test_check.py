@@ -182,7 +182,7 @@ def test_degenerate_schedules_warn(name: str, meshes: int, microbatches: int, wa
         (("zb-h3", 4, 8), "did you mean zb-h2 or zb-h1"),
         (("1f1b", 0, 8), "number of meshes is 0"),
         (("1f1b", 4, -1), "number of microbatches is -1"),
-        (("dualpipe", 3, 8), "even number of meshes"),
+        (("dualpipe", 1, 8), "even number of meshes; got 1 mesh and 8 microbatches"),
         (("dualpipe-v", 4, 7), "at least 8 microbatches"),
     ],
 )

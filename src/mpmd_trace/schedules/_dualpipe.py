@@ -11,7 +11,7 @@ import itertools
 from collections import deque
 
 from mpmd_trace.schedules._actions import Action, Fused, Step
-from mpmd_trace.schedules._errors import ScheduleError
+from mpmd_trace.schedules._errors import ScheduleError, counted
 from mpmd_trace.schedules._graph import StageGraph
 from mpmd_trace.schedules._schedule import Placement, Schedule, make
 
@@ -55,7 +55,8 @@ def dualpipe(meshes: int, microbatches: int) -> Schedule:
 
 
 def _needs(name: str, what: str, meshes: int, microbatches: int) -> ScheduleError:
-    return ScheduleError.of("range", f"{name} needs {what}; got {meshes} meshes and {microbatches} microbatches")
+    given = f"{counted(meshes, 'mesh')} and {counted(microbatches, 'microbatch')}"
+    return ScheduleError.of("range", f"{name} needs {what}; got {given}")
 
 
 class _Rank:

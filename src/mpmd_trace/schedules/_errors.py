@@ -46,3 +46,9 @@ class ScheduleError(ValueError):
 
 class ScheduleWarning(UserWarning):
     """A schedule is legal, but it is unlikely to be what its name promises."""
+
+
+def counted(count: int, what: str) -> str:
+    """Return `1 mesh`, `2 meshes`."""
+    plural = "es" if what.endswith(("s", "sh", "ch")) else "s"
+    return f"{count} {what}{'' if count == 1 else plural}"

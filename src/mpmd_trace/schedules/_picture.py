@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from mpmd_trace.schedules._actions import COLORS, KIND_NAMES, KINDS, Action, Step
-from mpmd_trace.schedules._errors import ScheduleError
+from mpmd_trace.schedules._errors import ScheduleError, counted
 from mpmd_trace.schedules._result import Event, Simulation, Timeline, shortest_of
 
 INK, PALE, GRID, IDLE = "#1f2430", "#5c6370", "#d9dce1", "#eceef2"
@@ -200,7 +200,7 @@ def _heading(source: Simulation | Timeline, timeline: Timeline) -> str:
     if isinstance(source, Simulation):
         s = source.schedule
         return (
-            f"{s.name}: {s.meshes} meshes x {s.microbatches} microbatches, "
+            f"{s.name}: {counted(s.meshes, 'mesh')} x {counted(s.microbatches, 'microbatch')}, "
             f"makespan {_number(source.makespan)}, "
             f"span bubble {100 * source.bubble_rate_span:.1f} %, "
             f"peak {_number(max(source.peak_activations, default=0.0))} microbatches"

@@ -81,9 +81,8 @@ class Simulation:
     def _repr_html_(self) -> str:
         rows = [[(event.step, event.start, event.end) for event in row] for row in self.timeline.rows]
         peak = max(self.peak_memory, default=0.0)
-        title = f"{self.schedule.name}: {self.schedule.meshes} meshes, {self.schedule.microbatches} microbatches"
         measures = f"makespan {self.makespan:g}, bubble {self.bubble_rate_makespan:.1%}, peak memory {peak:g}"
-        return timeline_html(title, rows, self.makespan, measures)
+        return timeline_html(self.schedule.title, rows, self.makespan, measures)
 
     def _rows(self) -> list[tuple[int, int]]:
         first = self.program.first

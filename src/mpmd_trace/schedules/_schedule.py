@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Literal, TypeAlias
 
 from mpmd_trace.schedules._actions import Action, Fused, Kind, Step, parse_action
-from mpmd_trace.schedules._errors import Problem, ScheduleError
+from mpmd_trace.schedules._errors import Problem, ScheduleError, counted
 from mpmd_trace.schedules._graph import StageGraph
 from mpmd_trace.schedules._html import orders_html
 
@@ -86,8 +86,13 @@ class Schedule:
     model_stage: tuple[int, ...] | None = None
 
     def _repr_html_(self) -> str:
-        title = f"{self.name}: {self.meshes} meshes, {self.stages} stages, {self.microbatches} microbatches"
-        return orders_html(title, self.orders)
+        return orders_html(self.title, self.orders)
+
+    @property
+    def title(self) -> str:
+        """The name and the size: `1f1b: 4 meshes, 4 stages, 8 microbatches`."""
+        sizes = ((self.meshes, "mesh"), (self.stages, "stage"), (self.microbatches, "microbatch"))
+        return f"{self.name}: {', '.join(counted(*size) for size in sizes)}"
 
     @property
     def meshes(self) -> int:

@@ -73,7 +73,7 @@ def report(result: Simulation) -> str:
     s = result.schedule
     peaks = result.peak_activations
     lines = [
-        f"{s.name}: {s.meshes} meshes, {s.stages} stages, {s.microbatches} microbatches, {len(s)} actions",
+        f"{s.title}, {len(s)} actions",
         f"makespan          {_number(result.makespan)}",
         f"span              {_number(result.span)}",
         f"bubble (makespan) {_number(result.bubble_makespan)}  = {100 * result.bubble_rate_makespan:.2f} %",

@@ -264,11 +264,11 @@ class StagesError(ScheduleError):
 
 def _check_stages(schedule: Schedule, own: Sequence[int], mesh: str, stages: Sequence[int], is_whole: bool) -> None:
     """Raise `StagesError` for a program whose stages on a mesh are not those of the schedule, `own`."""
-    if stages and len(own) != len(stages):
+    if len(own) != len(stages) and (stages or len(own) > 1):
+        there = f"{len(stages)} there ({', '.join(map(str, stages))})" if stages else "one there, without a number"
         raise StagesError(
-            f"schedule '{schedule.name}' puts {len(own)} stages on mesh '{mesh}', but the program "
-            f"has {len(stages)} there ({', '.join(map(str, stages))}); assign as many stages, or choose "
-            "another schedule"
+            f"schedule '{schedule.name}' puts {len(own)} stages on mesh '{mesh}', but the program has {there}; assign "
+            "as many stages, or choose another schedule"
         )
     if is_whole and len(own) > 1 and stages and tuple(stages) != tuple(own) and stages[-1] < schedule.stages:
         wanted = ", ".join(map(str, own))
