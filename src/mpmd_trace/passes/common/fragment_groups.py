@@ -11,7 +11,6 @@ the new fragment the newest uses of their values and turn the use lists of its r
 from __future__ import annotations
 
 import bisect
-import dataclasses
 from collections import OrderedDict, deque
 from collections.abc import Iterator, Mapping
 
@@ -132,15 +131,6 @@ class Group:
         return [slot.value for slot in self.slots]
 
 
-@dataclasses.dataclass(slots=True)  # not frozen: that would make it several times slower to create
-class GroupUse:
-    """A use of a value by the fragment of a group, or by another op (then `slot` is None)."""
-
-    user: Group | Op
-    slot: Slot | None
-    use: Use
-
-
 class Groups:
     """The groups of a function: at first every fragment that is added is one of its own."""
 
@@ -196,38 +186,33 @@ class Groups:
 
     # Uses in order.
 
-    def uses_of(self, value: Value) -> list[GroupUse]:
-        """Return the uses of the value, newest first, as they would be if each merge had been carried out."""
+    def uses_of(self, value: Value) -> list[tuple[Group | Op, Use]]:
+        """Return the uses of the value, newest first, as they would be if each merge had been carried out.
+
+        Each comes with the group or other op that uses the value; a merged group uses a value once per operand.
+        """
         definer = value.defining_op
         group = None if definer is None else self._group.get(definer)
-        oldest_first: list[tuple[int, GroupUse]] = []
-        merged: dict[Slot, GroupUse] = {}
-        for use in reversed(value.uses):
-            user = self._group.get(use.owner)
+        line: deque[tuple[Group | Op, Use]] = deque()
+        merged: dict[Slot, tuple[Group, Use]] = {}
+        group_of, use = self._group, value.first_use
+        while use is not None:
+            user = group_of.get(use.owner)
             if user is None:
-                oldest_first.append((0, GroupUse(use.owner, None, use)))
+                line.append((use.owner, use))
             elif user is not group:
-                slot = self.slot_of(use)
                 if user.stamps:
-                    merged[slot] = GroupUse(user, slot, use)
+                    merged.setdefault(self.slot_of(use), (user, use))
                 else:
-                    oldest_first.append((0, GroupUse(user, slot, use)))
-        timed = [
-            (slot_use.user.stamp, slot.key, slot_use)
-            for slot, slot_use in merged.items()
-            if isinstance(slot_use.user, Group)
-        ]
-        timed.sort(key=lambda item: item[:2])
-        oldest_first += [(stamp, slot_use) for stamp, _, slot_use in timed]
-        if len(oldest_first) < 2:
-            return [slot_use for _, slot_use in oldest_first]
-        line: deque[GroupUse] = deque()
-        for stamp, slot_use in oldest_first:
-            if self._turns(value, stamp) % 2:
-                line.append(slot_use)
+                    line.append((user, use))
+            use = use.next
+        for slot in sorted(merged, key=lambda slot: (merged[slot][0].stamp, slot.key)):
+            user, use = merged[slot]
+            if self._turns(value, user.stamp) % 2:
+                line.append((user, use))
             else:
-                line.appendleft(slot_use)
-        return list(reversed(line) if self._turns(value, self._stamp) % 2 else line)
+                line.appendleft((user, use))
+        return list(reversed(line) if len(line) > 1 and self._turns(value, self._stamp) % 2 else line)
 
     def _turns(self, value: Value, until: int) -> int:
         """Return how often the merges up to that time turned the use list of the value around."""
@@ -240,10 +225,6 @@ class Groups:
                 break
             group, since = group.joined
         return turns
-
-    def is_turned(self, value: Value) -> bool:
-        """Return whether merges have turned the use list of the value around."""
-        return self._turns(value, self._stamp) % 2 == 1
 
     # Merging.
 
@@ -342,13 +323,14 @@ class Groups:
         # Only the use lists of results are turned around.  Those of other operands get the new uses in front, in
         # the order in which fragments and operands are made here, which is their order in `uses_of`.
         results = (value for group in merged for value in group.results if not _used_once(value))
-        orders = [(value, self.uses_of(value)) for value in results]
-        wanted = {use.slot for _, uses in orders for use in uses if use.slot is not None}
+        orders = [(value, [use for _, use in self.uses_of(value)]) for value in results]
+        slots = {use: self.slot_of(use) for _, uses in orders for use in uses if use.owner in self._group}
+        wanted = set(slots.values())
         rewriter = rewriter or Rewriter()
         fragments = [self._build(group, wanted, rewriter) for group in sorted(merged, key=lambda group: group.stamp)]
         for value, uses in orders:
             value = self._built.get(value, value)
-            order = [use.use if use.slot is None else self._new_uses.get(use.slot, use.use) for use in uses]
+            order = [self._new_uses.get(slots[use], use) if use in slots else use for use in uses]
             if order != value.uses:
                 for one in reversed(order):
                     one.set(value)
