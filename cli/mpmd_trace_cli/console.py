@@ -17,7 +17,7 @@ from mpmd_trace.diagnostics.messages import MpmdError, MpmdWarning
 from mpmd_trace.diagnostics.progress import without_bar
 from mpmd_trace.diagnostics.source_files import from_here
 from mpmd_trace_cli import INTERRUPTED
-from mpmd_trace_cli.files import explain_os_error
+from mpmd_trace_cli.files import explain_os_error, write_stream
 from mpmd_trace_cli.status import FOUND, PROGRAM_FAILED, WRONG_CALL, ProgramFailed, status_of
 
 if TYPE_CHECKING:
@@ -68,8 +68,7 @@ def data(value: Any) -> None:
     """Write data to stdout: text as it is, anything else as JSON."""
     stream = data_stream()
     text = value if isinstance(value, str) else as_json(value)
-    stream.write(text if text.endswith("\n") or not text else text + "\n")
-    stream.flush()  # report a full disk or a closed pipe now, not when Python ends
+    write_stream(stream, text if text.endswith("\n") or not text else text + "\n")
 
 
 def as_json(value: Any) -> str:
@@ -151,8 +150,7 @@ def guard(command: Callable[[], Any], *, tracebacks: bool = False) -> int:
     except KeyboardInterrupt:
         say("interrupted")
         return INTERRUPTED
-    except BrokenPipeError:
-        sys.stderr.close()
+    except BrokenPipeError:  # the reader has seen enough
         return 0
     except Exception as error:
         from mpmd_trace_cli.program import user_error  # late: needs jax, and few calls fail

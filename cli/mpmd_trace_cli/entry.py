@@ -10,11 +10,13 @@ from mpmd_trace_cli import INTERRUPTED
 
 def main(arguments: list[str] | None = None) -> None:
     """Run `mpmd-trace`, and exit with the status of the command (`status.py`)."""
+    _open_closed_streams()
     try:  # early: Ctrl-C may come while the first module is imported
         _main(sys.argv[1:] if arguments is None else arguments)
     except KeyboardInterrupt:
         print("interrupted", file=sys.stderr)
     except SystemExit as stop:
+        _drop_unwritten()
         if stop.code != INTERRUPTED:
             raise
     # Python would wait for what XLA still compiles in other threads, and jaxlib may crash when it is taken down
@@ -22,6 +24,25 @@ def main(arguments: list[str] | None = None) -> None:
     sys.stdout.flush()
     sys.stderr.flush()
     os._exit(INTERRUPTED)
+
+
+def _open_closed_streams() -> None:
+    """Open the standard streams that the caller closed: else a file would get their number, and what is printed.
+
+    Reading the input and writing the output fail, as they do in other programs.
+    """
+    for name, access in (("stdin", os.O_WRONLY), ("stdout", os.O_RDONLY), ("stderr", os.O_RDWR)):
+        if getattr(sys, name) is None:
+            opened = os.open(os.devnull, access)  # gets the number of the closed one, the lowest that is free
+            setattr(sys, name, os.fdopen(opened, "r" if name == "stdin" else "w", closefd=False))
+
+
+def _drop_unwritten() -> None:
+    """Forget output that cannot be written, which Python would try to write, and complain, when it ends."""
+    try:
+        sys.stdout.flush()
+    except OSError:
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
 
 
 def _main(arguments: list[str]) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import sys
+from typing import TextIO
 
 from mpmd_trace.diagnostics import files
 from mpmd_trace_cli.status import CallError
@@ -10,9 +11,10 @@ from mpmd_trace_cli.status import CallError
 
 def explain_os_error(error: OSError) -> str:
     """Return what is wrong with which file, in words."""
-    if error.filename is None or not error.strerror:
+    if not error.strerror:
         return str(error)
-    return f"{error.filename}: {error.strerror[:1].lower()}{error.strerror[1:]}"
+    reason = error.strerror[:1].lower() + error.strerror[1:]
+    return reason if error.filename is None else f"{error.filename}: {reason}"
 
 
 def read_text(file: str) -> tuple[str, str]:
@@ -30,7 +32,7 @@ def read_text(file: str) -> tuple[str, str]:
         except OSError as error:
             raise CallError(f"cannot read {explain_os_error(error)}") from None
     try:
-        text: str = content.decode()
+        text: str = content.decode("utf-8-sig")  # editors may write a mark in front
     except UnicodeDecodeError as error:
         line = content.count(b"\n", 0, error.start) + 1
         raise CallError(
@@ -51,5 +53,20 @@ def write_text(path: str, text: str) -> None:
     if path != "-":
         files.write_file(path, text)
         return
-    sys.stdout.write(text)
-    sys.stdout.flush()
+    write_stream(sys.stdout, text)
+
+
+def write_stream(stream: TextIO, text: str) -> None:
+    """Write a text whole.  Raises `OSError` now, not when Python ends.
+
+    `stream.write` alone loses the rest of what an unbuffered stream (`PYTHONUNBUFFERED`) can only write in part.
+    """
+    stream.flush()
+    binary = getattr(stream, "buffer", None)
+    if binary is None:  # of a test or a notebook
+        stream.write(text)
+    else:
+        rest = memoryview(text.encode(stream.encoding, stream.errors or "strict"))
+        while rest:
+            rest = rest[binary.write(rest) or 0 :]
+    stream.flush()

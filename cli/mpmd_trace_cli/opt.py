@@ -15,7 +15,7 @@ import traceback
 from collections.abc import Sequence
 from pathlib import Path
 
-from mpmd_trace.diagnostics.messages import Diagnostic, MpmdError
+from mpmd_trace.diagnostics.messages import WIDTH, Diagnostic, MpmdError, cut_lines
 from mpmd_trace.ir.diagnostics import Diagnostics, PassFailed
 from mpmd_trace.ir.ops import Module
 from mpmd_trace.ir.text import parse
@@ -31,6 +31,8 @@ from mpmd_trace_cli.files import check_output, explain_os_error, read_text, writ
 from mpmd_trace_cli.opt_flags import SEPARATOR, Options, help_text, parse_arguments, pass_names
 from mpmd_trace_cli.status import FOUND, WRONG_CALL, CallError, status_of
 
+#: Lines of ops in diagnostics are cut to this length: one constant may be megabytes of text.
+_OP_WIDTH = 10_000
 _LEVELS = ("errors", "warnings", "remarks")
 
 
@@ -49,12 +51,11 @@ def main(arguments: Sequence[str]) -> int:
     except MpmdError as error:
         print(error, file=sys.stderr)
         return status_of(error)
+    except BrokenPipeError:  # the reader has seen enough
+        pass
     except (OSError, UnicodeError) as error:
-        if isinstance(error, BrokenPipeError):  # the reader has seen enough
-            os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
-        else:
-            message = explain_os_error(error) if isinstance(error, OSError) else str(error)
-            print(f"error: {message}", file=sys.stderr)
+        message = explain_os_error(error) if isinstance(error, OSError) else str(error)
+        print(f"error: {message}", file=sys.stderr)
     except KeyboardInterrupt:
         print("interrupted", file=sys.stderr)
         return INTERRUPTED
@@ -239,10 +240,20 @@ def report(diagnostics: Sequence[Diagnostic], text: str, name: str, options: Opt
         print(f"{place.prefix}{diagnostic.severity}: {diagnostic.message}", file=sys.stderr)
         position = place.file
         if position is not None and position[0] == name and 0 < position[1] <= len(lines):
-            print(f"{lines[position[1] - 1]}\n{' ' * (position[2] - 1)}^", file=sys.stderr)
+            line, column = _excerpt(lines[position[1] - 1], position[2] - 1)
+            print(f"{line}\n{' ' * column}^", file=sys.stderr)
         if options.on("mlir-disable-diagnostic-notes"):
             continue
         if diagnostic.op and options.on("mlir-print-op-on-diagnostic", default=True):
-            print(f"{place.prefix}note: see current operation: {diagnostic.op}", file=sys.stderr)
+            print(f"{place.prefix}note: see current operation: {cut_lines(diagnostic.op, _OP_WIDTH)}", file=sys.stderr)
         for note in diagnostic.notes:
-            print(f"{note.location.prefix}note: {note.message}", file=sys.stderr)
+            print(f"{note.location.prefix}note: {cut_lines(note.message, _OP_WIDTH)}", file=sys.stderr)
+
+
+def _excerpt(line: str, column: int) -> tuple[str, int]:
+    """Return the part of a long line around a column, and where the column is in it."""
+    if len(line) <= WIDTH:
+        return line, column
+    start = max(column - WIDTH // 2, 0)
+    before, after = ("... " if start else ""), (" ..." if start + WIDTH < len(line) else "")
+    return f"{before}{line[start : start + WIDTH]}{after}", column - start + len(before)

@@ -132,3 +132,17 @@ def test_verbosity(capsys: pytest.CaptureFixture[str]) -> None:
         assert f"{NAME}:1:3: error: e\none\n  ^\n{NAME}:2:1: note: n\n" in err
     report(found, "one\ntwo", NAME, Options(flags={"mlir-disable-diagnostic-notes": ""}))
     assert "note" not in capsys.readouterr().err
+
+
+def test_long_lines_are_cut(opt: Command, written: Writer) -> None:
+    far = "x" * 50_000
+    result = opt(written(f'func.func @f() attributes {{a.b = "{far}", c = }} {{ return }} // {far}'))
+    place, line, caret = result.err.splitlines()
+    assert place.endswith(": error: expected attribute value") and len(line) < 1000
+    assert line[: len(caret)].rstrip().endswith("c =") and line.startswith("... ") and line.endswith(" ...")
+    result = opt(written(f'module attributes {{a = "{far}"}} {{}}'))
+    assert len(result.err) < 20_000 and 'note: see current operation: "builtin.module"()' in result.err
+
+
+def test_a_mark_in_front_of_the_text(opt: Command, written: Writer) -> None:
+    assert opt(written("\ufeffmodule {}")) == Result(0, "module {\n}\n", "")

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import math
 import os
+import shlex
 import subprocess
 import sys
 from pathlib import Path
@@ -200,12 +201,44 @@ def test_any_trouble_with_files_is_a_message(capsys: pytest.CaptureFixture[str])
     assert capsys.readouterr().err.endswith("a: file name too long\n")
 
 
+PASSES = [sys.executable, "-m", "mpmd_trace_cli.entry", "passes"]
+
+
 @pytest.mark.skipif(not os.path.exists("/dev/full"), reason="there is no /dev/full")
 def test_a_full_disk() -> None:
-    call = [sys.executable, "-m", "mpmd_trace_cli.entry", "passes"]
     with open("/dev/full", "w") as full:
-        done = subprocess.run(call, stdout=full, stderr=subprocess.PIPE, text=True, check=False)
-    assert done.returncode == 2 and done.stderr == "error: [Errno 28] No space left on device\n"
+        done = subprocess.run(PASSES, stdout=full, stderr=subprocess.PIPE, text=True, check=False)
+    assert done.returncode == 2 and done.stderr == "error: no space left on device\n"
+
+
+@pytest.mark.skipif(sys.platform == "win32", reason="there are no limits of files")
+def test_a_disk_that_has_room_for_the_beginning(tmp_path: Path) -> None:
+    script = (
+        "import resource, runpy, sys; resource.setrlimit(resource.RLIMIT_FSIZE, (99, 99)); sys.argv[1:] = ['passes']"
+    )
+    call = [sys.executable, "-c", f"{script}; runpy.run_module('mpmd_trace_cli.entry', run_name='__main__')"]
+    for unbuffered in ("", "1"):
+        with (tmp_path / "out").open("w") as out:
+            environment = os.environ | {"PYTHONUNBUFFERED": unbuffered, "PYTHONDONTWRITEBYTECODE": "1"}
+            done = subprocess.run(call, stdout=out, stderr=subprocess.PIPE, text=True, check=False, env=environment)
+        assert done.returncode == 2 and done.stderr == "error: file too large\n"
+
+
+@pytest.mark.skipif(sys.platform == "win32", reason="a shell of POSIX closes the streams")
+@pytest.mark.parametrize(("close", "status", "message"), [(">&-", 2, "error: bad file descriptor\n"), ("<&-", 0, "")])
+def test_streams_that_are_closed(close: str, status: int, message: str) -> None:
+    done = subprocess.run(f"{shlex.join(PASSES)} {close}", shell=True, capture_output=True, text=True, check=False)
+    assert done.returncode == status and done.stderr == message
+
+
+@pytest.mark.skipif(not os.path.exists("/dev/stdout"), reason="there is no /dev/stdout")
+def test_the_name_of_an_open_file(tmp_path: Path) -> None:
+    (tmp_path / "out").write_text("before\n")
+    call = [*PASSES[:-1], "opt", "-", "-o", "/dev/stdout"]
+    with (tmp_path / "out").open("a") as out:
+        subprocess.run(call, input="module {}", stdout=out, text=True, check=True)
+    assert (tmp_path / "out").read_text() == "before\nmodule {\n}\n"
+    assert subprocess.run(call, input="module {}", capture_output=True, text=True, check=True).stdout == "module {\n}\n"
 
 
 @pytest.mark.parametrize(

@@ -24,13 +24,20 @@ def check_output(path: str, *, folders: bool = False) -> None:
     """
     if os.path.isdir(path):
         raise FileError(f"cannot write {path}: it is a folder; name a file in it")
-    folder = os.path.dirname(os.path.abspath(path))
+    if _written_directly(path):
+        return
+    folder = os.path.dirname(os.path.realpath(path))
     while folders and not os.path.lexists(folder):
         folder = os.path.dirname(folder)
     if not os.path.isdir(folder):
         raise FileError(f"cannot write {path}: there is no folder {folder}")
-    if not os.path.exists(path) or os.path.isfile(path):  # else it is a device or a pipe, which is written to directly
-        check_writable(folder)
+    check_writable(folder)
+
+
+def _written_directly(path: str) -> bool:
+    """Return whether this is a device, a pipe, or a name of an open file such as `/dev/stdout`."""
+    is_open_file = os.path.dirname(os.path.abspath(path)) in ("/dev", "/dev/fd")
+    return os.path.exists(path) and (is_open_file or not os.path.isfile(path))
 
 
 def check_writable(folder: str) -> None:
@@ -52,11 +59,11 @@ def write_file(path: str | os.PathLike[str], content: str | bytes) -> None:
     data = content.encode() if isinstance(content, str) else content
     target = os.path.realpath(path)
     try:
-        mode = os.stat(target).st_mode if os.path.exists(target) else None
-        if mode is not None and not stat.S_ISREG(mode):  # /dev/null, a pipe
-            with open(target, "wb") as file:
+        if _written_directly(os.fspath(path)):
+            with open(path, "ab") as file:  # behind what an open file holds already
                 file.write(data)
             return
+        mode = os.stat(target).st_mode if os.path.exists(target) else None
         part = os.path.join(os.path.dirname(target), f".{os.path.basename(target)}.part")
         with _locked(part) as number:
             try:

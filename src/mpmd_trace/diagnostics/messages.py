@@ -69,9 +69,7 @@ class MpmdError(Exception):
             seen[kind] = seen.get(kind, 0) + 1
             if seen[kind] > SAME_KIND:
                 continue
-            op = diagnostic.op
-            if op is not None:
-                op = "\n".join(one if len(one) <= WIDTH else one[:WIDTH] + " ..." for one in op.splitlines())
+            op = None if diagnostic.op is None else cut_lines(diagnostic.op)
             yield from_here(str(dataclasses.replace(diagnostic, op=op)))
         more = sum(count - SAME_KIND for count in seen.values() if count > SAME_KIND)
         if more:
@@ -89,6 +87,11 @@ def raise_errors(problems: Iterable[Diagnostic | str]) -> None:
 
 class MpmdWarning(UserWarning):
     """A program that probably does not do what its author wants, or that costs more than necessary."""
+
+
+def cut_lines(text: str, width: int = WIDTH) -> str:
+    """Return the text with long lines cut."""
+    return "\n".join(one if len(one) <= width else one[:width] + " ..." for one in text.splitlines())
 
 
 def shortened(lines: Sequence[str], most: int = 8) -> list[str]:
