@@ -167,6 +167,33 @@ def test_a_type_without_a_sharding_that_is_not_here(tmp_path: Path) -> None:
     assert mt.restore(path, {"a": here}, verify=False)["a"].sum() == 8
 
 
+def test_arrays_of_numpy_stay_what_they_are(tmp_path: Path) -> None:
+    state = {"position": np.int64(2**40), "losses": np.linspace(0, 1, 5), "mask": np.array([True, False])}
+    mt.save(tmp_path / "state", {"weights": jnp.ones(3), **state})
+    for like in (state, jax.tree.map(np.zeros_like, state)):
+        found = mt.restore(tmp_path / "state", {"weights": jnp.zeros(3), **like})
+        assert isinstance(found.pop("weights"), jax.Array)
+        for name, x in state.items():
+            assert isinstance(found[name], np.ndarray)
+            assert found[name].dtype == x.dtype
+            np.testing.assert_array_equal(found[name], x)
+    mt.save(tmp_path / "jax", {"x": jnp.arange(3.0)})
+    assert isinstance(mt.restore(tmp_path / "jax", {"x": np.zeros(3, np.float32)})["x"], np.ndarray)
+
+
+def test_a_dtype_that_orbax_cannot_write_is_told_before_anything_is_written(tmp_path: Path) -> None:
+    mt.save(tmp_path / "state", tree(1))
+    for x in (jnp.ones(4, jnp.uint4), np.array(["a", "b"])):
+        with pytest.raises(
+            MpmdError, match=r"\['layer'\]\['w'\] is (uint4|str32), a dtype that Orbax cannot write: conv"
+        ):
+            mt.save(tmp_path / "state", {"layer": {"w": x}}, overwrite=True)
+    assert os.listdir(tmp_path) == ["state"]
+    assert restored(tmp_path / "state") == 1
+    mt.save(tmp_path / "four bits", {"w": jnp.arange(4, dtype=jnp.int4)})
+    assert mt.restore(tmp_path / "four bits", {"w": jnp.zeros(4, jnp.int4)})["w"].astype(int).tolist() == [0, 1, 2, 3]
+
+
 def test_damage_is_an_error_that_says_so(tmp_path: Path) -> None:
     path = tmp_path / "state"
     mt.save(path, tree(1))

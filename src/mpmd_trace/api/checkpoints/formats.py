@@ -11,7 +11,7 @@ import math
 import os
 import pathlib
 import re
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from typing import Any, BinaryIO
 
 import jax
@@ -85,7 +85,9 @@ class OrbaxTree(Mapping[str, Any]):
     def __len__(self) -> int:
         return len(self._types)
 
-    def read(self, rules: Mapping[str, Rule], wanted: Mapping[str, Any], *, where_saved: bool) -> dict[str, Any]:
+    def read(
+        self, rules: Mapping[str, Rule], wanted: Mapping[str, Any], where_saved: Collection[str]
+    ) -> dict[str, Any]:
         """Return what these rules need in this process: on its devices if it is stored as it is wanted there.
 
         Else it is an array of NumPy, or the `Parts` of one.
@@ -93,7 +95,7 @@ class OrbaxTree(Mapping[str, Any]):
         Args:
             rules: how what is wanted is stored.
             wanted: its types.
-            where_saved: whether arrays without a sharding go to the devices that they were on.
+            where_saved: the names of those that go to the devices that they were on.
         """
         ocp = orbax()
         uses = collections.Counter(n for rule in rules.values() for n in rule.names)
@@ -112,7 +114,7 @@ class OrbaxTree(Mapping[str, Any]):
                         arguments[entry] = ocp.ArrayRestoreArgs(
                             sharding=target.sharding, global_shape=target.shape, dtype=target.dtype
                         )
-                    elif where_saved and target.sharding is None and n not in self.numbers:
+                    elif name in where_saved and n not in self.numbers:
                         arguments[entry] = ocp.RestoreArgs(restore_type=jax.Array, dtype=target.dtype)
                         bare.append(name or "the value")
         hint = " (it may be damaged)"

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from types import SimpleNamespace
 from typing import Any
 
@@ -12,7 +12,7 @@ import numpy as np
 
 from mpmd_trace.backend.distribution.job import current
 from mpmd_trace.diagnostics.internal import in_words
-from mpmd_trace.diagnostics.messages import MpmdError
+from mpmd_trace.diagnostics.messages import MpmdError, raise_errors
 from mpmd_trace.jax_compat.layouts import elsewhere
 
 
@@ -40,6 +40,22 @@ def working(doing: str, hint: str = "", *, together: bool = False) -> Iterator[N
         raise
     except Exception as error:
         raise MpmdError(f"cannot {doing}{hint}: {in_words(error)}") from error
+
+
+def check_storable(arrays: Mapping[str, Any]) -> None:
+    """Raise `MpmdError` for arrays of dtypes that orbax cannot write."""
+    import tensorstore  # comes with orbax
+
+    problems = []
+    for name, x in arrays.items():
+        try:
+            tensorstore.dtype(np.dtype(x.dtype).name)
+        except ValueError:
+            problems.append(
+                f"{name} is {np.dtype(x.dtype).name}, a dtype that Orbax cannot write: convert it before it is saved "
+                "(uint4 to uint8, for example), and back after it is restored"
+            )
+    raise_errors(problems)
 
 
 def checkpointer_of_job() -> Any:

@@ -45,8 +45,9 @@ def restore(
             `CheckpointManager`, or the folder of all steps, of which the last is read; a file or folder of safetensors;
             a file of `eqx.tree_serialise_leaves` or of `flax.serialization.to_bytes`.
         like: a compiled program, to read its arguments at `argnums`.  Or a pytree of the saved structure, with arrays
-            or `jax.ShapeDtypeStruct`s that have the shardings of the result.  Other leaves are kept as they are, except
-            numbers, which are read.  A saved number may be an array in `like`.
+            or `jax.ShapeDtypeStruct`s that have the shardings of the result.  An array of NumPy there is one in the
+            result.  Other leaves are kept as they are, except numbers, which are read.  A saved number may be an array
+            in `like`.
         argnums: the arguments of a compiled program to read: a position gives one argument, a sequence of positions
             (also of a single one) gives a tuple.
         verify: whether to read all files first and verify the checksums that `save` has written.
@@ -102,13 +103,15 @@ def restore(
         warn(also)
     arrays = source
     if isinstance(source, OrbaxTree):
-        arrays = source.read(rules, wanted, where_saved=is_own and not is_program)
+        types = {name for name, leaf in named if isinstance(leaf, jax.ShapeDtypeStruct) and leaf.sharding is None}
+        arrays = source.read(rules, wanted, types if is_own and not is_program else ())
     leaves = []
     for name, leaf in named:
         if name not in wanted:
             leaves.append(leaf)
             continue
-        stored = _Stored(name, rules[name], arrays, cast=cast, on_host=is_program)
+        on_host = is_program or isinstance(leaf, np.ndarray | np.generic)
+        stored = _Stored(name, rules[name], arrays, cast=cast, on_host=on_host)
         if name not in numbers:
             leaves.append(_restored(leaf, wanted[name], stored, wanted[name].shape))
         elif is_own and name not in saved_numbers:  # a count that was an array when it was saved

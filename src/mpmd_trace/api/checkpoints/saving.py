@@ -11,7 +11,7 @@ import numpy as np
 
 from mpmd_trace.api.checkpoints.entries import NUMBER, in_folder
 from mpmd_trace.api.checkpoints.folders import Replacement
-from mpmd_trace.api.checkpoints.orbax_handler import checkpointer_of_job, orbax, working
+from mpmd_trace.api.checkpoints.orbax_handler import check_storable, checkpointer_of_job, orbax, working
 from mpmd_trace.api.filter_jit import is_dynamic
 from mpmd_trace.backend.distribution.job import current
 from mpmd_trace.backend.stacked import check_not_deleted
@@ -29,8 +29,9 @@ def save(path: str | os.PathLike[str], tree: Any, *, overwrite: bool = False) ->
     several processes, all of them call this, and each writes what is on its devices.
 
     Raises:
-        MpmdError: if orbax is missing; if there is no array, or one was deleted; if `path` exists and `overwrite` is
-            False; or if `path` cannot be written.  An old checkpoint is kept.
+        MpmdError: if orbax is missing; if there is no array, or one was deleted, or is of a dtype that orbax cannot
+            write; if `path` exists and `overwrite` is False; or if `path` cannot be written.  An old checkpoint is
+            kept.
         PeerError: if another process cannot write its part.
     """
     orbax()
@@ -41,6 +42,7 @@ def save(path: str | os.PathLike[str], tree: Any, *, overwrite: bool = False) ->
     if not arrays:
         raise MpmdError("there is no array to save")
     # A count of steps is a number before the first step, and then an array.
+    check_storable(arrays)
     arrays |= {NUMBER + name: np.asarray(leaf) for name, leaf in leaves if type(leaf) in (int, float, complex)}
     new = Replacement(path, overwrite=overwrite)
     try:
