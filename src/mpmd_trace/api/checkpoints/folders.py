@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
 import shutil
 import time
 import zlib
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 
 import jax
@@ -57,13 +58,11 @@ class Replacement:
             raise MpmdError(f"{path} exists; save to another folder, or with overwrite=True")
         if os.path.lexists(path) and not os.path.isdir(path):
             raise MpmdError(f"cannot save to {path}: it is a file; name a folder")
-        try:
+        with saving(path):
             if last != path:
                 os.rename(last, path)
             os.makedirs(os.path.dirname(path), exist_ok=True)
             self.clear()
-        except OSError as error:
-            raise _unsaved(path, error) from None
 
     def clear(self) -> None:
         """Remove what is left next to the path.  Raises `OSError`."""
@@ -84,10 +83,8 @@ class Replacement:
 
         def replace() -> None:
             write_file(os.path.join(self.folder, _SUMS), json.dumps(sums, indent=1) + "\n")
-            try:
+            with saving(self.path):
                 replace_folder(self.folder, self.path, _beside(self.path, "old"))
-            except OSError as error:
-                raise _unsaved(self.path, error) from None
 
         once("end of the saving", replace, patient=True)
 
@@ -110,8 +107,13 @@ def _beside(path: str, what: str) -> str:
     return os.path.join(os.path.dirname(path), f".{os.path.basename(path)}.{what}")
 
 
-def _unsaved(path: str, error: OSError) -> MpmdError:
-    return MpmdError(f"cannot save to {path}: {error.strerror or error}")
+@contextlib.contextmanager
+def saving(path: str) -> Iterator[None]:
+    """While files are written; errors of the system become `MpmdError`."""
+    try:
+        yield
+    except OSError as error:
+        raise MpmdError(f"cannot save to {path}: {error.strerror or error}") from None
 
 
 def check(path: str) -> None:

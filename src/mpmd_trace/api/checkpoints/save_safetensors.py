@@ -6,13 +6,13 @@ import contextlib
 import dataclasses
 import math
 import os
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import jax
 import numpy as np
 
-from mpmd_trace.api.checkpoints.folders import once
+from mpmd_trace.api.checkpoints.folders import once, saving
 from mpmd_trace.api.checkpoints.safetensors_format import Tensor, check_dtypes, is_there, remove_parts, write
 from mpmd_trace.api.checkpoints.stored_as import Names, Rule, by_name, dotted, resolved
 from mpmd_trace.api.filter_jit import is_dynamic
@@ -66,32 +66,18 @@ def save_safetensors(
     check_dtypes(tensors)
     once("folder to save to", lambda: _prepare(path, overwrite))
     job = current()
-    with job.peers.telling(f"to save to {path}") if job is not None else contextlib.nullcontext(), _saving(path):
+    with job.peers.telling(f"to save to {path}") if job is not None else contextlib.nullcontext(), saving(path):
         finish = write(path, tensors, max_file_bytes, metadata or {"format": "pt"}, 0 if job is None else job.process)
     if job is not None:
         job.peers.allgather_bytes("end of the writing", b"", patient=True)
-    once("end of the saving", lambda: _finish(path, finish), patient=True)
-
-
-@contextlib.contextmanager
-def _saving(path: str) -> Iterator[None]:
-    """While files are written; errors of the system become `MpmdError`."""
-    try:
-        yield
-    except OSError as error:
-        raise MpmdError(f"cannot save to {path}: {error.strerror or error}") from None
-
-
-def _finish(path: str, finish: Callable[[], None]) -> None:
-    with _saving(path):
-        finish()
+    once("end of the saving", saving(path)(finish), patient=True)
 
 
 def _prepare(path: str, overwrite: bool) -> None:
     files = is_there(path)
     if files and not overwrite:
         raise MpmdError(f"{path} has {files[0]}; save to another folder, or with overwrite=True")
-    with _saving(path):
+    with saving(path):
         os.makedirs(path, exist_ok=True)
         remove_parts(path)
 
