@@ -7,6 +7,7 @@ out of loops.  (HLO's text: openxla.org/xla/hlo_dumps.)
 from __future__ import annotations
 
 import dataclasses
+import math
 import re
 from collections.abc import Iterator, Mapping
 from typing import Any
@@ -206,8 +207,5 @@ def _sized(type: str) -> Collective:
     sizes = []
     for element, bits, shape in _ARRAY.findall(type):
         width = 8 if element == "pred" else int(bits or 32)
-        count = 1
-        for size in filter(None, shape.split(",")):
-            count *= int(size)
-        sizes.append(count * width // 8)
+        sizes.append(math.prod(map(int, filter(None, shape.split(",")))) * width // 8)
     return Collective(1, len(sizes), sum(sizes))

@@ -23,6 +23,7 @@ from mpmd_trace.ir.bodies import fingerprint
 from mpmd_trace.ir.core import Op, Region
 from mpmd_trace.ir.diagnostics import Diagnostics
 from mpmd_trace.ir.ops import Module
+from mpmd_trace.ir.postorder import postorder
 from mpmd_trace.ir.printer import print_op
 from mpmd_trace.jax_compat import runtime as compat
 from mpmd_trace.jax_compat.targets import positions
@@ -89,14 +90,8 @@ def _what_is_computed(module: Module) -> Callable[[str], str]:
     def text(name: str) -> str:
         if module.resources:  # which the text has by their names
             return program_text(module, name)
-        parts, wanted, done = [meshes], [name], {name}
-        while wanted:
-            called = wanted.pop()
-            computed, used = body(called)
-            parts.append(computed if called == name else f"@{called} {computed}")
-            wanted += sorted(used - done)
-            done |= used
-        return "\n".join(parts)
+        called = postorder([name], lambda one: sorted(body(one)[1]))
+        return "\n".join([meshes, *(f"@{'main' if one == name else one} {body(one)[0]}" for one in called)])
 
     return text
 

@@ -19,17 +19,12 @@ from typing import Any
 import jax
 
 from mpmd_trace.backend.plan import Free, Instruction, Plan, Run, Transfer
-from mpmd_trace.backend.steps import Places, Step, make_steps
+from mpmd_trace.backend.steps import Issued, Places, Step, make_steps
 from mpmd_trace.jax_compat import runtime as compat
 
 #: Seconds that an instruction takes to issue, on average, from which on threads are worth it: what passes a value from
 #: one thread to another takes some ten microseconds.
 SLOW = 500e-6
-
-#: Call, choice of its inputs, first and last+1 place of its results, places to empty afterwards.
-Issued = tuple[
-    Callable[[Sequence[Any]], Sequence[Any]], Callable[[list[Any]], Sequence[Any]], int, int, tuple[int, ...]
-]
 
 
 @dataclasses.dataclass(frozen=True)

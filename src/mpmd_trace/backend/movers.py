@@ -3,18 +3,18 @@
 from __future__ import annotations
 
 import functools
-from collections.abc import Callable, Sequence
-from typing import Any, cast
+from collections.abc import Sequence
+from typing import cast
 
 import jax
 from jax.sharding import Mesh, NamedSharding
 
 from mpmd_trace.backend.placement import Placement
 from mpmd_trace.backend.plan import Place
+from mpmd_trace.backend.steps import Call
 from mpmd_trace.jax_compat import runtime as compat
 from mpmd_trace.jax_compat.layouts import put
 
-Call = Callable[[Sequence[Any]], Sequence[Any]]
 #: Where a value is copied to, and whether the copy must not share the buffer of its source.
 Copy = tuple[NamedSharding, bool]
 #: Where a value is, and where it goes.

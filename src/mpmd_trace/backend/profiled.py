@@ -3,13 +3,12 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from typing import Any
 
 from mpmd_trace.backend.plan import Plan, Run, Transfer
+from mpmd_trace.backend.steps import Call
 from mpmd_trace.jax_compat.profiling import annotation
-
-Call = Callable[[Sequence[Any]], Sequence[Any]]
 
 
 def annotated_calls(

@@ -19,16 +19,13 @@ import numpy as np
 
 from mpmd_trace.backend.executables import Executable
 from mpmd_trace.backend.issue_threads import SLOW, ThreadedPlan, lanes_of
-from mpmd_trace.backend.movers import Call, Move, Movers, copying
+from mpmd_trace.backend.movers import Move, Movers, copying
 from mpmd_trace.backend.placement import Placement
 from mpmd_trace.backend.plan import Free, Plan, Run, Transfer
 from mpmd_trace.backend.profiled import annotated_calls
-from mpmd_trace.backend.steps import Places, Step, make_steps
+from mpmd_trace.backend.steps import Call, Issued, Places, Step, make_steps
 from mpmd_trace.jax_compat import runtime as compat
 from mpmd_trace.jax_compat.profiling import is_profiling, step_annotation
-
-#: call, choice of its inputs, first and last+1 place of its results, places to empty afterwards.
-Issued = tuple[Call, Callable[[list[Any]], Sequence[Any]], int, int, tuple[int, ...]]
 
 
 class Runtime:

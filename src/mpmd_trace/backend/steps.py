@@ -8,8 +8,14 @@ from __future__ import annotations
 import dataclasses
 import itertools
 from collections.abc import Callable, Iterable, Sequence
+from typing import Any
 
 from mpmd_trace.backend.plan import Free, Instruction, Plan, Run, Transfer
+
+#: Runs a program, or moves values: returns arrays for arrays.
+Call = Callable[[Sequence[Any]], Sequence[Any]]
+#: Call, choice of its inputs, first and last+1 place of its results, places to empty afterwards.
+Issued = tuple[Call, Callable[[list[Any]], Sequence[Any]], int, int, tuple[int, ...]]
 
 
 @dataclasses.dataclass(frozen=True, slots=True)

@@ -28,10 +28,10 @@ from mpmd_trace.backend.distribution.pending_ops import PendingOp
 from mpmd_trace.backend.distribution.reshard_transfer import ReshardTransfer, owners_of, sample
 from mpmd_trace.backend.distribution.transport import Log, here, tag_of
 from mpmd_trace.backend.executables import Executable
-from mpmd_trace.backend.movers import Call
 from mpmd_trace.backend.placement import Placement
 from mpmd_trace.backend.plan import Free, Plan, Run, Slot, Transfer
 from mpmd_trace.backend.runtime import Runtime
+from mpmd_trace.backend.steps import Call
 from mpmd_trace.diagnostics.messages import MpmdError
 from mpmd_trace.diagnostics.progress import LOG
 from mpmd_trace.jax_compat.layouts import put
