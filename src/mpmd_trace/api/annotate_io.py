@@ -106,13 +106,9 @@ def keep_memory_kinds(main: FuncOp, kinds: Mapping[int, str | None]) -> None:
 
 def set_layouts(main: FuncOp, inputs: Sequence[Spec | None], outputs: Sequence[Spec | None]) -> None:
     """Mark arguments and results that have another layout in memory than the usual one."""
-    dicts = main.arg_attrs
-    for i, spec in enumerate(inputs):
-        if spec is not None and spec.layout is not None:
-            dicts[i] = dicts[i].with_(LAYOUT_MODE, StringAttr.get(spec.layout))
-    main.set_all_arg_attrs(dicts)
-    dicts = main.res_attrs
-    for i, spec in enumerate(outputs):
-        if spec is not None and spec.layout is not None:
-            dicts[i] = dicts[i].with_(LAYOUT_MODE, StringAttr.get(spec.layout))
-    main.set_all_res_attrs(dicts)
+    arguments = main.arg_attrs, inputs, main.set_all_arg_attrs
+    for dicts, specs, set_all in (arguments, (main.res_attrs, outputs, main.set_all_res_attrs)):
+        for i, spec in enumerate(specs):
+            if spec is not None and spec.layout is not None:
+                dicts[i] = dicts[i].with_(LAYOUT_MODE, StringAttr.get(spec.layout))
+        set_all(dicts)

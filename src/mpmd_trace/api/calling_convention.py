@@ -17,7 +17,7 @@ from mpmd_trace.diagnostics.messages import MpmdError, shortened
 from mpmd_trace.frontend.flatten_arguments import Leaf
 from mpmd_trace.frontend.traced import Traced
 from mpmd_trace.jax_compat.runtime import with_weak_type
-from mpmd_trace.jax_compat.tracing import structure_differences
+from mpmd_trace.jax_compat.tracing import is_key, structure_differences
 
 
 def _without_values(leaves: Sequence[Leaf]) -> list[tuple[int, Any]]:
@@ -91,28 +91,22 @@ class CallingConvention:
             return result
         result = list(result)
         for i, impl in self._keys_in:
-            dtype = getattr(result[i], "dtype", None)
-            if dtype is None or not jax.dtypes.issubdtype(dtype, jax.dtypes.prng_key):
-                name = self._traced.inputs[i].name
-                raise MpmdError(
-                    f"argument {name} must be a typed PRNG key ({impl}), as it was when the program was "
-                    "compiled; wrap it with jax.random.wrap_key_data"
-                )
+            if not is_key(result[i]):
+                raise self._misfit(i, f"a typed PRNG key ({impl})", "; wrap it with jax.random.wrap_key_data")
             found_impl = str(jax.random.key_impl(result[i]))
             if found_impl != impl:
-                name = self._traced.inputs[i].name
-                raise MpmdError(
-                    f"argument {name} must be a typed PRNG key of {impl}, as it was when the program was "
-                    f"compiled, not of {found_impl}; make it with jax.random.key(seed, impl={impl!r})"
-                )
+                instead = f", not of {found_impl}; make it with jax.random.key(seed, impl={impl!r})"
+                raise self._misfit(i, f"a typed PRNG key of {impl}", instead)
             result[i] = jax.random.key_data(result[i])
         for i, void in self._void_in:
             if getattr(result[i], "dtype", None) != void.dtype or result[i].shape != void.shape:
-                name = self._traced.inputs[i].name
-                wanted = f"an array float0{list(void.shape)}, as it was when the program was compiled"
-                raise MpmdError(f"argument {name} must be {wanted}")
+                raise self._misfit(i, f"an array float0{list(void.shape)}")
             result[i] = np.zeros(void.shape, np.bool_)
         return result
+
+    def _misfit(self, index: int, wanted: str, instead: str = "") -> MpmdError:
+        name = self._traced.inputs[index].name
+        return MpmdError(f"argument {name} must be {wanted}, as it was when the program was compiled{instead}")
 
     def placed(self, physical: list[Any]) -> Any:
         """Return the arguments `(args, kwargs)` of these leaves, each array where the program wants it."""

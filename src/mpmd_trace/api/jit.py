@@ -30,6 +30,7 @@ from mpmd_trace.diagnostics.progress import compiling, stage
 from mpmd_trace.frontend.errors import at_users_place, mistake, recorded_warnings, warn
 from mpmd_trace.frontend.functions import name_of
 from mpmd_trace.frontend.layer_scan import is_assigning
+from mpmd_trace.frontend.statics import is_hashable
 from mpmd_trace.frontend.trace import check_names, trace
 from mpmd_trace.frontend.traced import Traced as TracedFunction
 from mpmd_trace.ir.text import parse
@@ -356,16 +357,14 @@ class Jitted:
         statics: list[Any] = [(i, args[i]) for i in sorted(numbers)]
         statics += [(k, kwargs[k]) for k in sorted(kwargs) if k in names]
         for name, value in statics:
-            try:
-                hash(value)
-            except TypeError:
+            if not is_hashable(value):
                 label = f"at position {name}" if isinstance(name, int) else f"{name!r}"
                 raise MpmdError(
                     f"the static argument {label} of {getattr(self.fn, '__name__', 'the function')} is a "
                     f"{type(value).__name__}, which cannot be hashed. Static arguments are part of the "
                     "program and compared by value: pass a tuple instead of a list, for example, or make the "
                     "argument dynamic."
-                ) from None
+                )
         # 1, 1.0 and True are equal, but not the same program.
         return dynamic, named, tuple((name, type(value), value) for name, value in statics)
 
