@@ -26,7 +26,7 @@ from mpmd_trace.frontend import marker_primitives, mutation
 from mpmd_trace.frontend.errors import FrontendError, mistake
 from mpmd_trace.frontend.explanations import leak
 from mpmd_trace.frontend.functions import positional_names
-from mpmd_trace.frontend.statics import ARRAY, StaticLeaf, Statics, is_hashable, without_statics
+from mpmd_trace.frontend.statics import ARRAY, StaticLeaf, Statics, is_hashable, join, without_statics
 from mpmd_trace.jax_compat import tracing
 
 _PREFIX = "mpmd_trace."
@@ -166,13 +166,10 @@ def _jit_of(function: Callable[..., Any] | None, tag: Tag, shared: bool = False)
         return made[key]
 
     def run(statics: Statics, *arrays: Any) -> Any:
-        fill = iter(arrays)
-        leaves = [next(fill) if leaf is ARRAY else leaf.value for leaf in statics.leaves]
-        callee, args, kwargs = jax.tree.unflatten(statics.treedef, leaves)
-        given = tuple(map(_value, args)), {k: _value(v) for k, v in kwargs.items()}
+        callee, args, kwargs = without_statics(join(arrays, statics))
         target = callee if is_argument else reference()
         with own_frames(tag.kind):
-            result = mutation.kept(target, *given, tag.kind, "mpmd_trace.nnx.named_computation", owner=callee)
+            result = mutation.kept(target, args, kwargs, tag.kind, "mpmd_trace.nnx.named_computation", owner=callee)
         # What can be no result of a jit (strings, functions) is a part of the structure.
         result = jax.tree.map(lambda leaf: leaf if _can_be_returned(leaf) else StaticLeaf(leaf), result)
         return marker_primitives.counted(result) if tag.kind == "named_computation" else result
@@ -205,11 +202,6 @@ def _closure(function: Callable[..., Any] | None) -> tuple[_Cell, ...]:
         except ValueError:  # it has no value yet
             cells.append(_Cell(cell))
     return tuple(cells)
-
-
-def _value(argument: Any) -> Any:
-    """Return the argument that `_mark_static` marked."""
-    return argument.value if isinstance(argument, StaticLeaf) else argument
 
 
 def _can_be_returned(leaf: object) -> bool:
