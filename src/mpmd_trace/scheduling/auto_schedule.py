@@ -19,12 +19,12 @@ from mpmd_trace.passes.mesh_order import schedulable_meshes
 from mpmd_trace.schedules import (
     ENTRIES,
     Action,
+    Candidate,
     Kind,
     MemoryLimit,
     Placement,
     Schedule,
     ScheduleError,
-    Simulation,
     StageGraph,
     Step,
     forward_passes,
@@ -92,13 +92,10 @@ class AutoSchedule:
         return tuple(limit.get(name, math.inf) for name in meshes)
 
 
-@dataclasses.dataclass(frozen=True)
-class Choice:
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class Choice(Candidate):
     """A schedule that a program can run, simulated with its costs."""
 
-    schedule: Schedule
-    result: Simulation
-    fits: bool
     #: Whether every stage goes through its backwards in the order of the microbatches, as a program does that
     #: adds gradients up in this order.
     in_order: bool
@@ -253,7 +250,8 @@ def _choice(schedule: Schedule, costs: StageCosts, memory_limit: MemoryLimit | N
         return None
     if costs.overlap is not None:
         schedule = dataclasses.replace(schedule, orders=whole.orders)
-    return Choice(schedule, result, not meshes_over(result.peak_activations, memory_limit), _in_order(schedule))
+    fits = not meshes_over(result.peak_activations, memory_limit)
+    return Choice(schedule, result, fits, in_order=_in_order(schedule))
 
 
 def _with_blocks(schedule: Schedule, costs: StageCosts) -> Schedule:
