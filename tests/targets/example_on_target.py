@@ -1,6 +1,6 @@
 """Run an example up to its first step, compile that for a target, print what is known of it, and end.
 
-python example_on_compile.py EXAMPLE.py tpu:v5e:2x4
+python example_on_target.py EXAMPLE.py tpu:v5e:2x4
 """
 
 from __future__ import annotations

@@ -216,8 +216,12 @@ def devices_of(target: str) -> tuple[jax.Device, ...]:
         "that this jax wants"
     )
     with _environment({} if _has_tpu() else _NO_TPU):
-        more = {} if slices is None else {"num_slices": int(slices)}
-        return _described(target, missing, platform="tpu", topology_name=f"{kind}:{grid}", **more)
+        more: dict[str, Any] = {} if slices is None else {"num_slices": int(slices)}
+        # The same bounds as by default since libtpu 0.0.50; before, a grid of less than 2x2 was refused without them.
+        of_host = (*(min(int(size), 2) for size in grid.split("x")[:2]), 1)
+        return _described(
+            target, missing, platform="tpu", topology_name=f"{kind}:{grid}", chips_per_host_bounds=of_host, **more
+        )
 
 
 def _gpus(target: str, kind: str, grid: str) -> tuple[jax.Device, ...]:
