@@ -392,7 +392,7 @@ def test_the_bound_with_blocks_is_the_same_in_any_unit_of_time() -> None:
         Chain(frame, Costs(unit, 2 * unit, unit, collectives={"F": unit / 4}), [2.0] * 2, 1.0, "span")
         for unit in (1.0, 1e-9)
     )
-    assert least_time(there) == pytest.approx(1e-9 * least_time(here), abs=0)
+    assert least_time(there) == pytest.approx(1e-9 * least_time(here), rel=1e-9, abs=0)
 
 
 def _all_orders(stage: int, count: int, limit: float, fraction: float) -> list[tuple[Step, ...]]:

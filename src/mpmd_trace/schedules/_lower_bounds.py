@@ -214,19 +214,25 @@ class Chain:
         return low
 
     def _held(self, s: int) -> float:
-        """Return the time that all microbatches need if memory is full all the time but for the start and the end.
-
-        The first of the forwards fill it one by one, and the last of the weight gradients empty it so, unless those run
-        in blocks.
-        """
+        """Return the time that all microbatches need if memory is full all the time but for the start and the end."""
         limit = self.limits[s]
         if self.count <= limit:
             return 0.0
         life = self.paths[s] + self.input_grad[s] + self.fraction * self.weight_grad[s]
-        steps = range(1, math.floor(limit + _TINY) + 1)
-        one_by_one = 0.0 if self.has_blocks else self.forward[s] + self.weight_grad[s]
-        free = sum(limit - j for j in steps) * one_by_one
+        free = 0.0 if self.has_blocks else self.free(s)
         return (self.count * life + free) / limit + (0.0 if self.span else self.heads[s])
+
+    def free(self, s: int) -> float:
+        """Return how much memory stays free at the start and the end of a mesh, times how long, if not all fit into it.
+
+        What is held counts from its forward to the end of its input gradient, and while its weight gradient runs, but
+        not in a block with an input gradient. Forwards begin one after the other, and of n microbatches that count,
+        n - 1 have both gradients still before them. A block takes no less than its gradients. If the work is so short
+        that start and end would overlap, the end counts as shorter.
+        """
+        limit = self.limits[s]
+        one_by_one = min(self.forward[s] + self.input_grad[s] + self.weight_grad[s], self.work[s] / limit)
+        return one_by_one * sum(limit - j for j in range(1, math.floor(limit + _TINY) + 1))
 
 
 def least_time(chain: Chain) -> float:
@@ -318,10 +324,7 @@ class _BlockProgram:
         self._row(s, {"first": 1}, 0.0, {"first": -1})
 
     def _memory(self, s: int) -> None:
-        """Bound what a mesh holds when its last forward starts, and what all microbatches hold from start to end.
-
-        The first of the forwards fill the memory one by one, and the last of the weight gradients empty it so.
-        """
+        """Bound what a mesh holds when its last forward starts, and what all microbatches hold from start to end."""
         chain, limit, part = self.chain, self.chain.limits[s], self.chain.fraction
         f, i, w = chain.forward[s], chain.input_grad[s], chain.weight_grad[s]
         fi, fw, fiw = (total - hidden for total, hidden in zip((f + i, f + w, f + i + w), chain.hides[s], strict=True))
@@ -331,12 +334,10 @@ class _BlockProgram:
         if chain.count <= limit:
             return
         self._row(s, {"inputs": part - 1, "weights": -part, "rest": -part}, -limit)
-        free = sum(limit - j for j in range(1, math.floor(limit + _TINY) + 1))
-        free *= f + (w if chain.work[s] >= limit * (f + w) else 0.0)
-        held = chain.count * (chain.paths[s] + i + part * w)
+        held = chain.free(s) + chain.count * (chain.paths[s] + i + part * w)
         # A weight gradient in a block holds memory until its end; the same block may be its input gradient's.
         own = {"longer": -1.0, "fw": -part * (fw - w), "fiw": part * w}
-        self._row(s, own | ({} if chain.span else {"begin": -limit}), held + free, time=limit)
+        self._row(s, own | ({} if chain.span else {"begin": -limit}), held, time=limit)
 
 
 def memory_floor(
