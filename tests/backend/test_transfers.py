@@ -22,10 +22,10 @@ pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="jaxlib has no t
 class Peers:
     """What a transport asks of the other processes, of which it sees one message each."""
 
-    def __init__(self, process: int, messages: list[bytes]) -> None:
+    def __init__(self, process: int, messages: list[Any]) -> None:
         self.process, self._messages = process, messages
 
-    def allgather_bytes(self, what: str, mine: bytes) -> list[bytes]:
+    def allgather(self, what: str, mine: Any) -> list[Any]:
         self._messages.append(mine)
         return list(self._messages)
 
@@ -37,7 +37,7 @@ def _spec(x: Any) -> jax.ShapeDtypeStruct:
 @pytest.fixture
 def ends() -> tuple[Pull, Pull]:
     """The sender is process 0, whose secret counts, and the receiver knows it."""
-    messages: list[bytes] = []
+    messages: list[Any] = []
     host = "127.0.0.1"
     return (
         Pull(Peers(0, messages), InFlight(False), host),  # type: ignore[arg-type]

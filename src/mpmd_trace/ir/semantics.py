@@ -12,8 +12,19 @@ from mpmd_trace.ir.attributes import BoolAttr
 from mpmd_trace.ir.core import Op, Region, Value
 from mpmd_trace.ir.outlined import outlined_callee
 
+#: What devices do together.
+COLLECTIVES = frozenset(
+    {
+        "stablehlo.all_gather",
+        "stablehlo.all_reduce",
+        "stablehlo.all_to_all",
+        "stablehlo.collective_broadcast",
+        "stablehlo.collective_permute",
+        "stablehlo.reduce_scatter",
+    }
+)
 #: Never removed, even when unused.
-EFFECTFUL = frozenset(
+EFFECTFUL = COLLECTIVES | frozenset(
     {
         "func.call",
         "func.func",
@@ -22,16 +33,10 @@ EFFECTFUL = frozenset(
         "sdy.mesh",
         "sdy.sharding_constraint",
         "sdy.sharding_group",
-        "stablehlo.all_gather",
-        "stablehlo.all_reduce",
-        "stablehlo.all_to_all",
-        "stablehlo.collective_broadcast",
-        "stablehlo.collective_permute",
         "stablehlo.composite",
         "stablehlo.infeed",
         "stablehlo.outfeed",
         "stablehlo.recv",
-        "stablehlo.reduce_scatter",
         "stablehlo.rng",
         "stablehlo.send",
     }

@@ -9,7 +9,7 @@ from mpmd_trace.schedules import _memory
 from mpmd_trace.schedules._actions import KIND_NAMES, Action, Kind
 from mpmd_trace.schedules._costs import Costs, PerStage, amounts, per_stage
 from mpmd_trace.schedules._engine import Blocking, stuck_heads
-from mpmd_trace.schedules._errors import Problem, ScheduleError
+from mpmd_trace.schedules._errors import Problem, ScheduleError, counted
 from mpmd_trace.schedules._program import Program, build, find_cycle
 from mpmd_trace.schedules._schedule import Schedule
 
@@ -71,8 +71,7 @@ def validate(
         schedule, memory_limit=memory_limit, activation=activation, weight_fraction=weight_fraction, blocking=blocking
     )
     if problems:
-        count = "1 problem" if len(problems) == 1 else f"{len(problems)} problems"
-        text = f"schedule '{schedule.name}' has {count}:\n{explain(schedule, problems)}"
+        text = f"schedule '{schedule.name}' has {counted(len(problems), 'problem')}:\n{explain(schedule, problems)}"
         raise ScheduleError(text, problems)
     return schedule
 

@@ -21,7 +21,7 @@ class Run:
 
     def finished(self) -> bool:
         """Return whether every step ran and every transfer ended."""
-        raise NotImplementedError
+        return -1.0 not in self.ends
 
     def arrival(self, producer: int, mesh: int) -> float:
         """Return when the result of a step is on a mesh."""
@@ -45,9 +45,6 @@ class Background(Run):
             self._targets = targets(program)
             self._size = per_stage(costs.size, program.schedule, "size")
         self._run()
-
-    def finished(self) -> bool:
-        return -1.0 not in self.ends
 
     def arrival(self, producer: int, mesh: int) -> float:
         if self._plain and self.program.mesh[producer] != mesh:
@@ -139,9 +136,6 @@ class InOrder(Run):
         self._events: list[tuple[float, int, int, int]] = []
         self._numbers = itertools.count()
         self._run()
-
-    def finished(self) -> bool:
-        return -1.0 not in self.ends
 
     def _run(self) -> None:
         events, mesh_of = self._events, self.program.mesh

@@ -150,8 +150,7 @@ def _listed(what: str, folder: str) -> list[str]:
     job = current()
     if job is None:
         return _files(folder)
-    mine = json.dumps(_files(folder) if job.process == 0 else []).encode()
-    listed: list[str] = json.loads(job.peers.allgather_bytes(what, mine, patient=True)[0])
+    listed: list[str] = job.peers.allgather(what, _files(folder) if job.process == 0 else [], patient=True)[0]
     return listed
 
 
@@ -177,8 +176,7 @@ def _shared(what: str, work: Callable[[Sequence[str]], list[int | None]], names:
     job = current()
     if job is None:
         return work(names)
-    mine = json.dumps(work(names[job.process :: job.count])).encode()
-    parts = [json.loads(part) for part in job.peers.allgather_bytes(what, mine, patient=True)]
+    parts = job.peers.allgather(what, work(names[job.process :: job.count]), patient=True)
     return [parts[i % job.count][i // job.count] for i in range(len(names))]
 
 
@@ -199,6 +197,6 @@ def once(what: str, action: Callable[[], None], *, patient: bool = False) -> Non
             action()
         except MpmdError as error:
             problem = error.diagnostics[0].message
-    problem = job.peers.allgather_bytes(what, problem.encode(), patient=patient)[0].decode()
+    problem = job.peers.allgather(what, problem, patient=patient)[0]
     if problem:
         raise MpmdError(problem)

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import hashlib
 import importlib.metadata
-import json
 import os
 import platform
 from collections.abc import Sequence
@@ -55,15 +54,12 @@ def check_consistency(job: Job, plan: Plan, placement: Placement, options: Compi
         "program": text,
     }
     digests = {key: hashlib.sha256(value.encode()).hexdigest() for key, value in mine.items()}
-    everyone = [
-        json.loads(shown) for shown in job.peers.allgather_bytes("comparison of programs", json.dumps(digests).encode())
-    ]
+    everyone = job.peers.allgather("comparison of programs", digests)
     unlike = [key for key in mine if len({shown[key] for shown in everyone}) > 1]
     if unlike:
         # Versions and settings explain programs that differ.
         key = unlike[0]
-        texts = [shown.decode() for shown in job.peers.allgather_bytes("difference of programs", mine[key].encode())]
-        raise_errors(differences(plan.name, key, texts))
+        raise_errors(differences(plan.name, key, job.peers.allgather("difference of programs", mine[key])))
     return job.next_program()
 
 

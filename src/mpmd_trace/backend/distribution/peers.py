@@ -125,6 +125,10 @@ class Peers:
             self.store.drop(f"mpmd_trace/{what}/{number - 2}/{self.process}")
         return result
 
+    def allgather(self, what: str, mine: Any, *, patient: bool = False) -> list[Any]:
+        """Return the values that each process gives; as `allgather_bytes`, for what can be written as JSON."""
+        return list(map(json.loads, self.allgather_bytes(what, json.dumps(mine).encode(), patient=patient)))
+
     def clock(self) -> float:
         """Return what process 0 has for `time.perf_counter()`.
 

@@ -122,12 +122,11 @@ class Pull:
         self.peers = peers
         self.in_flight = in_flight
         self._server = transfer_server(host)
-        mine = f"{self._server.address()} {secrets.randbits(64)}".encode()
-        told = [one.decode().split() for one in peers.allgather_bytes("addresses of transfers", mine)]
+        told = peers.allgather("addresses of transfers", [self._server.address(), secrets.randbits(64)])
         #: Where each process listens.
-        self.addresses = [address for address, _ in told]
+        self.addresses: list[str] = [address for address, _ in told]
         # Whoever asks for an array must know its number, and servers ask for nothing else.
-        self._secret = int(told[0][1])
+        self._secret: int = told[0][1]
         self._connections: dict[int, Any] = {}
 
     def transfer(

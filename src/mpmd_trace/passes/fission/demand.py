@@ -7,7 +7,7 @@ from collections.abc import Container, Iterable
 from mpmd_trace.ir.bodies import effective_operands
 from mpmd_trace.ir.core import BlockArg, Op, Value
 from mpmd_trace.ir.postorder import postorder
-from mpmd_trace.ir.semantics import is_removable
+from mpmd_trace.ir.semantics import COLLECTIVES, is_removable
 
 LOOP = "stablehlo.while"
 CONDITIONALS = ("stablehlo.case", "stablehlo.if")
@@ -17,17 +17,7 @@ BARRIER = "stablehlo.optimization_barrier"
 _DIVISIBLE = frozenset({LOOP, *CONDITIONALS, MANUAL, BARRIER})
 
 #: Not removable for MLIR, but every device runs the same program, so an unused one has no effect.
-_WITHOUT_EFFECT = frozenset(
-    {
-        "sdy.sharding_constraint",
-        "stablehlo.all_gather",
-        "stablehlo.all_reduce",
-        "stablehlo.all_to_all",
-        "stablehlo.collective_broadcast",
-        "stablehlo.collective_permute",
-        "stablehlo.reduce_scatter",
-    }
-)
+_WITHOUT_EFFECT = COLLECTIVES | {"sdy.sharding_constraint"}
 
 
 def is_divisible(op: Op) -> bool:
