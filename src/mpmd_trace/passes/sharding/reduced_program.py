@@ -26,7 +26,6 @@ from mpmd_trace.passes.sharding.agreement import agrees
 from mpmd_trace.passes.sharding.axes import same_axes
 from mpmd_trace.passes.sharding.edges import SHARDING, user_sharding
 from mpmd_trace.passes.sharding.equivalence_classes import Kinds, is_scalar, shardings_of
-from mpmd_trace.passes.sharding.short_sums import ShortSums, short_sums
 
 #: Temporary attribute that tells which op an op of the small program is.
 NUMBER = "mpmd_trace.number"
@@ -97,8 +96,6 @@ class Reduction:
         self.representatives = list(first_op.values())
         self.kept = list(first_body.values())
         self.copies: dict[Op, Op] = {}
-        #: For copies without the middle of their sums.
-        self._shortened: dict[Op, ShortSums] = {}
         self.module = self._build(module, kinds)
 
     def _build(self, module: Module, kinds: Kinds) -> Module:
@@ -109,17 +106,7 @@ class Reduction:
         for arg in kept_args:
             mapping[arg] = block.add_arg(kinds.type(arg), loc=cast(BlockArg, arg).loc)
         for number, op in enumerate(self.kept):
-            operands = [mapping[self.value_of[v]] for v in op.operands]
-            short = None
-            if isinstance(op, FragmentOp) and not kinds.alike and op.in_shardings is None:
-                numbers: dict[Value, int] = {}
-                short = short_sums(op.body, tuple([numbers.setdefault(v, len(numbers)) for v in operands]))
-            if short is None:
-                copy = numbered(op, operands, number)
-            else:
-                self._shortened[op] = short
-                copy = numbered(op, [operands[i] for i in short.kept], number)
-                copy.regions[0] = short.body
+            copy = numbered(op, [mapping[self.value_of[v]] for v in op.operands], number)
             for result in copy.results if kinds.alike else ():
                 result.type = kinds.type(result)
             if isinstance(copy, FragmentOp) and kinds.alike:
@@ -165,10 +152,7 @@ class Reduction:
         for new in done.body:
             number = new.attrs.pop(NUMBER, None)
             if isinstance(number, IntegerAttr):
-                op = self.kept[number.value]
-                new_ops[op] = new
-                if op in self._shortened and not self._shortened[op].restore(cast(FragmentOp, new)):
-                    return None
+                new_ops[self.kept[number.value]] = new
             elif new is not done.body.terminator:
                 return None
         return done, new_ops
