@@ -2,8 +2,12 @@
 
 from __future__ import annotations
 
+import contextlib
+import os
 import shlex
+import signal
 import subprocess
+import sys
 import tempfile
 from pathlib import Path
 
@@ -52,18 +56,31 @@ def _failure(check: str, path: str, timeout: float) -> str:
     """Return why the check failed, nothing when it succeeded."""
     quoted = shlex.quote(path)
     command = check.replace("{}", quoted) if "{}" in check else f"{check} {quoted}"
+    process = subprocess.Popen(
+        command,
+        shell=True,  # the command is the user's own, pipes and all
+        stdin=subprocess.DEVNULL,
+        stdout=subprocess.DEVNULL,
+        stderr=subprocess.DEVNULL,
+        start_new_session=True,
+    )
     try:
-        done = subprocess.run(
-            command,
-            shell=True,  # the command is the user's own, pipes and all
-            stdin=subprocess.DEVNULL,
-            stdout=subprocess.DEVNULL,
-            stderr=subprocess.DEVNULL,
-            timeout=timeout or None,
-            check=False,
-        )
-    except subprocess.TimeoutExpired:
-        return f"it takes longer than {timeout:g} s"
-    if done.returncode == 127:
+        status = process.wait(timeout or None)
+    except BaseException as error:
+        _kill(process)
+        if isinstance(error, subprocess.TimeoutExpired):
+            return f"it takes longer than {timeout:g} s"
+        raise
+    if status == 127:
         return "there is no such command"
-    return f"its exit status is {done.returncode}" if done.returncode else ""
+    return f"its exit status is {status}" if status else ""
+
+
+def _kill(process: subprocess.Popen[bytes]) -> None:
+    """Kill a shell, and what it has started, which would run on."""
+    if sys.platform == "win32":
+        process.kill()
+    else:
+        with contextlib.suppress(ProcessLookupError):
+            os.killpg(process.pid, signal.SIGKILL)
+    process.wait()

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import os
 import pathlib
+import sys
 
 import pytest
 from commands import Command, Writer
@@ -60,3 +62,13 @@ def test_command(command: Command, written: Writer, tmp_path: pathlib.Path) -> N
     assert boring.status == 2 and "not interesting to begin with" in boring.err and not other.exists()
     wrong = command("reduce", written("func.func @f(", "a b.mlir"), "--check", "true")
     assert wrong.status == 1 and "a b.mlir:1:13: error:" in wrong.err
+
+
+@pytest.mark.skipif(sys.platform == "win32", reason="the check is for a shell of POSIX")
+def test_a_check_that_takes_too_long_is_killed(command: Command, written: Writer, tmp_path: pathlib.Path) -> None:
+    gate = tmp_path / "gate"
+    os.mkfifo(gate)
+    result = command("reduce", written(BASE), "--check", f"cat {gate} | cat; true", "--timeout", "0.5")
+    assert result.status == 2 and "it takes longer than 0.5 s" in result.err
+    with pytest.raises(OSError, match="No such device or address"):  # nobody reads it anymore
+        os.open(gate, os.O_WRONLY | os.O_NONBLOCK)
