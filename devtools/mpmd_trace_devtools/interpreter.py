@@ -24,6 +24,7 @@ from mpmd_trace.ir.ops import FuncOp, Module, local_type
 from mpmd_trace.ir.printer import print_op
 from mpmd_trace.ir.types import TensorType, Type
 from mpmd_trace.jax_compat.runtime import lower_function
+from mpmd_trace_devtools.bounded_loops import bound_loops
 from mpmd_trace_devtools.single_device_program import (
     Meaning,
     clean,
@@ -158,6 +159,7 @@ class Interpreter(Meaning[Array]):
         if not op.name.startswith(_DIALECTS):
             return _Step(None, tokens, print_op(op))
         module = leaf_module(self.module, op, inputs)
+        bound_loops(module)
         text = module.to_generic()
         if text not in _compiled:
             results = [r.type for r in op.results if not r.type.is_token]

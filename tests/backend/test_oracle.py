@@ -13,6 +13,7 @@ from mpmd_trace.ir.attributes import IntegerAttr
 from mpmd_trace.ir.core import Block
 from mpmd_trace.ir.ops import FragmentOp, Module, local_type
 from mpmd_trace.ir.text import parse
+from mpmd_trace_devtools.bounded_loops import MOST_ITERATIONS
 from mpmd_trace_devtools.comparison import assert_same_meaning
 from mpmd_trace_devtools.interpreter import interpret, random_args
 from mpmd_trace_devtools.single_device_program import Eraser
@@ -133,6 +134,27 @@ def test_regions_capture_values_and_call_functions() -> None:
     )
     x = np.array([1, 2, 3], np.float32)
     np.testing.assert_array_equal(interpret(module, [x, np.int32(4)])[0], 5 * x)
+
+
+def test_loops_end() -> None:
+    module = parse(
+        """
+        func.func @main(%x: tensor<i32>, %last: tensor<i32>) -> tensor<i32> {
+          %one = stablehlo.constant dense<1> : tensor<i32>
+          %r = stablehlo.while(%i = %x) : tensor<i32>
+            cond {
+              %c = stablehlo.compare LT, %i, %last : (tensor<i32>, tensor<i32>) -> tensor<i1>
+              stablehlo.return %c : tensor<i1>
+            } do {
+              %j = stablehlo.add %i, %one : tensor<i32>
+              stablehlo.return %j : tensor<i32>
+            }
+          return %r : tensor<i32>
+        }
+        """
+    )
+    for last, end in ((7, 7), (MOST_ITERATIONS, MOST_ITERATIONS), (100 * MOST_ITERATIONS, MOST_ITERATIONS)):
+        assert interpret(module, [np.int32(0), np.int32(last)]) == [end]
 
 
 def test_manual_computations_run_on_devices() -> None:

@@ -71,6 +71,23 @@ def test_a_program_may_be_wrong_as_traced(command: Command, monkeypatch: pytest.
     assert result.status == 1 and "the program is wrong before the first pass: as traced, result[" in result.err
 
 
+def test_a_wrong_pass_may_break_down(
+    command: Command, wrong_pass: None, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    wrong = Cse.run
+
+    def run(self: Cse, module: Module, diagnostics: Any) -> Any:
+        if sum(isinstance(op, FragmentOp) for op in module.main.body) < 2:
+            raise TypeError("too small")
+        return wrong(self, module, diagnostics)
+
+    monkeypatch.setattr(Cse, "run", run)
+    small = tmp_path / "small.mlir"
+    result = command("bisect", TINY, "-o", str(small))
+    assert result.status == 1 and "is the first pass that changes numbers" in result.err
+    assert small.read_text().count("mpmd.fragment<") >= 2
+
+
 def test_a_wrong_pass_is_found_and_shown(command: Command, wrong_pass: None, tmp_path: Path) -> None:
     small = tmp_path / "small.mlir"
     result = command("bisect", TINY, "-o", str(small))
