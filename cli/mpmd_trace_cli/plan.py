@@ -116,23 +116,19 @@ def plan_program(
     why = reasons(held, lowered)
     # Estimates know no collectives: XLA makes them.
     collectives = CollectivesReport() if by_estimate else compiled.collectives()
-    now = _now(options, plan, lowered)
-    chosen = best_together(groups, functools.partial(_is_followed, lowered)) if groups else {}
-    now_of_groups = {group: _library_name(one.name) for group, one in lowered.schedule.parts}
+    told: Any
+    if groups:
+        own = {group: _library_name(one.name) for group, one in lowered.schedule.parts}
+        in_groups = groups, best_together(groups, functools.partial(_is_followed, lowered)), own
+        told = groups_as_data(program.name, *in_groups) if as_json else groups_as_text(*in_groups, asked.rows)
+    else:
+        tried = plan, options, _now(options, plan, lowered)
+        told = as_data(program.name, *tried) if as_json else as_text(*tried, asked.rows, asked.save)
     if as_json:
-        proposed = (
-            groups_as_data(program.name, groups, chosen, now_of_groups)
-            if groups
-            else as_data(program.name, plan, options, now)
-        )
         facts = placement_report.facts_data(given.config, final, collectives)
-        data({**proposed, "placement": placement_report.as_data(held, why), **facts})
+        data({**told, "placement": placement_report.as_data(held, why), **facts})
         return
-    data(
-        groups_as_text(groups, chosen, now_of_groups, asked.rows)
-        if groups
-        else as_text(plan, options, now, asked.rows, asked.save)
-    )
+    data(told)
     say(placement_report.as_text(held, why, file) + placement_report.facts_text(given.config, final, collectives))
     for text in _not_tried(plan, lowered.traced, has_groups=bool(groups), has_counts=bool(counts)):
         say(text)

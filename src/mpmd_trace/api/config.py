@@ -143,7 +143,6 @@ def make_config(
     if stage_axis is not None or isinstance(topology, Mesh | AbstractMesh):
         topology = meshes_along(topology, stage_axis)
     meshes = _topology(topology, options, problems)
-    assignments: dict[str, Assignment] = {}
     stages = _mapping(name_to_stage_assignment, "name_to_stage_assignment", problems)
     if name_to_mesh_assignment is None and stage_axis is not None:
         name_to_mesh_assignment = "auto"
@@ -151,26 +150,7 @@ def make_config(
     counts = _layer_counts(name_to_mesh_assignment, meshes, problems)
     by_rule = is_auto or counts is not None
     names = {} if by_rule else _mapping(name_to_mesh_assignment, "name_to_mesh_assignment", problems)
-    for name, value in _with_parts(names, problems).items():
-        assignment = _assignment(value, f"the name {name!r}", meshes, problems)
-        if assignment is None:
-            continue
-        stage = stages.get(name, assignment.stage)
-        if assignment.stage is not None and stage != assignment.stage:
-            problems.append(
-                f"the name {name!r} has stage {assignment.stage} in name_to_mesh_assignment and "
-                f"stage {stage} in name_to_stage_assignment. Give it once."
-            )
-        is_stage = stage is None or (isinstance(stage, int) and not isinstance(stage, bool) and stage >= 0)
-        if not is_stage:
-            problems.append(f"the name {name!r} has stage {stage!r}; a stage is an int from 0 on.")
-            continue
-        assignments[name] = dataclasses.replace(assignment, stage=stage)
-    for name in stages:
-        if name not in assignments and name not in names:
-            problems.append(f"the name {name!r} has a stage but no mesh. " + nearest(name, names))
-    problems += range_mistakes(list(assignments))
-    problems += _stage_problems(assignments)
+    assignments = _assignments(names, stages, meshes, problems)
     inputs = _prefix(input_mesh_assignment, "input_mesh_assignment", meshes, problems)
     outputs = _prefix(output_mesh_assignment, "output_mesh_assignment", meshes, problems)
     merge_rules, wrong = checked_rules(fragment_merge_rules, "fragment_merge_rules")
@@ -200,6 +180,34 @@ def make_config(
         problems += error.diagnostics
     raise_problems(problems, where)
     return config
+
+
+def _assignments(
+    names: Mapping[str, Any], stages: Mapping[str, Any], meshes: Mapping[str, Any], problems: list[Problem]
+) -> dict[str, Assignment]:
+    """Return the mesh and stage of each name."""
+    assignments: dict[str, Assignment] = {}
+    for name, value in _with_parts(names, problems).items():
+        assignment = _assignment(value, f"the name {name!r}", meshes, problems)
+        if assignment is None:
+            continue
+        stage = stages.get(name, assignment.stage)
+        if assignment.stage is not None and stage != assignment.stage:
+            problems.append(
+                f"the name {name!r} has stage {assignment.stage} in name_to_mesh_assignment and "
+                f"stage {stage} in name_to_stage_assignment. Give it once."
+            )
+        is_stage = stage is None or (isinstance(stage, int) and not isinstance(stage, bool) and stage >= 0)
+        if not is_stage:
+            problems.append(f"the name {name!r} has stage {stage!r}; a stage is an int from 0 on.")
+            continue
+        assignments[name] = dataclasses.replace(assignment, stage=stage)
+    for name in stages:
+        if name not in assignments and name not in names:
+            problems.append(f"the name {name!r} has a stage but no mesh. " + nearest(name, names))
+    problems += range_mistakes(list(assignments))
+    problems += _stage_problems(assignments)
+    return assignments
 
 
 def _axes(given: Any, meshes: Mapping[str, Mesh | AbstractMesh], problems: list[Problem]) -> tuple[str, ...]:
