@@ -110,20 +110,17 @@ class OpList(Generic[T]):
         self._ordered = False
 
     def insert_front(self, op: T) -> T:
-        if op.block is not None:
-            op.block._remove(op)
+        op._detach()
         self._insert(op, None, self._first)
         return op
 
     def insert_before(self, anchor: T, op: T) -> T:
-        if op.block is not None:
-            op.block._remove(op)
+        op._detach()
         self._insert(op, anchor._prev, anchor)
         return op
 
     def insert_after(self, anchor: T, op: T) -> T:
-        if op.block is not None:
-            op.block._remove(op)
+        op._detach()
         self._insert(op, anchor, anchor._next)
         return op
 

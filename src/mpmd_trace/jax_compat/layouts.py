@@ -19,7 +19,7 @@ from jax.sharding import NamedSharding, SingleDeviceSharding
 from jaxlib import _jax
 
 from mpmd_trace.diagnostics.messages import MpmdError
-from mpmd_trace.jax_compat.tracing import key_implementation
+from mpmd_trace.jax_compat.tracing import is_key, key_implementation
 
 
 def has_layout(x: Any) -> bool:
@@ -167,7 +167,7 @@ def _read_now(x: Any, device: jax.Device) -> Any:
 def _put_own_part(x: Any, to: jax.ShapeDtypeStruct) -> jax.Array:
     sharding = to.sharding
     assert sharding is not None
-    if jax.dtypes.issubdtype(getattr(x, "dtype", None), jax.dtypes.prng_key):
+    if is_key(x):
         data = jax.random.key_data(x)
         spec = jax.ShapeDtypeStruct(data.shape, data.dtype, sharding=sharding)
         return jax.random.wrap_key_data(_put_own_part(data, spec), impl=jax.random.key_impl(x))
@@ -194,9 +194,8 @@ def _put_own_part(x: Any, to: jax.ShapeDtypeStruct) -> jax.Array:
 def elsewhere(spec: jax.ShapeDtypeStruct) -> jax.Array:
     """Return the array like `spec` in a process that has none of its devices."""
     assert spec.sharding is not None
-    if jax.dtypes.issubdtype(spec.dtype, jax.dtypes.prng_key):
-        impl = key_implementation(spec)
+    if is_key(spec):
         data = jax.eval_shape(jax.random.key_data, spec)
         inner = jax.ShapeDtypeStruct(data.shape, data.dtype, sharding=spec.sharding)
-        return jax.random.wrap_key_data(elsewhere(inner), impl=impl)
+        return jax.random.wrap_key_data(elsewhere(inner), impl=key_implementation(spec))
     return jax.make_array_from_single_device_arrays(spec.shape, spec.sharding, [], dtype=spec.dtype)

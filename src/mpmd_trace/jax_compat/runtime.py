@@ -409,6 +409,4 @@ def from_shards(spec: jax.ShapeDtypeStruct) -> Callable[[list[jax.Array]], jax.A
 def with_weak_type(x: jax.Array) -> jax.Array:
     """Return `x`, sharing its buffers, with the weak type of a Python number."""
     array: Any = x
-    aval = array.aval.update(weak_type=True)
-    result: jax.Array = ArrayImpl(aval, array.sharding, array._arrays, committed=True, _skip_checks=True)
-    return result
+    return assembled(array.aval.update(weak_type=True), array.sharding, array._arrays)
