@@ -43,6 +43,17 @@ def arguments(repeats):
     return [0.3 * normal(i, WIDTH, WIDTH) for i in range(len(repeats))], normal(9, 8, WIDTH)
 
 
+@pytest.mark.parametrize("names", ["auto", [1, 1]])
+def test_a_warning_about_the_step_is_given_once(names):
+    def step(w, x):
+        return mt.value_and_grad(lambda w, x: jnp.mean(loss(w, x, (1, 1))) ** 2, microbatches=2)(w, x)
+
+    config = mt.make_config(mesh(0, (2, 1), "pp", "data"), names, stage_axis="pp")
+    with pytest.warns(mt.MpmdWarning, match="the loss is not linear") as told:
+        mt.jit(step, config).lower(*arguments((1, 1)))
+    assert len([one for one in told if "is not linear" in str(one.message)]) == 1
+
+
 def test_names_are_balanced_and_the_numbers_are_those_of_jit():
     whole = mesh(0, (2, 2), "data", "pp")
     config = mt.make_config(whole, "auto", stage_axis="pp", pipeline_schedule="1F1B", placement="cut")

@@ -256,3 +256,22 @@ def test_a_stage_that_needs_what_comes_after_it(schedule: str) -> None:
     else:
         assert "and without pipeline_schedule: stage 0 runs twice on mesh 'm0'" in text
     assert "leave pipeline_schedule out" not in text
+
+
+@pytest.mark.filterwarnings("ignore:the loss is not linear")  # a step of gradient descent is inside of it
+def test_a_second_gradient_where_meshes_have_two_stages() -> None:
+    """A stage runs twice for a microbatch, which schedules with several stages on a mesh do not allow."""
+
+    def step(w: Any, x: jax.Array) -> Any:
+        def loss(w: Any, x: jax.Array) -> jax.Array:
+            moved = jax.tree.map(lambda a, g: a - 0.1 * g, w, jax.grad(chain)(w, x))
+            return chain(moved, x)
+
+        return mpmd_trace.value_and_grad(loss, microbatches=4)(w, x)
+
+    w, x = {f"l{i}": 0.5 * normal(i, 4, 4) for i in range(4)}, normal(9, 8, 4)
+    names = dict(zip(w, ("m0", "m1", "m1", "m0"), strict=True))
+    made = {s: mpmd_trace.make_config(topology(2, size=1), names, pipeline_schedule=s) for s in ("auto", "zb-v")}
+    assert_same(mpmd_trace.jit(step, made["auto"])(w, x), jax.jit(step)(w, x))
+    with pytest.raises(MpmdError, match=r'runs twice on mesh .*pipeline_schedule="GPipe" would be followed exactly'):
+        mpmd_trace.jit(step, made["zb-v"]).lower(w, x)

@@ -27,7 +27,7 @@ from mpmd_trace.config import Config
 from mpmd_trace.diagnostics.internal import explains_internal_errors
 from mpmd_trace.diagnostics.messages import MpmdError
 from mpmd_trace.diagnostics.progress import compiling, stage
-from mpmd_trace.frontend.errors import at_users_place, mistake, recorded_warnings, warn
+from mpmd_trace.frontend.errors import at_users_place, mistake, recorded_warnings, warn, without_warnings
 from mpmd_trace.frontend.functions import name_of
 from mpmd_trace.frontend.layer_scan import is_assigning
 from mpmd_trace.frontend.statics import is_hashable
@@ -198,9 +198,10 @@ class Jitted:
         if not config.assigns_names:
             return config
         try:
-            traced = self._trace(args, kwargs)
-            traced = traced if platform is None else traced.on_platform(platform)
-            module = parse(traced.mlir_text(debug_info=False))
+            with without_warnings():  # it is traced again when its names are assigned
+                traced = self._trace(args, kwargs)
+                traced = traced if platform is None else traced.on_platform(platform)
+                module = parse(traced.mlir_text(debug_info=False))
             counts = config.layers_per_stage
             if counts:
                 assignments = by_counts(module, counts, config.stage_meshes)

@@ -51,7 +51,7 @@ from mpmd_trace.schedules import ScheduleWarning, meshes_over
 from mpmd_trace.scheduling.auto_schedule import AutoSchedule, over_limit, program_costs, rank_schedules
 from mpmd_trace.scheduling.fragments import Fragments, fragments_of
 from mpmd_trace.scheduling.resolve_schedule import PROGRAM_ORDER, ScheduleChoice, resolve_schedule, settle
-from mpmd_trace.scheduling.stage_costs import held_microbatches, may_have_several_loops
+from mpmd_trace.scheduling.stage_costs import held_microbatches, may_run_again
 from mpmd_trace.scheduling.user_rules import (
     MERGE,
     SCHEDULE,
@@ -234,12 +234,16 @@ class PartitionedProgram(ConfiguredProgram):
 
     def _explained(self, error: MpmdError) -> MpmdError:
         """Return the error with a schedule to use instead, or with its reason where that is a checkpoint."""
-        if error.pass_name == FollowSchedule.name:
+        place = self.traced.rewritten.recomputed
+        repeats = error.pass_name in (VerifyStageMerging.name, VerifyStagesOfLoops.name)
+        # Stages that nobody gave are those of the schedule, and another one may have none.
+        if error.pass_name == FollowSchedule.name or (
+            repeats and place is None and not self.config.name_to_stage_assignment
+        ):
             first, *rest = error.diagnostics
             message = f"{first.message}. {self._way_out()}"
             return MpmdError([dataclasses.replace(first, message=message), *rest], pass_name=error.pass_name)
-        place = self.traced.rewritten.recomputed
-        if place is None or error.pass_name not in (VerifyStageMerging.name, VerifyStagesOfLoops.name):
+        if place is None or not repeats:
             return error
         text = (
             "jax.checkpoint around several stages recomputes them here, for the backward of a loop or call whose "
@@ -268,7 +272,7 @@ class PartitionedProgram(ConfiguredProgram):
         importing = functools.cache(self.imported)
         best = settle(self.schedule, importing, self.config, overlap=self._overlap)
         groups = bool(self.schedule.parts)
-        if self.schedule.auto is None or not (groups or may_have_several_loops(importing("no"))):
+        if self.schedule.auto is None or not (groups or may_run_again(importing("no"))):
             return best
         with contextlib.suppress(MpmdError):
             if self.is_followed(self.config, best):

@@ -332,12 +332,19 @@ def _shown(value: Any) -> str:
 
 def _like(before: Any, after: Any, fn: Callable[..., Any]) -> Any:
     """Return `after`, if it can be the state of the next microbatch."""
-    kinds = [[(jnp.shape(x), jnp.result_type(x)) for x in jax.tree.leaves(state)] for state in (before, after)]
-    if jax.tree.structure(before) != jax.tree.structure(after) or kinds[0] != kinds[1]:
-        name = _name(fn)
+    structures = [jax.tree.structure(state) for state in (before, after)]
+    kinds = [jax.tree.map(lambda x: f"{jnp.result_type(x)}{[*jnp.shape(x)]}", state) for state in (before, after)]
+    wrong = None
+    if structures[0] != structures[1]:
+        wrong = f"{structures[1]} for {structures[0]}"
+    elif kinds[0] != kinds[1]:
+        pairs = zip(jax.tree.leaves_with_path(kinds[0]), jax.tree.leaves(kinds[1]), strict=True)
+        path, old, new = next((path, old, new) for (path, old), new in pairs if new != old)
+        wrong = f"state{jax.tree_util.keystr(path)} is {new}, not {old}"
+    if wrong is not None:
         raise mistake(
-            f"the state that {name} returns is not like the one it gets, so the next microbatch cannot have it: "
-            f"{jax.tree.structure(after)} for {jax.tree.structure(before)}, or arrays of other shapes or dtypes."
+            f"the state that {_name(fn)} returns is not like the one it gets, so the next microbatch cannot have it: "
+            f"{wrong}."
         )
     return after
 

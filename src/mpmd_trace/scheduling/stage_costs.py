@@ -11,7 +11,7 @@ from typing import TypeAlias, TypeVar
 from mpmd_trace.ir.flops import flops
 from mpmd_trace.ir.ops import FragmentOp, Module, TransferOp
 from mpmd_trace.passes.compile_options import Overlap
-from mpmd_trace.passes.fragment_info import is_forward, is_scheduling_unit
+from mpmd_trace.passes.fragment_info import is_forward, is_scheduling_unit, split_type
 from mpmd_trace.passes.loop_numbers import LoopNumbers
 from mpmd_trace.passes.mesh_order import schedulable_meshes
 from mpmd_trace.passes.optimize.pipeline_scheduler import scheduling_units
@@ -164,16 +164,20 @@ def stage_costs(module: Module) -> StageCosts | None:
     )
 
 
-def may_have_several_loops(module: Module) -> bool:
-    """Return whether a module after the import phase has several loops over microbatches on a mesh.
+def may_run_again(module: Module) -> bool:
+    """Return whether a mesh may run a stage again for a microbatch, in a module after the import phase.
 
-    Loops of one microbatch cannot be told from each other, so there may be several of those.
+    It does so in a second loop over microbatches, and for a gradient of a gradient.  Loops of one microbatch cannot be
+    told from each other, so there may be several of those.
     """
     units, _, _ = _units(module) or ({}, {}, {})
     if units and not any(u.counter for u in units.values()):
         return True
+    runs = {(u.mesh, op.props.get("origin"), u.transpose, u.counter, split_type(op)) for op, u in units.items()}
     loops = LoopNumbers()
-    return any(loops.of(u.mesh, None if u.transpose else op.props.get("origin"), u.counter) for op, u in units.items())
+    return len(runs) < len(units) or any(
+        loops.of(u.mesh, None if u.transpose else op.props.get("origin"), u.counter) for op, u in units.items()
+    )
 
 
 def held_microbatches(module: Module) -> tuple[float, ...]:
