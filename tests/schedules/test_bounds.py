@@ -386,6 +386,14 @@ def test_collectives_at_both_ends_of_a_step_are_not_hidden(collectives: dict[str
     assert least_time(apart) == pytest.approx(apart.floor())
 
 
+def test_blocks_do_not_hide_how_memory_fills_and_empties() -> None:
+    costs = Costs(1.0, 1.0, 0.75, latency=0.05, collectives={"F": 0.3, "I": 0.3, "W": 0.1})
+    frame = make("frame", [()] * 8, Placement.loop(8), 32)
+    chain = Chain(frame, costs, [8.0] * 8, 1.0, "span")
+    apart = Chain(frame, dataclasses.replace(costs, exposed=costs.collectives), [8.0] * 8, 1.0, "span")
+    assert 0.908 * apart.floor() < chain.floor() < apart.floor()
+
+
 def test_the_bound_with_blocks_is_the_same_in_any_unit_of_time() -> None:
     frame = make("frame", [()] * 2, Placement.loop(2), 8)
     here, there = (

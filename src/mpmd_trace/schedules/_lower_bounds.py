@@ -30,9 +30,16 @@ _VARIABLES = (
     "weights",  # weight gradients between `last` and `end`
     "rest",  # weight gradients after `end`
     "longer",  # by how much blocks delay microbatches, here and on later meshes
+    "f_fi",  # those blocks whose forward is among the first microbatches, as many as fit into memory
+    "f_fw",
+    "f_fiw",
+    "i_fi",  # those whose input gradient is among them
+    "i_fiw",
+    "early",  # by how much these blocks delay the first microbatches, here and on later meshes
 )
-#: Those that are numbers of actions; the others are times.
-_COUNTS = {"fi", "fw", "fiw", "first", "inputs", "weights", "rest"}
+#: Those that are times; the others are numbers of actions.
+_TIMES = {"begin", "turn", "fed", "last", "end", "longer", "early"}
+_COUNTS = set(_VARIABLES) - _TIMES
 
 
 def is_chain(schedule: Schedule) -> bool:
@@ -270,6 +277,8 @@ class _BlockProgram:
         self.unit = max(chain.work) / chain.count or 1.0
         self.bounds: list[tuple[float, float | None]] = [(0.0, None)]
         self.rows: list[tuple[dict[int, float], float]] = []
+        rooms = (math.floor(limit + _TINY) for limit in chain.limits)
+        self.early = max((room for room in rooms if 2 * room <= chain.count), default=0)
         for most in chain.most:
             least = {"first": (1.0, float(most)), "inputs": (1.0, float(most))}
             self.bounds += [least.get(name, (1.0 if name == "rest" else 0.0, None)) for name in _VARIABLES]
@@ -331,6 +340,7 @@ class _BlockProgram:
         delays = {"fi": -(2 * fi - f - i), "fw": -(fw - f), "fiw": -(2 * fiw - f - i)}
         following = {"longer": -1.0} if s + 1 < chain.meshes else None
         self._row(s, {"longer": 1} | delays, 0.0, following)
+        self._refill(s, fi, fw, fiw)
         if chain.count <= limit:
             return
         self._row(s, {"inputs": part - 1, "weights": -part, "rest": -part}, -limit)
@@ -338,6 +348,32 @@ class _BlockProgram:
         # A weight gradient in a block holds memory until its end; the same block may be its input gradient's.
         own = {"longer": -1.0, "fw": -part * (fw - w), "fiw": part * w}
         self._row(s, own | ({} if chain.span else {"begin": -limit}), held, time=limit)
+
+    def _refill(self, s: int, fi: float, fw: float, fiw: float) -> None:
+        """Bound what those hold that do not fit into memory at first, from the first input gradient on.
+
+        Where n fit, forward n + r comes after the backward of microbatch r. So from the first input gradient until then
+        there are r + 1 backwards and r forwards, each of which hides no more than a block can. The n microbatches from
+        there on take turns with the memory of the first n, to the end; what delays those first ones does not count.
+        """
+        chain, room = self.chain, math.floor(self.chain.limits[s] + _TINY)
+        f, i, w = chain.forward[s], chain.input_grad[s], chain.weight_grad[s]
+        for part, kinds in (("f", ("fi", "fw", "fiw")), ("i", ("fi", "fiw"))):
+            for kind in kinds:
+                self._row(s, {kind: 1, f"{part}_{kind}": -1}, 0.0)
+        self._row(s, {"f_fi": -1, "f_fw": -1, "f_fiw": -1, "first": -1}, -max(self.early, chain.most[s]))
+        self._row(s, {"i_fi": -1, "i_fiw": -1}, -self.early)
+        delays = {"f_fi": fi - f, "f_fw": fw - f, "f_fiw": fiw - f, "i_fi": fi - i, "i_fiw": fiw - i}
+        self._row(s, {"early": -1} | delays, 0.0, {"early": 1.0} if s + 1 < chain.meshes else None)
+        if chain.count < 2 * room:
+            return
+        # Where weight gradients need only part of the memory, they need not come between.
+        own, longer = (w, fw - w) if chain.fraction == 1.0 else (0.0, 0.0)
+        pairs = room * (room - 1) / 2
+        first = (pairs + room) * (i + own) + pairs * (f - max(chain.hides[s]))
+        others = (chain.count - room) * (chain.paths[s] + i + own) + pairs * (i + w) - room * longer
+        terms = {"longer": -1.0, "early": 1.0, "fw": -longer, "fiw": own, "turn": -room}
+        self._row(s, terms | ({"begin": room} if chain.span else {}), first + others, time=room)
 
 
 def memory_floor(
