@@ -23,10 +23,11 @@ from typing import Any
 
 #: No part begins later than so many seconds after the start.
 DEADLINE = 330
-#: Parts that check numbers, with the limit of each in seconds.
-CHECKS = {"kernels": 110, "equal-2": 110, "equal-4": 110, "saved": 110, "memory": 110, "mixed": 110, "processes": 110}
-#: Parts that measure, with the variables they run under.
+#: Parts that check numbers, and the limit of each in seconds.
+CHECKS = ["kernels", "equal-2", "equal-4", "saved", "memory", "mixed", "processes", "processes-direct", "program"]
+CHECK_LIMIT = 110
 GRAPHS_OFF = {"XLA_FLAGS": "--xla_gpu_enable_command_buffer="}
+#: Parts that measure, with the variables they run under.
 MEASURED: dict[str, dict[str, str]] = {
     "small-jit": {},
     "small-1": {},
@@ -38,6 +39,7 @@ MEASURED: dict[str, dict[str, str]] = {
     "dispatch": {},
 }
 LIMIT = 45
+REHEARSAL_LIMIT = 600
 MARK = "RESULT "
 
 
@@ -66,17 +68,19 @@ def environment(more: dict[str, str], rehearse: bool) -> dict[str, str]:
 class Run:
     """A part in a process of its own, whose last line that begins with `MARK` is its result."""
 
-    def __init__(self, name: str, limit: float, rehearse: bool, shares: bool) -> None:
+    def __init__(self, name: str, limit: float, rehearse: bool, shares: bool, out: Path) -> None:
         self.name, self.limit, self.begin = name, limit, time.monotonic()
         self.log = tempfile.TemporaryFile("w+", encoding="utf-8")  # noqa: SIM115 (read when the part is over)
         more = environment(MEASURED.get(name, {}), rehearse)
         if shares:
             more["XLA_PYTHON_CLIENT_PREALLOCATE"] = "false"
-        command = [sys.executable, str(Path(__file__).with_name("gpu_parts.py")), name]
-        if name == "processes":
-            launch = ["-m", "mpmd_trace_cli.entry", "launch", "-n", "2", "--timeout", "60"]
-            command = [sys.executable, *launch, *command[1:]]
-        self.process = subprocess.Popen(command, stdout=self.log, stderr=subprocess.STDOUT, env=more)
+        command, own = [str(Path(__file__).with_name("gpu_parts.py")), name], ["-m", "mpmd_trace_cli.entry"]
+        if name.startswith("processes"):
+            command = [*own, "launch", "-n", "2", "--timeout", "60", *command]
+        elif name == "program":
+            model = Path(__file__).with_name("gpu_model.py")
+            command = [*own, "run", f"{model}:program", "--out", str(out / "program")]
+        self.process = subprocess.Popen([sys.executable, *command], stdout=self.log, stderr=subprocess.STDOUT, env=more)
 
     def result(self) -> dict[str, Any]:
         try:
@@ -142,13 +146,12 @@ def main() -> int:
         (out / "results.md").write_text(as_text(results), encoding="utf-8")
         print(f"{name}: {result.get('failed', 'ok')} after {results['seconds']} s", flush=True)
 
-    limits = {name: 600 if asked.rehearse else limit for name, limit in CHECKS.items()}
     checks = [name for name in CHECKS if name in wanted]
     if asked.rehearse:  # a few cores: one after the other
         for name in checks:
-            keep(name, Run(name, limits[name], True, False).result())
+            keep(name, Run(name, REHEARSAL_LIMIT, True, False, out).result())
     else:
-        running = [Run(name, limits[name], False, True) for name in checks]
+        running = [Run(name, CHECK_LIMIT, False, True, out) for name in checks]
         for run in running:
             keep(run.name, run.result())
     for name in MEASURED:
@@ -157,7 +160,7 @@ def main() -> int:
         if not asked.rehearse and time.monotonic() - begin > DEADLINE:
             keep(name, {"failed": "not begun: no time was left"})
         else:
-            keep(name, Run(name, 600 if asked.rehearse else LIMIT, asked.rehearse, False).result())
+            keep(name, Run(name, REHEARSAL_LIMIT if asked.rehearse else LIMIT, asked.rehearse, False, out).result())
     print(f"wrote {out}/results.json and results.md")
     return int(any("failed" in part for part in results["parts"].values()))
 

@@ -119,6 +119,17 @@ def make(size: Size, meshes: int, *, attention: str = "xla", dtype: Any = jnp.bf
     return Case(step, config, (parameters, jax.jit(optimizer.init)(parameters), batch))
 
 
+def program() -> mt.Program:
+    """Return the smallest model in float32 on four meshes, for `mpmd-trace run`."""
+    case = make(TINY, 4, dtype=jnp.float32, pipeline_schedule="1F1B")
+
+    def step(parameters: Any, state: Any, batch: jax.Array) -> Any:
+        with jax.default_matmul_precision("highest"):
+            return case.step(parameters, state, batch)
+
+    return mt.Program(step, case.args, case.config)
+
+
 def timed(step: Callable[..., Any], args: tuple[Any, Any, Any], steps: int = 5) -> dict[str, float]:
     """Return the seconds of the first step, the milliseconds of a step and of a call until it returns, and the loss."""
     parameters, state, batch = (*jax.tree.map(jnp.copy, args[:2]), jnp.asarray(args[2]))

@@ -14,8 +14,8 @@ from typing import Any
 import mpmd_trace as mt
 
 PART = sys.argv[-1]
-if PART == "processes":  # before anything looks at devices
-    PROCESSES = mt.initialize(transfers="host")
+if PART.startswith("processes"):  # before anything looks at devices
+    PROCESSES = mt.initialize(transfers="host" if PART == "processes" else None)
 
 import jax  # noqa: E402
 import jax.numpy as jnp  # noqa: E402
@@ -104,6 +104,10 @@ def kernels() -> dict[str, Any]:
     def plain(w: jax.Array, x: jax.Array) -> jax.Array:
         return jnp.tanh(x @ w)
 
+    def printed(w: jax.Array, x: jax.Array) -> jax.Array:
+        jax.debug.callback(lambda total: None, x.sum())
+        return x @ w
+
     layers: dict[str, Layer] = {
         "plain": plain,
         "dropout": dropout,
@@ -116,6 +120,7 @@ def kernels() -> dict[str, Any]:
         "top_k": lambda w, x: jax.lax.top_k(x @ w, 64)[0],
         "float8": product8,
         "callback": called_back,
+        "debug callback": printed,
         "convolution": convolution,
         "scan": scanned,
         "checkpoint": jax.checkpoint(plain),
@@ -154,6 +159,7 @@ def saved() -> dict[str, Any]:
             "jit twice the same bits": same(theirs(*case.args), theirs(*case.args)),
             "ours twice": same(ours(*case.args), ours(*case.args)),
             "loaded as saved": same(ours(*case.args), loaded(*case.args)),
+            "ours as jit": same(ours(*case.args), theirs(*case.args)),
             "largest difference": apart,
             "wrong": [] if apart < 1e-5 else ["loaded"],
         }
@@ -199,7 +205,7 @@ def mixed() -> dict[str, Any]:
 
 
 def processes() -> dict[str, Any]:
-    """Two processes, which share the GPU, send values by way of the host."""
+    """Two processes, which share the GPU, send values by way of the host, or directly where that is possible."""
     step = two_layers(*[lambda w, x: jnp.tanh(x @ w)] * 2)
     rng = np.random.default_rng(9)
     w = [(0.1 * rng.normal(size=(256, 256))).astype(np.float32) for _ in range(2)]
@@ -286,6 +292,7 @@ PARTS: dict[str, Callable[[], dict[str, Any]]] = {
     "memory": memory,
     "mixed": mixed,
     "processes": processes,
+    "processes-direct": processes,
     "dispatch": dispatch,
 }
 

@@ -44,7 +44,7 @@ def test_an_unknown_part_is_refused() -> None:
 
 
 def test_a_part_that_fails_is_in_the_results(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setitem(gpu.CHECKS, "absent", 110)  # which gpu_parts.py does not have
+    monkeypatch.setattr(gpu, "CHECKS", ["absent"])  # which gpu_parts.py does not have
     monkeypatch.setattr(sys, "argv", ["gpu.py", "--rehearse", "--only", "absent", "--out", str(tmp_path)])
     assert gpu.main() == 1
     part = json.loads((tmp_path / "results.json").read_text())["parts"]["absent"]
