@@ -22,6 +22,7 @@ from mpmd_trace.api.options import _HIDING, options_of_overlap
 from mpmd_trace.api.targets import for_target
 from mpmd_trace.jax_compat.collective_overlap import HiddenShare, hidden_shares
 from mpmd_trace.jax_compat.layouts import padded_bytes
+from mpmd_trace.jax_compat.runtime import Compiled
 from mpmd_trace.jax_compat.targets import network_speed_of
 from mpmd_trace.scheduling.transfers import Link, Links, over_network
 
@@ -196,6 +197,10 @@ def test_the_command_line(tmp_path: Path) -> None:
     assert "Link from m0 to m1: 0 us, 3.125 GB/s." in done.stdout, done.stderr
     done = ran(*entry, "plan", tiny, "--target", "tpu:v5e:2x4", "--measure")
     assert done.returncode == 2 and "a --target has no devices" in done.stderr
+
+
+def test_without_estimates_of_xla_a_program_has_no_costs() -> None:
+    assert Compiled(object(), list, lambda: None).cost_analysis() == {}
 
 
 @pytest.mark.skipif(

@@ -52,8 +52,7 @@ class Executable:
     @property
     def cost(self) -> dict[str, float]:
         """XLA's estimate for one device: `flops`, `bytes accessed` and others; empty where it has none."""
-        analysis = self.compiled.cost_analysis() or {}
-        return {k: float(v) for k, v in analysis.items() if isinstance(v, (int, float))}
+        return {k: float(v) for k, v in self.compiled.cost_analysis().items() if isinstance(v, (int, float))}
 
     @property
     def temporary_bytes(self) -> int:

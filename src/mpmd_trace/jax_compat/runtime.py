@@ -181,6 +181,13 @@ class Compiled(stages.Executable):  # type: ignore[misc]  # JAX has no types for
     def xla_extension_executable(self) -> Any:
         return self.executable
 
+    def cost_analysis(self) -> Any:
+        """Return XLA's estimates, none where it has none: of programs for GPUs that are not there."""
+        try:
+            return super().cost_analysis() or {}
+        except NotImplementedError:
+            return {}
+
     @functools.cached_property
     def serialized(self) -> bytes | None:
         """The executable as bytes, None where there are none."""

@@ -166,7 +166,6 @@ def program_facts(compiled: Compiled) -> tuple[list[dict[str, Any]], dict[str, s
             names[one.compiled_as] = f"hlo{len(names)}"
             texts[names[one.compiled_as]] = one.as_text()
         cost, memory = one.cost_analysis(), one.memory_analysis()
-        cost = cost[0] if isinstance(cost, list) else cost  # of older JAX
         facts.append(
             {
                 "name": one.name,
