@@ -6,6 +6,7 @@ mpmd-trace opt - --pass-pipeline='builtin.module(mpmd-import-pipeline{...})' < F
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
 import itertools
 import os
@@ -163,6 +164,8 @@ def _run(module: Module, passes: Sequence[Pass], options: Options, diagnostics: 
         started = time.process_time()
         changed = _run_pass(one, module, options, diagnostics)
         timing.append((one.spec, time.process_time() - started))
+        if is_foreign and not diagnostics.failed:
+            _check_printable(one, module, diagnostics)
         if not diagnostics.failed and verifies and (is_foreign or not one.always_verifies()):
             check_bodies(one, bodies, diagnostics)
             if problems := verify(module):
@@ -172,7 +175,8 @@ def _run(module: Module, passes: Sequence[Pass], options: Options, diagnostics: 
             if not diagnostics.errors:
                 diagnostics.error(None, f"{_name(one)} failed without saying why")
             if options.on("mlir-print-ir-after-failure") or options.on("mlir-print-ir-after-all"):
-                _dump("After", one, module.to_generic(), file, " Failed")
+                with contextlib.suppress(AttributeError, TypeError):  # it cannot be printed, which the error says
+                    _dump("After", one, module.to_generic(), file, " Failed")
             break
         if (
             options.on("mlir-print-ir-after-all")
@@ -191,14 +195,15 @@ def _name(one: Pass) -> str:
 
 def _run_pass(one: Pass, module: Module, options: Options, diagnostics: Diagnostics) -> bool:
     try:
-        return said_by(one, one.run(module, diagnostics))
+        with contextlib.redirect_stdout(sys.stderr):  # a plugin may print, and only the module goes to stdout
+            return said_by(one, one.run(module, diagnostics))
     except PassFailed:
         pass
     except MpmdError as error:
         diagnostics.found += error.diagnostics
     except RecursionError:
         diagnostics.error(module.op.loc, f"{_name(one)}: ops are nested too deeply in each other, perhaps by inlining")
-    except Exception as error:  # a mistake of ours: still a message, and no traceback unless asked for
+    except (Exception, SystemExit) as error:  # a mistake: still a message, and no traceback unless asked for
         if options.on("mlir-print-stacktrace-on-diagnostic"):
             traceback.print_exc()
         last = traceback.extract_tb(error.__traceback__)[-1]
@@ -209,6 +214,19 @@ def _run_pass(one: Pass, module: Module, options: Options, diagnostics: Diagnost
         )
     diagnostics.fail()
     return True
+
+
+def _check_printable(one: Pass, module: Module, diagnostics: Diagnostics) -> None:
+    """Fail a pass that left something in the module that is no attribute or type."""
+    try:
+        module.to_generic()
+    except (AttributeError, TypeError) as error:
+        diagnostics.error(
+            None,
+            f"{_name(one)} left a module that cannot be printed: {error}. Attributes and types are not texts or ints: "
+            "parse_attribute('3 : i32') of mpmd_trace.ir.attributes and parse_type of mpmd_trace.ir.types make them",
+        )
+        diagnostics.fail()
 
 
 def _dump(when: str, one: Pass, text: str, file: str | None, suffix: str = "") -> None:

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import contextlib
 import inspect
+import sys
 
 from mpmd_trace.diagnostics.location import Location
 from mpmd_trace.diagnostics.messages import Diagnostic, MpmdError, raise_errors
@@ -17,7 +19,8 @@ def load_passes(path: str) -> list[str]:
     """
     from mpmd_trace_cli.program import import_code  # late: most calls have no plugin, and it needs jax
 
-    module = import_code(path)
+    with contextlib.redirect_stdout(sys.stderr):
+        module = import_code(path)
     classes = [
         candidate
         for candidate in vars(module).values()

@@ -136,6 +136,39 @@ def test_a_pass_that_says_nothing(files: tuple[str, str], opt: Command) -> None:
     assert (status, out) == (1, "") and told in err
 
 
+MISTAKES = """
+from mpmd_trace.passes.base import FunctionPass
+
+print("loading")
+
+class Mistakes(FunctionPass):
+    name = "mistakes"
+    summary = "does what a pass must not do"
+    distributed_only = False
+
+    def run_on_function(self, function, module, diagnostics):
+        print("running")
+        BODY
+        return True
+"""
+
+
+@pytest.mark.parametrize(
+    ("body", "told"),
+    [
+        ("pass", ""),
+        ("raise SystemExit(0)", "error: mistakes broke down: SystemExit: 0 (plugin.py:13)"),
+        ("function.attrs['a.b'] = 3", "error: mistakes left a module that cannot be printed: 'int' object has no"),
+        ("function.body.args[0].type = 'i32'", "error: mistakes left a module that cannot be printed: 'str' object"),
+    ],
+)
+def test_what_a_plugin_must_not_do(body: str, told: str, files: tuple[str, str], opt: Command) -> None:
+    pathlib.Path(files[1].partition("=")[2]).write_text(MISTAKES.replace("BODY", body))
+    status, out, err = opt(*files, "-mistakes", "-mlir-print-ir-after-failure")
+    assert (status, out[:8]) == ((1, "") if told else (0, "module {"))
+    assert err.startswith("loading\nrunning\n") and told in err and "Traceback" not in err
+
+
 @pytest.mark.parametrize(
     ("code", "message"),
     [
