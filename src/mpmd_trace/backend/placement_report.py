@@ -16,7 +16,7 @@ import collections
 import functools
 import itertools
 import math
-from collections.abc import Mapping
+from collections.abc import Mapping, Set
 
 from mpmd_trace.backend.placement_tables import (
     SMALL,
@@ -77,36 +77,41 @@ class _Reader:
         self.weights = {plan.slots[s].type.tensor for s, role in self.roles.items() if role == "parameters"}
 
     def _follow(self) -> None:
-        fresh: dict[int, tuple[int, ...]] = {s: (s,) for s in self.plan.arguments}
-        slots = self.plan.slots
+        """Fill what is known of slots, instruction by instruction."""
+        #: The arguments from which code without a name alone makes each slot, as casts and slices of the batch.
+        derived: dict[int, tuple[int, ...]] = {s: (s,) for s in self.plan.arguments}
         for_named = self._for_named()
         for instruction in self.plan.instructions:
             if isinstance(instruction, Transfer):
                 for a, b in zip(instruction.inputs, instruction.outputs, strict=True):
                     self.root[b] = self.root.get(a, a)
                     self.phases[b] = self.phases[a]
-                    fresh[b] = fresh.get(a, ())
+                    derived[b] = derived.get(a, ())
             elif isinstance(instruction, Run):
-                own = _phases(instruction)
-                is_forward, made = "F" in own, set(instruction.outputs)
-                for slot in dict.fromkeys(instruction.inputs):
-                    self.readers[slot].append(instruction)
-                    for argument in fresh.get(slot, ()) if is_forward else ():
-                        meshes = self.forward[argument]
-                        sure = own == {"F"} or self._new(argument) not in made
-                        meshes[instruction.mesh] = meshes.get(instruction.mesh, False) or sure
-                if not is_forward and (own or not made.isdisjoint(for_named)):
-                    for a in itertools.chain.from_iterable(fresh.get(s, ()) for s in instruction.inputs):
-                        if self._new(a) not in made:
-                            self.also_read[a].add(instruction.mesh)
-                all_fresh = not own and all(fresh.get(s) for s in instruction.inputs)
-                phases = own or frozenset().union(*set(map(self.phases.__getitem__, instruction.inputs)))
-                self.maker.update(dict.fromkeys(instruction.outputs, instruction))
-                self.phases.update(dict.fromkeys(instruction.outputs, phases))
-                for slot in instruction.outputs if all_fresh else ():  # casts of parameters, slices of the batch
-                    shape = slots[slot].type.tensor.shape
-                    alike = (s for s in instruction.inputs if slots[s].type.tensor.shape == shape)
-                    fresh[slot] = tuple(dict.fromkeys(a for s in alike for a in fresh[s]))
+                self._follow_run(instruction, derived, for_named)
+
+    def _follow_run(self, run: Run, derived: dict[int, tuple[int, ...]], for_named: Set[int]) -> None:
+        own, made, inputs = _phases(run), set(run.outputs), dict.fromkeys(run.inputs)
+        for slot in inputs:
+            self.readers[slot].append(run)
+        read = dict.fromkeys(a for slot in inputs for a in derived.get(slot, ()))
+        without_update = {a for a in read if self._new(a) not in made}
+        if "F" in own:
+            for a in read:
+                meshes = self.forward[a]
+                meshes[run.mesh] = meshes.get(run.mesh, False) or own == {"F"} or a in without_update
+        elif own or not made.isdisjoint(for_named):
+            for a in without_update:
+                self.also_read[a].add(run.mesh)
+        self.maker.update(dict.fromkeys(run.outputs, run))
+        phases = own or frozenset().union(*(self.phases[slot] for slot in inputs))
+        self.phases.update(dict.fromkeys(run.outputs, phases))
+        if not own and all(derived.get(slot) for slot in inputs):
+            slots = self.plan.slots
+            for output in run.outputs:
+                shape = slots[output].type.tensor.shape
+                alike = (slot for slot in inputs if slots[slot].type.tensor.shape == shape)
+                derived[output] = tuple(dict.fromkeys(a for slot in alike for a in derived[slot]))
 
     def _for_named(self) -> set[int]:
         """Return the values that computations with a name read, or are made from."""

@@ -10,6 +10,9 @@ from typing import NamedTuple
 
 from mpmd_trace.schedules._errors import ScheduleError
 
+#: Sums that differ by less are equal.
+_ROUNDING = 1 + 1e-12
+
 
 class Cut(NamedTuple):
     """The cost of a cut between two layers, for the forward and the backward of a microbatch.
@@ -75,22 +78,10 @@ def partition_layers(
         raise ScheduleError(f"the number of stages is {meshes}; it must be 1 or more")
     if layers < meshes:
         raise ScheduleError.of("range", f"{layers} layers cannot fill {meshes} stages; every stage needs a layer")
-    for what, values in (
-        ("layer_costs", layer_costs),
-        ("layer_memory", layer_memory),
-        ("layer_activations", layer_activations),
-    ):
-        for n, v in enumerate(values or ()):
-            if not (0 <= v < math.inf):
-                raise ScheduleError(f"{what}[{n}] is {v}; it must be a number, 0 or more")
-        if values is not None and len(values) != layers:
-            raise ScheduleError(f"{what} has {len(values)} entries for {layers} layers")
-    if cuts is not None:
-        if len(cuts) != layers - 1:
-            raise ScheduleError(f"cuts has {len(cuts)} entries for {layers - 1} places between layers")
-        for n, one in enumerate(cuts):
-            if not all(0 <= v < math.inf for v in one):
-                raise ScheduleError(f"cuts[{n}] is {tuple(one)}; it must be numbers, 0 or more")
+    _check_layers("layer_costs", layer_costs, layers)
+    _check_layers("layer_memory", layer_memory, layers)
+    _check_layers("layer_activations", layer_activations, layers)
+    _check_cuts(cuts, layers)
     limits: list[float | None] = [memory] * meshes if memory is None or isinstance(memory, (int, float)) else [*memory]
     if len(limits) != meshes:
         raise ScheduleError(f"{len(limits)} memory limits for {meshes} stages")
@@ -98,71 +89,120 @@ def partition_layers(
     if len(flight) != meshes:
         raise ScheduleError(f"{len(flight)} numbers in flight for {meshes} stages")
 
-    cost = _sums(layer_costs)
-    fixed = _sums(layer_memory or [0.0] * layers)
-    moving = _sums(layer_activations or [0.0] * layers)
-
-    # The cut in front of each layer; there is none at the ends.
-    ends = [Cut(), *(cuts or [Cut()] * (layers - 1)), Cut()]
-
-    def spent(a: int, b: int) -> float:
-        return cost[b] - cost[a] + ends[a].after + ends[b].before
-
-    def held(stage: int, a: int, b: int) -> float:
-        return fixed[b] - fixed[a] + flight[stage] * (moving[b] - moving[a])
-
-    def fits(stage: int, a: int, b: int) -> bool:
-        limit = limits[stage]
-        return limit is None or held(stage, a, b) <= limit * (1 + 1e-12)
-
-    # best[b]: the smallest bottleneck of the first stages over the first b layers.
-    best = [0.0] + [math.inf] * layers
-    for s in range(meshes):
-        after = [math.inf] * (layers + 1)
-        for b in range(s + 1, layers - (meshes - s - 1) + 1):
-            for a in range(b - 1, s - 1, -1):
-                # Only what grows with the layers may end the loop.
-                if cost[b] - cost[a] >= after[b]:
-                    break
-                here = max(spent(a, b), ends[a].link)
-                if best[a] < math.inf and fits(s, a, b):
-                    after[b] = min(after[b], max(best[a], here))
-        best = after
-    bottleneck = best[layers]
+    zeros = [0.0] * layers
+    layer_sums = _LayerSums(
+        _sums(layer_costs),
+        _sums(layer_memory or zeros),
+        _sums(layer_activations or zeros),
+        [Cut(), *(cuts or [Cut()] * (layers - 1)), Cut()],
+        limits,
+        flight,
+    )
+    bottleneck = layer_sums.least_bottleneck()
     if bottleneck == math.inf:
-        raise _does_not_fit(layers, limits, held)
-
-    slack = bottleneck * (1 + 1e-12)
-    squares = [0.0] + [math.inf] * layers
-    chosen: list[list[int]] = []
-    for s in range(meshes):
-        after = [math.inf] * (layers + 1)
-        cut = [-1] * (layers + 1)
-        for b in range(s + 1, layers - (meshes - s - 1) + 1):
-            for a in range(b - 1, s - 1, -1):
-                if cost[b] - cost[a] > slack:
-                    break
-                here = spent(a, b)
-                if max(here, ends[a].link) > slack:
-                    continue
-                # `<=` prefers the earlier cut among equals.
-                if (fits(s, a, b) and squares[a] + here * here <= after[b] < math.inf) or (
-                    after[b] == math.inf and squares[a] < math.inf and fits(s, a, b)
-                ):
-                    after[b], cut[b] = squares[a] + here * here, a
-        squares = after
-        chosen.append(cut)
-    bounds = [layers]
-    for row in reversed(chosen):
-        bounds.append(row[bounds[-1]])
-    bounds.reverse()
+        raise _does_not_fit(layers, limits, layer_sums.memory)
+    bounds = layer_sums.most_even(bottleneck)
     pairs = list(pairwise(bounds))
     return Partition(
         tuple(bounds),
-        tuple(spent(a, b) for a, b in pairs),
-        tuple(held(s, a, b) for s, (a, b) in enumerate(pairs)),
-        tuple(ends[a].link for a, _ in pairs) if cuts else (),
+        tuple(layer_sums.cost(a, b) for a, b in pairs),
+        tuple(layer_sums.memory(s, a, b) for s, (a, b) in enumerate(pairs)),
+        tuple(layer_sums.cuts[a].link for a, _ in pairs) if cuts else (),
     )
+
+
+def _check_layers(name: str, values: Sequence[float] | None, layers: int) -> None:
+    """Raise `ScheduleError` unless an argument of `partition_layers` has a finite number, 0 or more, for each layer."""
+    for n, v in enumerate(values or ()):
+        if not (0 <= v < math.inf):
+            raise ScheduleError(f"{name}[{n}] is {v}; it must be a number, 0 or more")
+    if values is not None and len(values) != layers:
+        raise ScheduleError(f"{name} has {len(values)} entries for {layers} layers")
+
+
+def _check_cuts(cuts: Sequence[Cut] | None, layers: int) -> None:
+    """Raise `ScheduleError` unless there is a cut of finite costs, 0 or more, between every two layers."""
+    if cuts is not None and len(cuts) != layers - 1:
+        raise ScheduleError(f"cuts has {len(cuts)} entries for {layers - 1} places between layers")
+    for n, cut in enumerate(cuts or ()):
+        if not all(0 <= v < math.inf for v in cut):
+            raise ScheduleError(f"cuts[{n}] is {tuple(cut)}; it must be numbers, 0 or more")
+
+
+class _LayerSums(NamedTuple):
+    """Sums over the layers before each one, from which the stage of the layers a..b-1 follows in constant time.
+
+    `cuts` are those in front of each layer, and behind the last one; there is none at the ends.
+    `limits` and `in_flight` are by stage.
+    """
+
+    costs: Sequence[float]
+    fixed: Sequence[float]
+    activations: Sequence[float]
+    cuts: Sequence[Cut]
+    limits: Sequence[float | None]
+    in_flight: Sequence[float]
+
+    def cost(self, a: int, b: int) -> float:
+        """Return what the layers a..b-1 cost as a stage, with the transfers that it waits for."""
+        return self.costs[b] - self.costs[a] + self.cuts[a].after + self.cuts[b].before
+
+    def memory(self, stage: int, a: int, b: int) -> float:
+        """Return the memory of the stage if it has the layers a..b-1."""
+        activations = self.activations[b] - self.activations[a]
+        return self.fixed[b] - self.fixed[a] + self.in_flight[stage] * activations
+
+    def _fits(self, stage: int, a: int, b: int) -> bool:
+        limit = self.limits[stage]
+        return limit is None or self.memory(stage, a, b) <= limit * _ROUNDING
+
+    def _ends(self, stage: int) -> range:
+        """Return where the stage may end, so that each stage before and after it has a layer."""
+        return range(stage + 1, len(self.costs) - (len(self.limits) - stage - 1))
+
+    def least_bottleneck(self) -> float:
+        """Return the cost of the most expensive stage or link in the best split; infinity if none fits the memory."""
+        layers = len(self.costs) - 1
+        # best[b]: the smallest bottleneck of the stages so far over the first b layers.
+        best = [0.0] + [math.inf] * layers
+        for stage in range(len(self.limits)):
+            longer = [math.inf] * (layers + 1)
+            for b in self._ends(stage):
+                for a in range(b - 1, stage - 1, -1):
+                    # Only what grows with the layers may end the loop.
+                    if self.costs[b] - self.costs[a] >= longer[b]:
+                        break
+                    if best[a] < math.inf and self._fits(stage, a, b):
+                        longer[b] = min(longer[b], max(best[a], self.cost(a, b), self.cuts[a].link))
+            best = longer
+        return best[layers]
+
+    def most_even(self, bottleneck: float) -> list[int]:
+        """Return the bounds of the split of this bottleneck with the smallest sum of squared costs of stages."""
+        layers = len(self.costs) - 1
+        most = bottleneck * _ROUNDING
+        # squares[b]: the smallest sum of the stages so far over the first b layers; starts: where each stage starts.
+        squares = [0.0] + [math.inf] * layers
+        starts: list[list[int]] = []
+        for stage in range(len(self.limits)):
+            longer = [math.inf] * (layers + 1)
+            start = [-1] * (layers + 1)
+            for b in self._ends(stage):
+                for a in range(b - 1, stage - 1, -1):
+                    if self.costs[b] - self.costs[a] > most:
+                        break
+                    cost = self.cost(a, b)
+                    if max(cost, self.cuts[a].link) > most or squares[a] == math.inf:
+                        continue
+                    # `<=` prefers the earlier cut among equals.
+                    if squares[a] + cost * cost <= longer[b] and self._fits(stage, a, b):
+                        longer[b], start[b] = squares[a] + cost * cost, a
+            squares = longer
+            starts.append(start)
+        bounds = [layers]
+        for start in reversed(starts):
+            bounds.append(start[bounds[-1]])
+        return bounds[::-1]
 
 
 def _sums(values: Sequence[float]) -> list[float]:

@@ -25,44 +25,34 @@ class Program:
     absent: list[tuple[int, Action]]
 
     def place(self, step: int) -> tuple[int, int]:
-        """(row, column) of a step."""
+        """Return (row, column) of a step."""
         mesh = self.mesh[step]
         return mesh, step - self.first[mesh]
 
 
 def build(schedule: Schedule) -> Program:
-    """Numbers the steps and links each to those it needs.
+    """Return the steps of a schedule, numbered, each linked to those it needs.
 
     A forward needs the forwards of the stages it reads; a backward its own forward and the
     backwards of the stages that read it; a weight-gradient its input-gradient; an optimizer step
-    all weight-gradients of its stage. An action out of range, or a wrong number
-    of lists, is an `IndexError`.
-    """
-    steps: list[Step] = []
-    mesh: list[int] = []
-    first: list[int] = []
-    stages, microbatches = schedule.stages, schedule.microbatches
-    # By kind, stage and microbatch (-1 for the optimizer's) the first step with the action, or -1.
-    places = {kind: [[-1] * (microbatches + 1) for _ in range(stages)] for kind in KINDS}
-    if len(schedule.orders) != schedule.meshes or len(schedule.graph) != stages:
-        raise IndexError("orders, placement and graph do not belong together")
-    for row, order in enumerate(schedule.orders):
-        first.append(len(steps))
-        for step in order:
-            for part in step.parts:
-                if not 0 <= part.stage < stages or not -1 <= part.microbatch < microbatches:
-                    raise IndexError(str(part))
-                of_stage = places[part.kind][part.stage]
-                if of_stage[part.microbatch] < 0:
-                    of_stage[part.microbatch] = len(steps)
-            steps.append(step)
-        mesh += [row] * len(order)
-    first.append(len(steps))
+    all weight-gradients of its stage.
 
-    input_grads = [list(map(max, b, i)) for b, i in zip(places["B"], places["I"], strict=True)]
-    weight_grads = [list(map(max, b, w)) for b, w in zip(places["B"], places["W"], strict=True)]
+    Raises:
+        IndexError: if an action is out of range, or the number of lists or of stages is wrong.
+    """
+    if len(schedule.orders) != schedule.meshes or len(schedule.graph) != schedule.stages:
+        raise IndexError("orders, placement and graph do not belong together")
+    mesh: list[int] = []
+    first = [0]
+    for row, order in enumerate(schedule.orders):
+        mesh += [row] * len(order)
+        first.append(len(mesh))
+    steps = tuple(step for order in schedule.orders for step in order)
+    places = _places(schedule, steps)
+    forwards, input_grads = places["F"], _either(places["B"], places["I"])
+    weight_grads = _either(places["B"], places["W"])
     graph = schedule.graph
-    plain, forwards = graph.entry is None, places["F"]
+    plain = graph.entry is None
     needs: list[list[int]] = []
     absent: list[tuple[int, Action]] = []
     for number, step in enumerate(steps):
@@ -89,7 +79,26 @@ def build(schedule: Schedule) -> Program:
                 elif at != number:
                     wanted.append(at)
         needs.append(wanted)
-    return Program(schedule, tuple(steps), mesh, first, needs, absent)
+    return Program(schedule, steps, mesh, first, needs, absent)
+
+
+def _places(schedule: Schedule, steps: Sequence[Step]) -> dict[Kind, list[list[int]]]:
+    """Return by kind, stage and microbatch (-1 for the optimizer's) the first step with the action, or -1."""
+    stages, microbatches = schedule.stages, schedule.microbatches
+    places = {kind: [[-1] * (microbatches + 1) for _ in range(stages)] for kind in KINDS}
+    for number, step in enumerate(steps):
+        for part in step.parts:
+            if not 0 <= part.stage < stages or not -1 <= part.microbatch < microbatches:
+                raise IndexError(str(part))
+            of_stage = places[part.kind][part.stage]
+            if of_stage[part.microbatch] < 0:
+                of_stage[part.microbatch] = number
+    return places
+
+
+def _either(backwards: list[list[int]], halves: list[list[int]]) -> list[list[int]]:
+    """Return the steps with whole backwards or, where there is none, with a half of them."""
+    return [list(map(max, whole, half)) for whole, half in zip(backwards, halves, strict=True)]
 
 
 def find_cycle(program: Program, stuck: Sequence[tuple[int, int]]) -> list[tuple[int, int]]:
