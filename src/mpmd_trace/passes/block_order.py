@@ -63,6 +63,15 @@ def all_waits(
     return waits
 
 
+def waiting_and_followers(waits: Sequence[Sequence[int]]) -> tuple[list[int], list[list[int]]]:
+    """Return for each of nodes 0..n-1 how many others it waits for, and which ones wait for it."""
+    followers: list[list[int]] = [[] for _ in waits]
+    for node, before in enumerate(waits):
+        for one in before:
+            followers[one].append(node)
+    return [len(before) for before in waits], followers
+
+
 def scan_order(
     preds: Sequence[Sequence[int]], edges: Iterable[tuple[int, int]] = (), joins: Sequence[Join] = ()
 ) -> list[int] | None:
@@ -71,22 +80,9 @@ def scan_order(
     `preds[i]` are the predecessors of op i; `edges` (before, after) and `joins` add to them.
     """
     n = len(preds)
-    total = n + len(joins)  # node n + k is join k
-    waiting = [len(p) for p in preds] + [0] * len(joins)
-    succs: list[list[int]] = [[] for _ in range(total)]
-    for i, ps in enumerate(preds):
-        for p in ps:
-            succs[p].append(i)
-    for a, b in edges:
-        succs[a].append(b)
-        waiting[b] += 1
-    for node, join in enumerate(joins, n):
-        for a in join.sources:
-            succs[a].append(node)
-        waiting[node] += len(join.sources)
-        succs[node].extend(join.targets)
-        for b in join.targets:
-            waiting[b] += 1
+    waits = all_waits(preds, edges, joins)  # node n + k is join k
+    waiting, succs = waiting_and_followers(waits)
+    total = len(waits)
     # A node is taken at (scan, position): one scan later than a predecessor that stands behind it.  A join
     # counts as taken where the last of its sources is.
     scan = [0] * total
@@ -115,11 +111,7 @@ def scan_order(
 
 def ranked_order(preds: Sequence[Sequence[int]], rank: Sequence[int]) -> list[int]:
     """Ops 0..n-1 in an order that respects `preds` and otherwise takes the lowest rank first."""
-    waiting = [len(p) for p in preds]
-    succs: list[list[int]] = [[] for _ in preds]
-    for i, ps in enumerate(preds):
-        for p in ps:
-            succs[p].append(i)
+    waiting, succs = waiting_and_followers(preds)
     ready = [(rank[i], i) for i, count in enumerate(waiting) if count == 0]
     heapq.heapify(ready)
     order: list[int] = []

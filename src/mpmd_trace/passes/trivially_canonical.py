@@ -13,16 +13,19 @@ from mpmd_trace.ir.freezing import freeze
 from mpmd_trace.ir.outlined import OUTLINED, outlined_callee
 from mpmd_trace.ir.semantics import is_constant_like
 
-#: The ops without regions.
+_ELEMENTWISE = """
+    abs add and atan2 cbrt ceil clamp compare complex convert cosine count_leading_zeros divide exponential
+    exponential_minus_one floor imag is_finite log log_plus_one logistic maximum minimum multiply negate not or
+    popcnt power real reduce_precision remainder round_nearest_afz round_nearest_even rsqrt select shift_left
+    shift_right_arithmetic shift_right_logical sign sine sqrt subtract tan tanh xor
+"""
+ELEMENTWISE = frozenset(f"stablehlo.{name}" for name in _ELEMENTWISE.split())
+#: Other ops without regions.
 _SIMPLE = """
-    abs add after_all and atan2 batch_norm_grad batch_norm_inference batch_norm_training bitcast_convert
-    broadcast_in_dim cbrt ceil cholesky clamp compare complex concatenate constant convert convolution cosine
-    count_leading_zeros create_token custom_call divide dot_general dynamic_slice dynamic_update_slice
-    exponential exponential_minus_one fft floor gather get_dimension_size imag iota is_finite log log_plus_one
-    logistic maximum minimum multiply negate not optimization_barrier or pad partition_id popcnt power real
-    reduce_precision remainder replica_id reshape return reverse rng rng_bit_generator round_nearest_afz
-    round_nearest_even rsqrt select shift_left shift_right_arithmetic shift_right_logical sign sine slice sqrt
-    subtract tan tanh transpose triangular_solve xor
+    after_all batch_norm_grad batch_norm_inference batch_norm_training bitcast_convert broadcast_in_dim cholesky
+    concatenate constant convolution create_token custom_call dot_general dynamic_slice dynamic_update_slice fft
+    gather get_dimension_size iota optimization_barrier pad partition_id replica_id reshape return reverse rng
+    rng_bit_generator slice transpose triangular_solve
 """
 #: The ops with regions that see the values around them.
 _NESTING = "case map reduce reduce_window scatter select_and_scatter sort while"
@@ -31,6 +34,7 @@ CHLO_UNARY = "acos acosh asin asinh atan atanh cosh digamma erf erf_inv erfc lga
 _CHLO = f"{CHLO_UNARY} ragged_dot top_k"
 PLAIN_OPS = frozenset(
     {
+        *ELEMENTWISE,
         *(f"stablehlo.{name}" for name in f"{_SIMPLE} {_NESTING}".split()),
         *(f"chlo.{name}" for name in _CHLO.split()),
         "mpmd.return",

@@ -17,17 +17,17 @@ from mpmd_trace.ir.semantics import is_removable
 from mpmd_trace.ir.types import TensorType, Type, mesh_tensor
 from mpmd_trace.passes.common.body_rewrites import cover_transferred_results
 from mpmd_trace.passes.fragment_info import SplitType, set_split_type
+from mpmd_trace.passes.reachable import reachable
 
 
 def backward_closure(body: Region, roots: Iterable[Value]) -> tuple[Op, ...]:
     """Return the ops of the body from which data flows into `roots`, in order; captured values count as operands."""
-    closure: set[Op] = set()
-    stack = list(roots)
-    while stack:
-        op = stack.pop().defining_op
-        if op is not None and op not in closure:
-            closure.add(op)
-            stack += effective_operands(op)
+
+    def read(value: Value) -> list[Value]:
+        op = value.defining_op
+        return [] if op is None else effective_operands(op)
+
+    closure = {value.defining_op for value in reachable(roots, read)}
     return tuple(op for op in body.block if op in closure)
 
 

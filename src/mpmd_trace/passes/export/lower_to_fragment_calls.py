@@ -339,23 +339,12 @@ def _say(text: str) -> None:
 # Manual computations of a lowered function speak of the mesh by the name that it has in the topology.
 
 
-def _manual_ops(body: Region) -> Iterator[Op]:
-    """Yield the manual computations of a function's body, and everything nested in them."""
-
-    def visit(region: Region, inside: bool) -> Iterator[Op]:
-        for block in region.blocks:
-            for op in block:
-                here = inside or op.name == "sdy.manual_computation"
-                if here:
-                    yield op
-                for nested in op.regions:
-                    yield from visit(nested, here)
-
-    return visit(body, False)
+def _manual_computations(body: Region) -> Iterator[Op]:
+    return (op for op in body.walk() if op.name == "sdy.manual_computation")
 
 
 def has_manual_ops(body: Region) -> bool:
-    return next(_manual_ops(body), None) is not None
+    return any(_manual_computations(body))
 
 
 def rename_meshes(module: Module, function: FuncOp, mesh_name: str, mesh: MeshAttr) -> None:
@@ -369,10 +358,11 @@ def rename_meshes(module: Module, function: FuncOp, mesh_name: str, mesh: MeshAt
         renamed = True
         return sharding.with_mesh(mesh_name)
 
-    for op in _manual_ops(function.regions[0]):
-        for held in (op.props, op.attrs):
-            for key, attribute in held.items():
-                held[key] = map_shardings(attribute, rename)
+    for manual in _manual_computations(function.regions[0]):
+        for op in manual.walk():
+            for held in (op.props, op.attrs):
+                for key, attribute in held.items():
+                    held[key] = map_shardings(attribute, rename)
     name = StringAttr.get(mesh_name)
     if renamed and not any(op.attr("sym_name") is name for op in module.body):
         module.body.insert_front(make_op("sdy.mesh", props={"sym_name": name, "mesh": mesh}))

@@ -13,6 +13,7 @@ from mpmd_trace.passes.base import FunctionPass, option
 from mpmd_trace.passes.greedy import walk_mutable
 from mpmd_trace.passes.import_.mesh_sets import SRC_SET, is_meshless
 from mpmd_trace.passes.import_.reductions import REDUCE, concat_reduction, is_neutral
+from mpmd_trace.passes.reachable import reachable
 
 _UNLOCKED = "mpmd.can_convert_to_reduce"
 
@@ -92,16 +93,13 @@ def _unlock(request: ReduceOp) -> None:
         return
     kind = reduction_kind(op)
     if kind is not None:
-        waiting = [op]
-        while waiting:
-            current = waiting.pop()
-            if _UNLOCKED in current.attrs:
-                continue
-            current.attrs[_UNLOCKED] = UNIT
-            for operand in current.operands:
-                producer = operand.defining_op
-                if producer is not None and reduction_kind(producer) == kind:
-                    waiting.append(producer)
+
+        def feeding(op: Op) -> list[Op]:
+            producers = [value.defining_op for value in op.operands]
+            return [p for p in producers if p is not None and _UNLOCKED not in p.attrs and reduction_kind(p) == kind]
+
+        for one in reachable([op], feeding):
+            one.attrs[_UNLOCKED] = UNIT
     elif op.name == "stablehlo.reduce":
         concat = op.operand(0).defining_op
         if concat is not None and concat_reduction(concat) is not None:

@@ -10,7 +10,7 @@ from typing import NamedTuple
 from mpmd_trace.ir.core import Op
 from mpmd_trace.ir.flops import flops
 from mpmd_trace.ir.ops import FragmentOp, FuncOp, Module
-from mpmd_trace.passes.block_order import ranked_order
+from mpmd_trace.passes.block_order import ranked_order, waiting_and_followers
 
 
 def order_of_loops(
@@ -63,11 +63,7 @@ def _simulated(
 
     Ops that are in no row take no time.
     """
-    missing = [len(own) for own in waits]
-    readers: list[list[int]] = [[] for _ in waits]
-    for i, own in enumerate(waits):
-        for one in own:
-            readers[one].append(i)
+    missing, readers = waiting_and_followers(waits)
     mesh_of = {i: mesh for mesh, row in rows.items() for i in row}
     starts = [-1.0] * len(waits)
     #: Few at a time, since a schedule orders the fragments of a loop.

@@ -20,6 +20,7 @@ from mpmd_trace.ir.attributes import ArrayAttr, StringAttr
 from mpmd_trace.ir.bodies import BodyBuilder, effective_operands
 from mpmd_trace.ir.core import Block, Op, OpResult, Region, Value
 from mpmd_trace.ir.ops import FuncOp, UnassignOp, local_type, make_assign, make_fragment, make_unassign
+from mpmd_trace.ir.postorder import postorder
 from mpmd_trace.ir.types import MeshTensorType
 from mpmd_trace.passes.import_.building_blocks import INFERRED_BY, on_mesh, op_as_body
 from mpmd_trace.passes.run_caches import run_cache
@@ -151,17 +152,13 @@ class _Group:
 
     def _need_free(self, op: Op) -> None:
         """Have a free op in the group, and those that it is made of before it."""
-        pending = [op]
-        while pending:
-            last = pending[-1]
-            makers = [value.defining_op for value in _read(last) if value not in self._number]
-            missing = [maker for maker in makers if maker is not None and maker in self._free]
-            if missing:
-                pending += reversed(missing)
-                continue
-            pending.pop()
-            if last.results[0] not in self._number:
-                self._add(last, _read(last))
+
+        def missing(op: Op) -> list[Op]:
+            makers = [value.defining_op for value in _read(op) if value not in self._number]
+            return [maker for maker in makers if maker is not None and maker in self._free]
+
+        for one in postorder([op], missing):
+            self._add(one, _read(one))
 
     def _add(self, op: Op, values: list[Value]) -> None:
         numbers, key = self._number, self._key

@@ -12,21 +12,12 @@ from mpmd_trace.ir.types import TensorType, Type
 from mpmd_trace.passes.import_.mesh_sets import is_meshless
 from mpmd_trace.passes.placement.call_graph import CallGraph
 from mpmd_trace.passes.run_caches import run_cache
+from mpmd_trace.passes.trivially_canonical import ELEMENTWISE
 
 #: Ops that are cheap for each element.
-# fmt: off
-CHEAP = frozenset(
-    f"stablehlo.{name}"
-    for name in (
-        "abs", "add", "and", "atan2", "bitcast_convert", "broadcast_in_dim", "cbrt", "ceil", "clamp", "compare",
-        "complex", "convert", "cosine", "count_leading_zeros", "divide", "exponential", "exponential_minus_one",
-        "floor", "imag", "is_finite", "log", "log_plus_one", "logistic", "maximum", "minimum", "multiply",
-        "negate", "not", "or", "popcnt", "power", "real", "reduce_precision", "remainder", "reshape", "reverse",
-        "round_nearest_afz", "round_nearest_even", "rsqrt", "select", "shift_left", "shift_right_arithmetic",
-        "shift_right_logical", "sign", "sine", "sqrt", "subtract", "tan", "tanh", "transpose", "xor",
-    )
-)
-# fmt: on
+CHEAP = ELEMENTWISE | {
+    f"stablehlo.{name}" for name in ("bitcast_convert", "broadcast_in_dim", "reshape", "reverse", "transpose")
+}
 #: An op that reads one value of at most so many bytes may give a result of the same size.
 _SMALL_BYTES = 8
 #: A batch of at most so many bytes is sent whole, and not one microbatch after the other.

@@ -14,11 +14,8 @@ from mpmd_trace.ir.stablehlo_attributes import integer, integers, ranked, shape_
 from mpmd_trace.ir.types import tensor
 from mpmd_trace.passes.base import Pass
 from mpmd_trace.passes.import_.reductions import is_neutral
-from mpmd_trace.passes.placement.rematerializable import CHEAP
 from mpmd_trace.passes.placement.sums import Origins, change_each, reduced
-
-_RESHAPING = {"bitcast_convert", "broadcast_in_dim", "reshape", "reverse", "transpose"}
-_ELEMENTWISE = CHEAP - {f"stablehlo.{name}" for name in _RESHAPING}
+from mpmd_trace.passes.trivially_canonical import ELEMENTWISE
 
 
 class SplitConcatenations(Pass):
@@ -79,7 +76,7 @@ class _Splitting:
 
     def _follow(self, op: Op) -> None:
         """Make an op that reads a value of parts one of the parts, if that is possible."""
-        if op.name in _ELEMENTWISE:
+        if op.name in ELEMENTWISE:
             self._elementwise(op)
             return
         part: Value | None = None

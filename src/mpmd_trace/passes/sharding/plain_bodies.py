@@ -23,21 +23,16 @@ from mpmd_trace.ir.outlined import OUTLINED
 from mpmd_trace.ir.postorder import postorder
 from mpmd_trace.ir.semantics import trivially_dead
 from mpmd_trace.passes.sharding.convert_sdy_constants import TO_STABLEHLO
-from mpmd_trace.passes.trivially_canonical import CHLO_UNARY, PLAIN_OPS, op_names
+from mpmd_trace.passes.trivially_canonical import CHLO_UNARY, ELEMENTWISE, PLAIN_OPS, op_names
 
 _CONSTANT = "stablehlo.constant"
 _BROADCAST = "stablehlo.broadcast_in_dim"
 #: Expressions when their operands are (in StableHLO and CHLO): Shardy's elementwise ops, and some others.
-_ELEMENTWISE = """
-    abs add and atan2 cbrt ceil clamp compare complex convert cosine count_leading_zeros divide exponential
-    exponential_minus_one floor imag is_finite log log_plus_one logistic maximum minimum multiply negate not or
-    popcnt power real reduce_precision remainder round_nearest_afz round_nearest_even rsqrt select shift_left
-    shift_right_arithmetic shift_right_logical sign sine sqrt subtract tan tanh xor
-"""
-EXPRESSIONS = frozenset(
-    f"stablehlo.{name}"
-    for name in f"{_ELEMENTWISE} bitcast_convert broadcast_in_dim constant iota reshape slice".split()
-) | frozenset(f"chlo.{name}" for name in CHLO_UNARY.split())
+EXPRESSIONS = (
+    ELEMENTWISE
+    | {f"stablehlo.{name}" for name in ["bitcast_convert", "broadcast_in_dim", "constant", "iota", "reshape", "slice"]}
+    | {f"chlo.{name}" for name in CHLO_UNARY.split()}
+)
 #: Shardy has no sharding rule for these and says so: it has to see them.
 _WITHOUT_RULE = frozenset(
     f"stablehlo.{name}"
