@@ -72,9 +72,8 @@ def check_against_mlir(name: str, module: Module) -> int:
 
 
 def check_against_shardy(module: Module) -> int:
-    propagated = run_shardy(module, Diagnostics())
-    assert propagated is not None
-    after, _ = propagated
+    after = run_shardy(module, Diagnostics())
+    assert after is not None
     count = 0
     for body, wanted in zip(bodies_of(module), bodies_of(after), strict=True):
         if can_do(body):
