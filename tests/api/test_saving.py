@@ -20,6 +20,7 @@ import pytest
 
 import mpmd_trace as mt
 from mpmd_trace import MpmdError
+from mpmd_trace.api.checkpoints import formats, saving
 from mpmd_trace.diagnostics import files
 from util import nightly
 
@@ -165,6 +166,56 @@ def test_a_type_without_a_sharding_that_is_not_here(tmp_path: Path) -> None:
         mt.restore(path, like, verify=False)
     here = jax.ShapeDtypeStruct((8,), jnp.float32, sharding=jax.sharding.SingleDeviceSharding(jax.devices()[0]))
     assert mt.restore(path, {"a": here}, verify=False)["a"].sum() == 8
+
+
+def test_a_save_during_another_one(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """As of two jobs with one folder: each puts a whole checkpoint there."""
+    path = tmp_path / "state"
+    found = []
+
+    class Meanwhile:
+        def __enter__(self) -> Meanwhile:
+            return self
+
+        def __exit__(self, *error: object) -> None: ...
+
+        def save(self, folder: str, arrays: Any) -> None:
+            monkeypatch.undo()
+            with saving.checkpointer_of_job() as checkpointer:
+                checkpointer.save(folder, arrays)
+            mt.save(path, tree(2))
+            found.append(restored(path))
+
+    monkeypatch.setattr(saving, "checkpointer_of_job", Meanwhile)
+    mt.save(path, tree(1))
+    assert [*found, restored(path)] == [2, 1]
+    assert os.listdir(tmp_path) == ["state"]
+
+
+@pytest.mark.parametrize("times", [1, 1000])
+def test_a_save_while_it_is_restored(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, times: int) -> None:
+    path = tmp_path / "state"
+    mt.save(path, tree(0))
+    saved = 0
+    read = formats.OrbaxTree.read
+
+    def late(self: Any, rules: Any, wanted: Any, where_saved: Any) -> Any:
+        nonlocal saved
+        result = read(self, rules, wanted, where_saved) if saved % 2 else {}  # of the old one, or an error
+        if saved < times:
+            saved += 1
+            mt.save(path, tree(saved), overwrite=True)
+        return result or read(self, rules, wanted, where_saved)
+
+    monkeypatch.setattr(formats.OrbaxTree, "read", late)
+    if times == 1:
+        assert restored(path) == 1
+        return
+    with pytest.raises(
+        MpmdError, match=r"state was replaced 10 times while it was read: read it when nothing saves to"
+    ):
+        restored(path)
+    assert saved == 10
 
 
 def test_arrays_of_numpy_stay_what_they_are(tmp_path: Path) -> None:

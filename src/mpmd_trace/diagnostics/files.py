@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import contextlib
 import os
+import re
 import shutil
 import stat
 import sys
 import tempfile
+import time
 from collections.abc import Iterator
 
 from mpmd_trace.diagnostics.messages import MpmdError
@@ -104,6 +106,74 @@ def _is_at(path: str, number: int) -> bool:
         return os.path.samestat(os.stat(path), os.fstat(number))
     except FileNotFoundError:
         return False
+
+
+@contextlib.contextmanager
+def folder_beside(path: str) -> Iterator[str]:
+    """Make an empty folder next to `path`, to write there what `path` will be; it is removed at the end.
+
+    Those that killed processes have left are removed first, those of processes that write at the same time are not.
+    Raises `OSError`.
+    """
+    for left in folders_beside(path):
+        with _claimed(left) as is_ours:
+            if is_ours:
+                shutil.rmtree(left, ignore_errors=True)
+    while True:
+        folder = tempfile.mkdtemp(prefix=f".{os.path.basename(path)}.new-", dir=os.path.dirname(path))
+        with _claimed(folder) as is_ours:
+            if not is_ours:  # another process took it for one that was left
+                continue
+            try:
+                yield folder
+            finally:
+                _remove(folder)
+            return
+
+
+def folders_beside(path: str) -> list[str]:
+    """Return the folders next to `path` that `folder_beside` has made for it."""
+    parent, name = os.path.split(path)
+    made = re.compile(rf"\.{re.escape(name)}\.new-\w{{8}}")
+    names = sorted(os.listdir(parent)) if os.path.isdir(parent) else []
+    return [os.path.join(parent, entry) for entry in names if made.fullmatch(entry)]
+
+
+@contextlib.contextmanager
+def _claimed(folder: str) -> Iterator[bool]:
+    """Lock a folder; whether it is there, and no other process has it.
+
+    Where folders cannot be locked, none has.
+    """
+    if sys.platform == "win32":
+        yield True
+        return
+    import fcntl  # not everywhere
+
+    try:
+        number = os.open(folder, os.O_RDONLY)
+    except (FileNotFoundError, PermissionError):
+        yield False
+        return
+    try:
+        is_free = True
+        with contextlib.suppress(OSError):  # a file system without locks
+            try:
+                fcntl.flock(number, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            except BlockingIOError:
+                is_free = False
+        yield is_free and _is_at(folder, number)
+    finally:
+        os.close(number)
+
+
+def _remove(folder: str) -> None:
+    """Remove a folder to which threads of what has failed may still write."""
+    for _ in range(20):
+        shutil.rmtree(folder, ignore_errors=True)
+        if not os.path.lexists(folder):
+            return
+        time.sleep(0.1)
 
 
 def replace_folder(new: str, folder: str, aside: str) -> None:

@@ -5,20 +5,25 @@ from __future__ import annotations
 import contextlib
 import json
 import os
-import shutil
-import time
 import zlib
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
+from typing import TypeVar
 
 import jax
 
 from mpmd_trace.backend.distribution.job import current
-from mpmd_trace.diagnostics.files import replace_folder, write_file
+from mpmd_trace.diagnostics.files import folder_beside, folders_beside, replace_folder, write_file
 from mpmd_trace.diagnostics.messages import MpmdError
+
+_T = TypeVar("_T")
 
 #: The file with the checksum of each other one.
 _SUMS = "_CHECKSUMS"
+#: The checkpoint in the folder beside its place.
+_TREE = "tree"
+#: How often a checkpoint is read that another one replaces each time.
+_TRIES = 10
 #: Bytes that a thread reads at a time.
 _CHUNK = 1 << 20
 
@@ -28,31 +33,26 @@ def complete(path: str) -> str:
 
     It is `path`, unless a process was killed in the middle of an exchange that the system does not do in one moment.
     """
-    beside = _beside(path, "new")
+    if os.path.lexists(path):
+        return path
     # The checksums are written last, so a folder without them is not complete.
-    return beside if not os.path.lexists(path) and os.path.isfile(os.path.join(beside, _SUMS)) else path
+    left = [tree for folder in folders_beside(path) if has_checksums(tree := os.path.join(folder, _TREE))]
+    return max(left, key=os.path.getmtime, default=path)
 
 
 def has_checksums(path: str) -> bool:
-    """Return whether `path` is a folder that a `Replacement` has put there."""
+    """Return whether `path` is a folder that `replacing` has put there."""
     return os.path.isfile(os.path.join(path, _SUMS))
 
 
-class Replacement:
-    """A new folder for `path`, which gets there when it is complete.  All processes call its methods.
+@contextlib.contextmanager
+def replacing(path: str, *, overwrite: bool) -> Iterator[str]:
+    """Give the name of a folder to write, which gets to `path` when that is done.  All processes call this.
 
     Raises `MpmdError` in all of them when there can be none.
     """
 
-    def __init__(self, path: str, *, overwrite: bool) -> None:
-        self.path = path
-        #: Where to write it.
-        self.folder = _beside(path, "new")
-        once("path to save to", lambda: self._prepare(overwrite))
-
-    def _prepare(self, overwrite: bool) -> None:
-        """Finish, or take away, what was left by a process that was killed."""
-        path = self.path
+    def prepare() -> str:
         last = complete(path)
         if os.path.lexists(last) and not overwrite:
             raise MpmdError(f"{path} exists; save to another folder, or with overwrite=True")
@@ -62,49 +62,24 @@ class Replacement:
             if last != path:
                 os.rename(last, path)
             os.makedirs(os.path.dirname(path), exist_ok=True)
-            self.clear()
+            return stack.enter_context(folder_beside(path))
 
-    def clear(self) -> None:
-        """Remove what is left next to the path.  Raises `OSError`."""
-        parent = os.path.dirname(self.path)
-        name = os.path.basename(self.folder)
-        for entry in sorted(os.listdir(parent)):
-            is_partial = entry.startswith(f"{name}.orbax-checkpoint-tmp")
-            if is_partial or entry in (name, os.path.basename(_beside(self.path, "old"))):
-                _remove(os.path.join(parent, entry))
-
-    def put(self) -> None:
-        """Put the new folder, in which everything is, in its place."""
-        names = _listed("files of the checkpoint", self.folder)
-        sums = dict(zip(names, _shared("checksums", lambda mine: _sums(self.folder, mine), names), strict=True))
+    with contextlib.ExitStack() as stack:
+        beside = once("path to save to", prepare)
+        folder = os.path.join(beside, _TREE)
+        yield folder
+        names = _listed("files of the checkpoint", folder)
+        sums = dict(zip(names, _shared("checksums", lambda mine: _sums(folder, mine), names), strict=True))
         unread = [name for name, one in sums.items() if one is None]
         if unread:
-            raise MpmdError(f"cannot save to {self.path}: {unread[0]} cannot be read back")
+            raise MpmdError(f"cannot save to {path}: {unread[0]} cannot be read back")
 
         def replace() -> None:
-            write_file(os.path.join(self.folder, _SUMS), json.dumps(sums, indent=1) + "\n")
-            with saving(self.path):
-                replace_folder(self.folder, self.path, _beside(self.path, "old"))
+            write_file(os.path.join(folder, _SUMS), json.dumps(sums, indent=1) + "\n")
+            with saving(path):
+                replace_folder(folder, path, os.path.join(beside, "old"))
 
         once("end of the saving", replace, patient=True)
-
-
-def _remove(folder: str, tries: int = 20) -> None:
-    """Remove a folder to which threads of a save that has failed may still write.  Raises `OSError`."""
-    for last in range(tries):
-        try:
-            shutil.rmtree(folder)
-            return
-        except FileNotFoundError:
-            return
-        except OSError:
-            if last == tries - 1:
-                raise
-            time.sleep(0.1)
-
-
-def _beside(path: str, what: str) -> str:
-    return os.path.join(os.path.dirname(path), f".{os.path.basename(path)}.{what}")
 
 
 @contextlib.contextmanager
@@ -180,8 +155,8 @@ def _shared(what: str, work: Callable[[Sequence[str]], list[int | None]], names:
     return [parts[i % job.count][i // job.count] for i in range(len(names))]
 
 
-def once(what: str, action: Callable[[], None], *, patient: bool = False) -> None:
-    """Let process 0 do it; its error is that of all processes, and they go on when it is done."""
+def once(what: str, action: Callable[[], str | None], *, patient: bool = False) -> str:
+    """Let process 0 do it; its result or error is that of all processes, and they go on when it is done."""
     job = current()
     if job is None:
         if jax.process_count() > 1:
@@ -189,14 +164,47 @@ def once(what: str, action: Callable[[], None], *, patient: bool = False) -> Non
                 "this process has not joined the others: call mpmd_trace.initialize() at the start of the script, in "
                 "the place of jax.distributed.initialize()"
             )
-        action()
-        return
-    problem = ""
+        return action() or ""
+    problem = result = ""
     if job.process == 0:
         try:
-            action()
+            result = action() or ""
         except MpmdError as error:
             problem = error.diagnostics[0].message
-    problem = job.peers.allgather(what, problem, patient=patient)[0]
+    problem, result = map(str, job.peers.allgather(what, [problem, result], patient=patient)[0])
     if problem:
         raise MpmdError(problem)
+    return result
+
+
+def unmixed(path: str, read: Callable[[], _T]) -> _T:
+    """Return what `read` reads from a checkpoint, again if another one took its place meanwhile."""
+    for _ in range(_TRIES):
+        before = _sign(path)
+        try:
+            result = read()
+        except MpmdError:
+            if current() is not None or _sign(path) == before:
+                raise
+        else:
+            if _is_one(before, _sign(path)):
+                return result
+    raise MpmdError(f"{path} was replaced {_TRIES} times while it was read: read it when nothing saves to it")
+
+
+def _sign(path: str) -> bytes:
+    """Return what tells a checkpoint of `save` from any other."""
+    try:
+        with open(os.path.join(path, _SUMS), "rb") as file:
+            return file.read()
+    except OSError:
+        return b""
+
+
+def _is_one(before: bytes, after: bytes) -> bool:
+    """Return whether all processes have seen one checkpoint from the beginning to the end."""
+    job = current()
+    if job is None or not before:
+        return before == after
+    seen = job.peers.allgather("checkpoint that was read", [zlib.crc32(before), zlib.crc32(after)], patient=True)
+    return len({sign for signs in seen for sign in signs}) == 1

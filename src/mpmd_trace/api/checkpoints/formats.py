@@ -164,7 +164,7 @@ def folders(path: str) -> dict[str, str]:
     """Return the folders of trees below `path` by the names of their items; that of a single tree has none."""
     if os.path.isfile(os.path.join(path, _METADATA)):
         return {"": path}
-    # `.NAME.new` is what `save` has not completed yet.
+    # `.NAME.new-...` is what `save` has not completed yet.
     inside = sorted(n for n in os.listdir(path) if not n.startswith(".") and os.path.isdir(os.path.join(path, n)))
     # Those that have the name of a step are steps, also where one has lost its checksums.
     stepped = {m[1] for n in inside if _is_step(path, n) and (m := _STEP.fullmatch(n))}

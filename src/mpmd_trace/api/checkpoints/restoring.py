@@ -13,7 +13,7 @@ import numpy as np
 from jax.sharding import SingleDeviceSharding
 
 from mpmd_trace.api.checkpoints.entries import NUMBER, Parts
-from mpmd_trace.api.checkpoints.folders import check, complete, has_checksums
+from mpmd_trace.api.checkpoints.folders import check, complete, has_checksums, unmixed
 from mpmd_trace.api.checkpoints.formats import OrbaxTree, equinox_leaves, flax_state, folders, in_dots, is_equinox
 from mpmd_trace.api.checkpoints.safetensors_format import SafetensorsFiles, is_safetensors
 from mpmd_trace.api.checkpoints.stored_as import Names, Rule, by_name, converted, dotted, missing, resolved
@@ -59,7 +59,12 @@ def restore(
         MpmdError: when orbax or the folder is missing, something in it is damaged, or the arrays have other names,
             shapes or dtypes.
     """
-    path = complete(os.path.realpath(path))
+    place = os.path.realpath(path)
+    return unmixed(place, lambda: _read(complete(place), like, argnums, verify, names, cast))
+
+
+def _read(path: str, like: Any, argnums: int | Sequence[int], verify: bool, names: Names | None, cast: bool) -> Any:
+    """Return what `restore` does, from the folder or file where it is complete."""
     if not os.path.exists(path):
         raise MpmdError(f"there is no folder {path} to restore from")
     if verify and os.path.isdir(path):

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import contextlib
 import os
 from typing import Any
 
@@ -10,10 +9,9 @@ import jax
 import numpy as np
 
 from mpmd_trace.api.checkpoints.entries import NUMBER, in_folder
-from mpmd_trace.api.checkpoints.folders import Replacement
+from mpmd_trace.api.checkpoints.folders import replacing
 from mpmd_trace.api.checkpoints.orbax_handler import check_storable, checkpointer_of_job, orbax, working
 from mpmd_trace.api.filter_jit import is_dynamic
-from mpmd_trace.backend.distribution.job import current
 from mpmd_trace.backend.stacked import check_not_deleted
 from mpmd_trace.diagnostics.internal import explains_internal_errors
 from mpmd_trace.diagnostics.messages import MpmdError
@@ -24,9 +22,10 @@ def save(path: str | os.PathLike[str], tree: Any, *, overwrite: bool = False) ->
     """Write the arrays of `tree` to the folder `path`.
 
     Only arrays and numbers are written.  The function returns when everything is on disk.  It first writes to a folder
-    next to `path` (`.NAME.new`) and renames this folder at the end, so that `path` never has a part of a checkpoint.
-    If a process is killed meanwhile, the next call that saves to `path` removes the incomplete folder.  In a job of
-    several processes, all of them call this, and each writes what is on its devices.
+    next to `path` (`.NAME.new-...`) and renames this folder at the end, so that `path` never has a part of a
+    checkpoint.  If a process is killed meanwhile, the next call that saves to `path` removes the incomplete folder.  If
+    two processes save to `path` at the same time, it has the checkpoint of the last one.  In a job of several
+    processes, all of them call this, and each writes what is on its devices.
 
     Raises:
         MpmdError: if orbax is missing; if there is no array, or one was deleted, or is of a dtype that orbax cannot
@@ -44,14 +43,9 @@ def save(path: str | os.PathLike[str], tree: Any, *, overwrite: bool = False) ->
     # A count of steps is a number before the first step, and then an array.
     check_storable(arrays)
     arrays |= {NUMBER + name: np.asarray(leaf) for name, leaf in leaves if type(leaf) in (int, float, complex)}
-    new = Replacement(path, overwrite=overwrite)
-    try:
-        with working(f"save to {path}", together=True), checkpointer_of_job() as checkpointer:
-            checkpointer.save(new.folder, arrays)
-    except MpmdError:
-        job = current()
-        if job is None or job.process == 0:
-            with contextlib.suppress(OSError):
-                new.clear()
-        raise
-    new.put()
+    with (
+        replacing(path, overwrite=overwrite) as folder,
+        working(f"save to {path}", together=True),
+        checkpointer_of_job() as checkpointer,
+    ):
+        checkpointer.save(folder, arrays)
