@@ -142,6 +142,10 @@ def test_places_where_nothing_can_be_saved(tmp_path: Path) -> None:
         mt.save(tmp_path / "file", tree(1), overwrite=True)
     with pytest.raises(MpmdError, match=r"cannot save to .*in/it: (Not a directory|File exists)"):
         mt.save(tmp_path / "file" / "in" / "it", tree(1))
+    with pytest.raises(
+        MpmdError, match=r"it is no checkpoint, and would be removed with what it has \(file\); name an"
+    ):
+        mt.save(tmp_path, tree(1), overwrite=True)
     assert (tmp_path / "file").read_text() == "mine"
     mt.save(tmp_path / "more" / "folders" / "state", tree(1))
     assert restored(tmp_path / "more" / "folders" / "state") == 1

@@ -14,12 +14,14 @@ import jax
 
 from mpmd_trace.backend.distribution.job import current
 from mpmd_trace.diagnostics.files import folder_beside, folders_beside, replace_folder, write_file
-from mpmd_trace.diagnostics.messages import MpmdError
+from mpmd_trace.diagnostics.messages import MpmdError, listed
 
 _T = TypeVar("_T")
 
 #: The file with the checksum of each other one.
 _SUMS = "_CHECKSUMS"
+#: Files of which each checkpoint has one: those of `save`, of orbax, and of one that is damaged.
+_MARKS = {_SUMS, "_METADATA", "_CHECKPOINT_METADATA"}
 #: The checkpoint in the folder beside its place.
 _TREE = "tree"
 #: How often a checkpoint is read that another one replaces each time.
@@ -58,6 +60,12 @@ def replacing(path: str, *, overwrite: bool) -> Iterator[str]:
             raise MpmdError(f"{path} exists; save to another folder, or with overwrite=True")
         if os.path.lexists(path) and not os.path.isdir(path):
             raise MpmdError(f"cannot save to {path}: it is a file; name a folder")
+        there = sorted(os.listdir(path)) if os.path.isdir(path) else []
+        if there and _MARKS.isdisjoint(there):  # such as the folder of all steps
+            raise MpmdError(
+                f"cannot save to {path}: it is no checkpoint, and would be removed with what it has "
+                f"({listed(there, 3)}); name another folder"
+            )
         with saving(path):
             if last != path:
                 os.rename(last, path)

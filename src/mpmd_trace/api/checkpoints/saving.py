@@ -29,8 +29,8 @@ def save(path: str | os.PathLike[str], tree: Any, *, overwrite: bool = False) ->
 
     Raises:
         MpmdError: if orbax is missing; if there is no array, or one was deleted, or is of a dtype that orbax cannot
-            write; if `path` exists and `overwrite` is False; or if `path` cannot be written.  An old checkpoint is
-            kept.
+            write; if `path` exists and `overwrite` is False, or it is no checkpoint; or if `path` cannot be written.
+            An old checkpoint is kept.
         PeerError: if another process cannot write its part.
     """
     orbax()
