@@ -128,6 +128,16 @@ def test_the_launcher_needs_no_jax_and_a_script_runs_once_where_there_are_no_res
     assert (done.returncode, done.stdout, done.stderr) == (0, "[0] hello\n", "")
 
 
+def test_more_processes_than_devices(tmp_path: Path) -> None:
+    """As when the devices are divided among the processes: a message, where jaxlib crashes."""
+    script = tmp_path / "script.py"
+    divided = 'jax.config.update("jax_num_cpu_devices", 1 // mpmd_trace.initialize())'
+    script.write_text(f"import jax, mpmd_trace\n{divided}\njax.devices()\n")
+    done = launch("-n", 2, script)
+    assert done.returncode == 1
+    assert "this process has no device (jax_num_cpu_devices is 0): start at most as many processes as" in done.stderr
+
+
 @pytest.mark.parametrize("logs", [False, True])
 def test_a_job_whose_output_nobody_reads_does_not_hang(tmp_path: Path, logs: bool) -> None:
     script = tmp_path / "talk.py"

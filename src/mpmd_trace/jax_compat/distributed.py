@@ -100,9 +100,16 @@ def join(
     if jax.config.jax_cpu_collectives_implementation == "gloo":
         # Gloo would listen on the interface that the host's name stands for.
         collectives = _jax.make_gloo_tcp_collectives(distributed_client=state.client, hostname=own)
-        xla_bridge.register_backend_factory(
-            "cpu", lambda: xla_bridge.make_cpu_client(collectives), priority=0, fail_quietly=False
-        )
+
+        def make_client() -> Any:
+            if jax.config.jax_num_cpu_devices == 0:  # of which jaxlib crashes
+                raise ValueError(
+                    "this process has no device (jax_num_cpu_devices is 0): start at most as many processes as there "
+                    "are devices for them, or give each process more"
+                )
+            return xla_bridge.make_cpu_client(collectives)
+
+        xla_bridge.register_backend_factory("cpu", make_client, priority=0, fail_quietly=False)
     return own
 
 

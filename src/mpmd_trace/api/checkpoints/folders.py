@@ -86,6 +86,7 @@ def replacing(path: str, *, overwrite: bool) -> Iterator[str]:
             write_file(os.path.join(folder, _SUMS), json.dumps(sums, indent=1) + "\n")
             with saving(path):
                 replace_folder(folder, path, os.path.join(beside, "old"))
+            stack.close()  # before the others go on
 
         once("end of the saving", replace, patient=True)
 
