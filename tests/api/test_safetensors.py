@@ -16,6 +16,7 @@ import pytest
 from jax.sharding import NamedSharding, PartitionSpec
 
 import mpmd_trace as mt
+from mpmd_trace.api.checkpoints import save_safetensors
 from mpmd_trace.checkpoint import StoredAs
 from pipelines import topology
 from util import nightly
@@ -441,3 +442,21 @@ def test_big_endian_arrays(tmp_path: Path) -> None:
     rows = {r"(\d)": StoredAs("w", row=r"\1")}
     mt.checkpoint.save_safetensors(tmp_path / "rows", [x, jnp.asarray(x.astype(np.float32)) + 1], names=rows)
     np.testing.assert_array_equal(mt.restore(tmp_path / "rows", {"w": jnp.zeros((2, 2, 3))})["w"], np.stack([x, x + 1]))
+
+
+def test_two_processes_do_not_write_to_one_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    write = save_safetensors.write
+    tree = {"w": jnp.ones(3)}
+
+    def meanwhile(*arguments: Any) -> Any:
+        monkeypatch.undo()
+        with pytest.raises(
+            mt.MpmdError, match=r"another process saves to .*model: wait until it has ended, or save to"
+        ):
+            mt.checkpoint.save_safetensors(tmp_path / "model", {"w": jnp.zeros(3)}, overwrite=True)
+        return write(*arguments)
+
+    monkeypatch.setattr(save_safetensors, "write", meanwhile)
+    mt.checkpoint.save_safetensors(tmp_path / "model", tree)
+    assert mt.restore(tmp_path / "model", {"w": jnp.zeros(3)})["w"].sum() == 3
+    mt.checkpoint.save_safetensors(tmp_path / "model", tree, overwrite=True)

@@ -116,12 +116,12 @@ def folder_beside(path: str) -> Iterator[str]:
     Raises `OSError`.
     """
     for left in folders_beside(path):
-        with _claimed(left) as is_ours:
+        with claimed(left) as is_ours:
             if is_ours:
                 shutil.rmtree(left, ignore_errors=True)
     while True:
         folder = tempfile.mkdtemp(prefix=f".{os.path.basename(path)}.new-", dir=os.path.dirname(path))
-        with _claimed(folder) as is_ours:
+        with claimed(folder) as is_ours:
             if not is_ours:  # another process took it for one that was left
                 continue
             try:
@@ -140,7 +140,7 @@ def folders_beside(path: str) -> list[str]:
 
 
 @contextlib.contextmanager
-def _claimed(folder: str) -> Iterator[bool]:
+def claimed(folder: str) -> Iterator[bool]:
     """Lock a folder; whether it is there, and no other process has it.
 
     Where folders cannot be locked, none has.

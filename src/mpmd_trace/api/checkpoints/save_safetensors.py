@@ -20,6 +20,7 @@ from mpmd_trace.backend.distribution.job import current
 from mpmd_trace.backend.distribution.reshard_transfer import shard_slices_of
 from mpmd_trace.backend.distribution.shard_slices import ShardSlice, common, is_empty
 from mpmd_trace.backend.stacked import Pieces, check_not_deleted
+from mpmd_trace.diagnostics.files import claimed
 from mpmd_trace.diagnostics.internal import explains_internal_errors
 from mpmd_trace.diagnostics.messages import MpmdError, raise_errors
 from mpmd_trace.jax_compat.tracing import is_key
@@ -50,7 +51,7 @@ def save_safetensors(
 
     Raises:
         MpmdError: if files of a model exist and `overwrite` is False, if names do not fit, if a tensor is on several
-            processes, or if files cannot be written.
+            processes, if files cannot be written, or if another process writes to `path` at the same time.
     """
     path = os.path.realpath(path)
     check_not_deleted(tree)
@@ -64,21 +65,26 @@ def save_safetensors(
         raise MpmdError("there is no array to save")
     tensors = _tensors(arrays, resolved(arrays, names))
     check_dtypes(tensors)
-    once("folder to save to", lambda: _prepare(path, overwrite))
     job = current()
-    with job.peers.telling(f"to save to {path}") if job is not None else contextlib.nullcontext(), saving(path):
-        finish = write(path, tensors, max_file_bytes, metadata or {"format": "pt"}, 0 if job is None else job.process)
-    if job is not None:
-        job.peers.allgather_bytes("end of the writing", b"", patient=True)
-    once("end of the saving", saving(path)(finish), patient=True)
+    with contextlib.ExitStack() as stack:
+        once("folder to save to", lambda: _prepare(path, overwrite, stack))
+        with job.peers.telling(f"to save to {path}") if job is not None else contextlib.nullcontext(), saving(path):
+            own = 0 if job is None else job.process
+            finish = write(path, tensors, max_file_bytes, metadata or {"format": "pt"}, own)
+        if job is not None:
+            job.peers.allgather_bytes("end of the writing", b"", patient=True)
+        once("end of the saving", saving(path)(finish), patient=True)
 
 
-def _prepare(path: str, overwrite: bool) -> None:
+def _prepare(path: str, overwrite: bool, stack: contextlib.ExitStack) -> None:
+    """Make the folder, which no other process may write to until `stack` is closed."""
     files = is_there(path)
     if files and not overwrite:
         raise MpmdError(f"{path} has {files[0]}; save to another folder, or with overwrite=True")
     with saving(path):
         os.makedirs(path, exist_ok=True)
+        if not stack.enter_context(claimed(path)):
+            raise MpmdError(f"another process saves to {path}: wait until it has ended, or save to another folder")
         remove_parts(path)
 
 
