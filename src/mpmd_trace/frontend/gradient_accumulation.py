@@ -116,15 +116,7 @@ def value_and_grad(
     count = number_of_microbatches(microbatches)
     if not callable(fn):
         raise mistake(f"value_and_grad takes a function, not {fn!r} of type {type(fn).__name__}.")
-    if reduce not in REDUCE:
-        raise mistake(f"reduce is one of {', '.join(map(repr, REDUCE))}, not {reduce!r}.")
-    reductions = reduce if aux is None else aux
-    for one in jax.tree.leaves(reductions):
-        if one not in AUX or (one == "weighted" and reduce != "weighted"):
-            known = [name for name in AUX if name != "weighted" or reduce == "weighted"]
-            raise mistake(f"aux is made of {', '.join(map(repr, known))}; got {one!r}.")
-    if aux is not None and not has_aux:
-        raise mistake("aux says what becomes of auxiliary results; without has_aux=True there are none.")
+    _check_reductions(reduce, aux, has_aux=has_aux)
 
     def called(*args: Any, **kwargs: Any) -> Any:
         refusal = _refusal.get()
@@ -164,18 +156,28 @@ def value_and_grad(
         gradients = sums if weight is None else jax.tree.map(lambda s: s / jnp.asarray(weight, s.dtype), sums)
         gradients = with_others(gradients, jax.tree.map(lambda x: np.zeros(jnp.shape(x), jax.dtypes.float0), wrt))
         result = gradients if isinstance(argnums, Sequence) else gradients[0]
-        besides = []
-        if at.state is not None:
-            besides.append(state)
+        besides = [state] if at.state is not None else []
         if has_aux:
             if aux is None:
                 _warn_of_rows(all_parts.aux, jax.tree.leaves(slices), reduce, fn)
-            besides.append(_reduced_aux(all_parts.aux, reductions, weight))
-        if not besides:
-            return value, result
-        return (value, besides[0] if len(besides) == 1 else tuple(besides)), result
+            besides.append(_reduced_aux(all_parts.aux, reduce if aux is None else aux, weight))
+        if besides:
+            value = value, besides[0] if len(besides) == 1 else tuple(besides)
+        return value, result
 
     return called
+
+
+def _check_reductions(reduce: Reduce, aux: Any, *, has_aux: bool) -> None:
+    """Raise `FrontendError` unless these options of `value_and_grad` are known and fit together."""
+    if reduce not in REDUCE:
+        raise mistake(f"reduce is one of {', '.join(map(repr, REDUCE))}, not {reduce!r}.")
+    known = [name for name in AUX if name != "weighted" or reduce == "weighted"]
+    for one in jax.tree.leaves(aux):
+        if one not in known:
+            raise mistake(f"aux is made of {', '.join(map(repr, known))}; got {one!r}.")
+    if aux is not None and not has_aux:
+        raise mistake("aux says what becomes of auxiliary results; without has_aux=True there are none.")
 
 
 class _Positions(NamedTuple):

@@ -108,30 +108,20 @@ def play(block: Block, meshes: int, microbatches: int, limit: int) -> list[bytea
         finished = False
         slot_number += 1
         for mesh in open_meshes:
-            done, ready, start = pipeline.done[mesh], pipeline.ready[mesh], starts[mesh]
-            code, earliest, head = -1, NEVER, NEVER
-            for k in (0, 1, 2, 3):
-                n = done[k]
-                if n < microbatches:
-                    slot = start[k] + SLOTS * n
-                    if slot < head:
-                        head = slot
-                    if n < ready[k] and slot < earliest:
-                        code, earliest = k, slot
-            if 0 <= code < 2 and earliest > head:
-                code = _first_that_fits(start, done, ready, microbatches, limit)
+            done, ready, row = pipeline.done[mesh], pipeline.ready[mesh], rows[mesh]
+            code = _next_of_block(starts[mesh], done, ready, microbatches, limit)
             if code < 0 or (code < 2 and held[mesh] >= limit):
                 if split[mesh]:
                     code = WEIGHT
                 elif code >= 0:
-                    code = _backward(start, done, ready)
+                    code = _backward(starts[mesh], done, ready)
             if code < 0:
                 continue
-            rows[mesh].append(code)
+            row.append(code)
             if code == WEIGHT:
                 split[mesh] -= 1
                 held[mesh] -= 1
-                finished |= head == NEVER and not split[mesh]
+                finished |= len(row) == SLOTS * microbatches
             else:
                 pipeline.run(mesh, code)
                 if code < 2:
@@ -161,6 +151,23 @@ _ONE_BLOCK = (1, 1, 1, 1, SLOTS)
 def _counts(pipeline: _Pipeline, rows: Sequence[bytearray]) -> list[int]:
     """Return how often each mesh has run each code, and how long its row is."""
     return [n for done, row in zip(pipeline.done, rows, strict=True) for n in (*done, len(row))]
+
+
+def _next_of_block(
+    start: Sequence[int], done: Sequence[int], ready: Sequence[int], microbatches: int, limit: int
+) -> int:
+    """Return the action, other than a W, that a mesh runs next if its memory has room for it; or -1."""
+    code, earliest, head = -1, NEVER, NEVER
+    for k in (0, 1, 2, 3):
+        n = done[k]
+        if n < microbatches:
+            slot = start[k] + SLOTS * n
+            if slot < head:
+                head = slot
+            if n < ready[k] and slot < earliest:
+                code, earliest = k, slot
+    # A forward that overtakes what the block has before it must leave memory for that.
+    return _first_that_fits(start, done, ready, microbatches, limit) if code in (0, 1) and earliest > head else code
 
 
 def _first_that_fits(

@@ -136,13 +136,7 @@ class _Interpreter:
         if is_computation(eqn):
             return self._on_wholes(eqn, args)
         if eqn.primitive.name in PAIRWISE:
-            arrays, tree = jax.tree.flatten(solid(args))
-            params = dict(eqn.params)
-            for key in ("devices", "srcs", "copy_semantics"):  # one for each operand
-                if key in params:
-                    pairs = zip(params[key], tree.children(), strict=True)
-                    params[key] = tuple(x for x, array in pairs for _ in range(array.num_leaves))
-            return list(jax.tree.unflatten(tree, tracing.rebind(eqn, arrays, params)))
+            return _of_each_part(eqn, args)
         forms = [*map(rows_in, args), *out]
         if eqn.primitive.name == "scan":
             layout = tracing.scan_layout(eqn)
@@ -156,10 +150,20 @@ class _Interpreter:
         link = linked(eqn, [*(None for _ in args), *axes[len(args) :]]) or linked(eqn, axes)
         if link is not None:
             return self._each(eqn, args, out, link)
+        results = self._across_layers(eqn, args, out[0], axes)
+        return self._on_wholes(eqn, args) if results is None else results
+
+    def _across_layers(
+        self, eqn: Equation, args: list[Any], out: Rows | None, axes: Sequence[int | None]
+    ) -> list[Any] | None:
+        """Return the results of an equation that makes the axis of the layers, takes it apart, or sums over it.
+
+        None for other equations.
+        """
         kind, first = eqn.primitive.name, args[0] if args else None
-        if kind == "stack" and out[0] is not None and out[0].axis == eqn.params["axis"]:
+        if kind == "stack" and out is not None and out.axis == eqn.params["axis"]:
             layers = [self._whole(a, eqn) for a in args]
-            return [Pieces(out[0], [tracing.rebind(eqn, layers[a:b])[0] for a, b in out[0].pairs])]
+            return [Pieces(out, [tracing.rebind(eqn, layers[a:b])[0] for a, b in out.pairs])]
         if kind == "unstack" and isinstance(first, Pieces) and first.axis == eqn.params["axis"]:
             return [layer for part in first.arrays for layer in tracing.rebind(eqn, [part])]
         if kind in REDUCTIONS and isinstance(first, Pieces) and first.axis in eqn.params["axes"]:
@@ -168,7 +172,7 @@ class _Interpreter:
             right = self._as_cut(args[1], Rows(args[1].axis, first.bounds), eqn)
             pairs = zip(first.arrays, right.arrays, strict=True)
             return [functools.reduce(lax.add, [tracing.rebind(eqn, pair)[0] for pair in pairs])]
-        return self._on_wholes(eqn, args)
+        return None
 
     def _each(self, eqn: Equation, args: list[Any], out: Sequence[Rows | None], link: Link) -> list[Any]:
         """Return an equation that computes piece k of its results from piece k of its operands."""
@@ -195,7 +199,7 @@ class _Interpreter:
         return [Pieces(known, [column[n] for column in columns], name) for n, known in enumerate(made)]
 
     def _moved(self, eqn: Equation, args: list[Any], out: Sequence[Rows | None], axis: int) -> list[Any]:
-        """Rows of an array, or arrays put one after the other along an axis, perhaps with padding."""
+        """Return rows of an array, or arrays put one after the other along an axis, perhaps with padding."""
         params, kind = eqn.params, eqn.primitive.name
         args = [self._whole(a, eqn) if isinstance(a, Pieces) and a.axis != axis else a for a in args]
         out = [known if known is None or known.axis == axis else None for known in out]
@@ -378,6 +382,17 @@ def _piece(k: int, count: int, closed: Closed, constants: Sequence[Any]) -> tupl
         [avals[i] for i in places],
     )
     return made, [arrays[i] for i in own]
+
+
+def _of_each_part(eqn: Equation, args: list[Any]) -> list[Any]:
+    """Return the results of an equation with one result for each operand, which it gets part by part."""
+    arrays, tree = jax.tree.flatten(solid(args))
+    params = dict(eqn.params)
+    for key in ("devices", "srcs", "copy_semantics"):  # one for each operand
+        if key in params:
+            pairs = zip(params[key], tree.children(), strict=True)
+            params[key] = tuple(x for x, array in pairs for _ in range(array.num_leaves))
+    return list(jax.tree.unflatten(tree, tracing.rebind(eqn, arrays, params)))
 
 
 def _described(eqn: Equation) -> str:

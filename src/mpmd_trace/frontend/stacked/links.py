@@ -68,23 +68,24 @@ def linked(eqn: Equation, axes: Sequence[int | None]) -> Link | None:
 
 
 def _links(eqn: Equation) -> Iterator[Link]:
+    """Yield every link of an equation: one for each axis along which it can be computed piece by piece."""
     name, params = eqn.primitive.name, eqn.params
     shapes = [getattr(v.aval, "shape", ()) for v in eqn.invars]
     outs = [getattr(v.aval, "shape", ()) for v in eqn.outvars]
     shape, out = shapes[0] if shapes else (), outs[0] if outs else ()
 
     def alone(pairs: Iterable[tuple[int | None, int | None]]) -> Iterator[Link]:
-        """Axes of the first operand and of all results."""
+        """Link an axis of the first operand with one of all results; other operands are whole."""
         for axis, other in pairs:
             yield (axis, *(None for _ in shapes[1:]), *(other for _ in outs))
 
     def kept(gone: Iterable[int]) -> Iterator[Link]:
-        """Yield the first operand without some of its axes."""
+        """Link the axes that the first operand has, and the results, which lack those that are `gone`."""
         there = [axis for axis in range(len(shape)) if axis not in gone]
         return alone((axis, i) for i, axis in enumerate(there))
 
     def alike(gone: Iterable[int]) -> Iterator[Link]:
-        """Yield all operands and results have the same axes, but for some."""
+        """Link the axes that all operands and results have in common, but for those that are `gone`."""
         return ((axis,) * (len(shapes) + len(outs)) for axis in range(len(out)) if axis not in gone)
 
     if name in ELEMENTWISE:
@@ -179,7 +180,7 @@ def groups_along(eqn: Equation, axis: int | None) -> dict[str, int]:
 
 
 def _convolution_links(params: dict[str, Any]) -> Iterator[Link]:
-    """Axes of the rows, of the kernels, and of groups, as which `jax.vmap` writes a batch of convolutions."""
+    """Link axes of the rows, of the kernels, and of groups, as which `jax.vmap` writes a batch of convolutions."""
     numbers = params["dimension_numbers"]
     (rows, features), kernels, (results, channels) = numbers.lhs_spec[:2], numbers.rhs_spec[0], numbers.out_spec[:2]
     feature_groups, row_groups = (params[name] for name in _GROUPS)
@@ -191,7 +192,7 @@ def _convolution_links(params: dict[str, Any]) -> Iterator[Link]:
 
 
 def _gather_links(params: dict[str, Any], shape: Sequence[int], rank: int, results: int) -> Iterator[Link]:
-    """Axes of the indices, of which there are `rank`, and axes of the operand that are taken whole."""
+    """Link axes of the indices, which have `rank` axes, and axes of the operand that are taken whole."""
     numbers = params["dimension_numbers"]
     batch = [axis for axis in range(results) if axis not in numbers.offset_dims]
     paired = dict(zip(numbers.start_indices_batching_dims, numbers.operand_batching_dims, strict=True))
@@ -204,7 +205,7 @@ def _gather_links(params: dict[str, Any], shape: Sequence[int], rank: int, resul
 
 
 def _scatter_links(params: dict[str, Any], shapes: Sequence[Sequence[int]]) -> Iterator[Link]:
-    """Batching dimensions, and axes that the updates have whole."""
+    """Link batching dimensions, and axes that the updates have whole."""
     numbers = params["dimension_numbers"]
     scattered = [axis for axis in range(len(shapes[2])) if axis not in numbers.update_window_dims]
     pairs = zip(numbers.operand_batching_dims, numbers.scatter_indices_batching_dims, strict=True)
@@ -248,7 +249,10 @@ def cut_axis(eqn: Equation, axes: Iterable[int | None]) -> int | None:
 
 
 def moved_rows(eqn: Equation, axis: int) -> tuple[Any, list[tuple[Any, int, int]]]:
-    """For an equation with this `cut_axis`, the array with all rows, and those with some: which, from first to last."""
+    """Return, for an equation with this `cut_axis`, the array with all rows, and the arrays with some of them.
+
+    With each of the latter, the first of its rows and the one behind its last.
+    """
     name, params = eqn.primitive.name, eqn.params
     at, whole, parts = 0, eqn.invars[0], eqn.outvars
     if name == "slice":
