@@ -128,6 +128,11 @@ def parse_arguments(arguments: Sequence[str]) -> Options:
         if name == "pass-pipeline":
             options.passes.append(("", value))
         elif name in FLAGS:
+            before = options.flags.get(name)
+            if before is not None and wanted == "PASSES":
+                value = f"{before},{value}"
+            elif before not in (None, value) and name != "load-pass-plugin":
+                raise CallError(f"-{name} is given twice: -{name}={before} and -{name}={value}")
             options.flags[name] = value
     if len(options.passes) > 1 and any(not name for name, _ in options.passes):
         raise CallError("-pass-pipeline stands for all passes: write them all in it, or all of them as flags")

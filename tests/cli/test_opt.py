@@ -112,6 +112,8 @@ def test_dumps_between_passes(adds: str, opt: Command) -> None:
     assert err.count("IR Dump Before") == 1 and "(symbol-dce)" in err
     _, _, err = opt(adds, "-cse", "-symbol-dce", "-mlir-print-ir-after=cse", "-mlir-timing")
     assert err.count("IR Dump After") == 1 and re.search(r"100\.0%\s+total", err)
+    _, _, err = opt(adds, "-cse", "-symbol-dce", "-mlir-print-ir-after=cse", "-mlir-print-ir-after=symbol-dce")
+    assert err.count("IR Dump After") == 2
     _, _, err = opt(adds, "-cse", "-mpmd-unroll-for-loops", "-dump-pass-pipeline")
     assert "builtin.module(cse,mpmd-unroll-for-loops)" in err
 
@@ -157,6 +159,8 @@ def test_unregistered_dialects(opt: Command, written: Writer) -> None:
         (["-cse", "-mlir-print-ir-before=mpmd-import-pipeline"], "'mpmd-import-pipeline' is a pipeline"),
         (["another.mlir"], "one input file at a time"),
         (["-o"], "needs a value"),
+        (["-o", "a", "-o", "b"], "-o is given twice: -o=a and -o=b"),
+        (["-verify-each=false", "-verify-each=true"], "-verify-each is given twice"),
     ],
 )
 def test_calls_that_are_wrong(arguments: list[str], message: str, adds: str, opt: Command) -> None:
