@@ -84,7 +84,8 @@ def change_each(module: Module, kinds: Collection[str], change: Callable[[FuncOp
 
     Nothing is looked at where no function has an op of these kinds at its top.
     """
-    if not any(op.name in kinds for function in module.mpmd_functions for op in function.body):
+    defined = (function for function in module.mpmd_functions if not function.is_declaration)
+    if not any(op.name in kinds for function in defined for op in function.body):
         return False
     graph = CallGraph(module)
     origins = Origins(graph)

@@ -217,3 +217,9 @@ func.func public @main(%p: !a, %q: !b, %s: tensor<f32>) -> tensor<10xf32> attrib
   return %0 : tensor<10xf32>
 }
 // CHECK: stablehlo.concatenate
+
+// ----- A function without a body stays
+// passes: mpmd-split-concatenations
+// passes: mpmd-split-loops
+// passes: mpmd-open-conditionals
+func.func private @elsewhere(!a) -> !a attributes {topology = #meshes}
