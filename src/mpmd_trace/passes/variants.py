@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import itertools
 from collections.abc import Callable, Sequence
 
 from mpmd_trace.diagnostics.messages import Diagnostic, MpmdError
@@ -17,7 +18,7 @@ from mpmd_trace.passes.common.merge_user_fragments_into_scheduling_units import 
 from mpmd_trace.passes.common.rule_based_merge import RuleBasedMerge
 from mpmd_trace.passes.common.verify_stage_merging import VerifyStageMerging
 from mpmd_trace.passes.fragment_rules import MergeRule
-from mpmd_trace.passes.greedy import apply_greedily
+from mpmd_trace.passes.greedy import apply_greedily, walk_mutable
 from mpmd_trace.passes.import_.clean_up import CleanUp, read_clean
 from mpmd_trace.passes.import_.infer_mesh_finalize import InferMeshFinalize
 from mpmd_trace.passes.import_.introduce_transfers import DIRECT_RULES, IntroduceTransfers
@@ -140,14 +141,23 @@ class MergeByRulesStrictly(RuleBasedMerge):
 
 @dataclasses.dataclass(frozen=True)
 class VerifyStagesOfLoops(VerifyStageMerging):
-    """Allow a stage in each loop over microbatches."""
+    """Allow a stage in each loop over microbatches, and any number of times outside of these."""
 
     name = "mpmd-verify-stages-of-loops"
     summary = "mpmd-verify-stage-merging for each loop over microbatches by itself"
 
-    def loop_of(self) -> Callable[[FragmentOp, int | None, int | None], int]:
+    def loop_of(self, function: FuncOp) -> Callable[[FragmentOp, int | None, int | None], int]:
         loops = LoopNumbers()
-        return lambda fragment, count, counter: loops.of(fragment.mesh, None if count else fragment.stage, counter)
+        fragments = (op for op in walk_mutable(function.regions[0]) if isinstance(op, FragmentOp))
+        has_loops = any(op.call_counter is not None for op in fragments)
+        outside = itertools.count(-1, -1)  # no schedule orders what is of no microbatch
+
+        def loop_of(fragment: FragmentOp, count: int | None, counter: int | None) -> int:
+            if has_loops and counter is None:
+                return next(outside)
+            return loops.of(fragment.mesh, None if count else fragment.stage, counter)
+
+        return loop_of
 
 
 @dataclasses.dataclass(frozen=True)

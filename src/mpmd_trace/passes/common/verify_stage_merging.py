@@ -57,13 +57,13 @@ class VerifyStageMerging(FunctionPass):
     name = "mpmd-verify-stage-merging"
     summary = "reject two fragments for the same stage, phase and microbatch"
 
-    def loop_of(self) -> Callable[[FragmentOp, int | None, int | None], int]:
+    def loop_of(self, function: FuncOp) -> Callable[[FragmentOp, int | None, int | None], int]:
         """Return a function from fragments, their phase and their microbatch to the loop that may run a stage."""
         return lambda fragment, count, counter: 0
 
     def run_on_function(self, function: FuncOp, module: Module, diagnostics: Diagnostics) -> bool:
         recorded: dict[Hashable, dict[int | None, FragmentOp]] = {}
-        loop_of = self.loop_of()
+        loop_of = self.loop_of(function)
         twice: set[tuple[str, int]] = set()  # forwards
         for fragment in walk_mutable(function.regions[0]):
             if not isinstance(fragment, FragmentOp) or (stage := fragment.stage) is None:
