@@ -23,7 +23,7 @@ from jax.sharding import Mesh
 from saved_step import arguments, check, config, step, topology
 
 import mpmd_trace as mt
-from mpmd_trace.backend.serialization import read, sealed
+from mpmd_trace.backend.serialization import deserialize, with_checksum
 from mpmd_trace.frontend.program_key import Unknown, key_of
 from util import names_of_events
 
@@ -113,7 +113,7 @@ def _changed(file: Path, change: Any) -> Path:
         for name, part in parts.items():
             archive.writestr(name, part)
         archive.comment = bytes(64)
-    file.write_bytes(sealed(data.getvalue()))
+    file.write_bytes(with_checksum(data.getvalue()))
     return file
 
 
@@ -159,7 +159,7 @@ def test_damaged_files(file: Path) -> None:
         flipped = data[:at] + bytes([data[at] ^ 1 << generator.randrange(8)]) + data[at + 1 :]
         for bad in (flipped, data[:at]):
             with pytest.raises(mt.MpmdError, match=r"is damaged|has format"):
-                read(bad, "the file")
+                deserialize(bad, "the file")
 
 
 def test_older_files_say_so(file: Path) -> None:

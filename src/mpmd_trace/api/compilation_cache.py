@@ -14,7 +14,7 @@ from typing import Any
 import jax
 import numpy as np
 
-from mpmd_trace.backend.serialization import Stored, read, versions, written
+from mpmd_trace.backend.serialization import Stored, deserialize, serialize, versions
 from mpmd_trace.config import Config
 from mpmd_trace.diagnostics.messages import MpmdError
 from mpmd_trace.frontend.arg_shardings import Spec
@@ -92,7 +92,7 @@ def find(key: str | None, config: Config) -> Stored | None:
     if data is None:
         return None
     try:
-        return read(data, "the entry of the compilation cache")[0]
+        return deserialize(data, "the entry of the compilation cache")[0]
     except Exception as error:  # whatever it is, the program can be made again
         reason = error.diagnostics[0].message if isinstance(error, MpmdError) else f"{type(error).__name__}: {error}"
         _LOG.warning("%s; it is made again", reason)
@@ -105,7 +105,7 @@ def keep(key: str, stored: Stored, config: Config, seconds: float) -> None:
     if None in stored.numbers:
         return
     device = next(iter(config.topology.values())).devices.flat[0]
-    cache.put(f"mpmd_trace-{key}", written(stored), seconds, device.client)
+    cache.put(f"mpmd_trace-{key}", serialize(stored), seconds, device.client)
 
 
 # The structure of arguments and results: pytrees whose static leaves may be functions of a library.

@@ -21,7 +21,7 @@ from mpmd_trace.backend.collectives import CollectivesReport
 from mpmd_trace.backend.cost_analysis import MemoryReport
 from mpmd_trace.backend.load import LoadedProgram
 from mpmd_trace.backend.placement_tables import PlacementReport
-from mpmd_trace.backend.serialization import written
+from mpmd_trace.backend.serialization import serialize
 from mpmd_trace.backend.timeline import Timeline
 from mpmd_trace.diagnostics.files import check_output, write_file
 from mpmd_trace.diagnostics.internal import explains_internal_errors
@@ -140,7 +140,7 @@ class Compiled(StageInfo):
             )
         if jax.process_count() > 1:
             raise MpmdError("a program of several processes cannot be written to a file: each of them has a part of it")
-        data = written(
+        data = serialize(
             lowered.stored_form(self.program), compilation_cache.signature(self.traced, self.settings.adapter)
         )
         write_file(path, data)

@@ -16,7 +16,7 @@ from mpmd_trace.api.compiled import Compiled
 from mpmd_trace.api.lowered import Lowered
 from mpmd_trace.api.options import Settings
 from mpmd_trace.backend.placement import overlaps
-from mpmd_trace.backend.serialization import Stored, read, versions
+from mpmd_trace.backend.serialization import Stored, deserialize, versions
 from mpmd_trace.config import Config
 from mpmd_trace.diagnostics.internal import explains_internal_errors
 from mpmd_trace.diagnostics.messages import MpmdError, raise_errors
@@ -45,7 +45,7 @@ def load(path: str | os.PathLike[str], topology: Mapping[str, Mesh] | None = Non
             data = file.read()
     except OSError as error:
         raise MpmdError(f"cannot read {what}: {error.strerror}") from None
-    stored, signature = read(data, str(what))
+    stored, signature = deserialize(data, str(what))
     meshes = _meshes(stored, topology, str(what))
     try:
         kept = loads(signature)

@@ -41,7 +41,7 @@ class MemoryReport(Shown, dict[str, MemoryAnalysis]):
 
     @property
     def table(self) -> Table:
-        """The table; the name of before, for one release."""
+        """The table, under the name that it had in the release before this one."""
         warnings.warn("memory_analysis().table is memory_analysis().tables[0]", DeprecationWarning, stacklevel=2)
         return self.tables[0]
 
@@ -65,15 +65,15 @@ class Estimates:
 
 
 class CountedProgram:
-    """A plan whose programs are counted."""
+    """A base of programs that have a plan: their costs, their memory, and the report of their placement."""
 
     plan: Plan
     runtime: Runtime | Estimates
 
     def cost_analysis(self) -> dict[str, Any]:
-        """XLA's estimates: sums over all devices for one call, and per program for one device and run.
+        """Return XLA's estimates: sums over all devices for one call, and per program for one device and run.
 
-        With several processes those of the programs of this one.
+        With several processes, they are those of the programs of this one.
 
         Keys: `flops`, `bytes accessed`, `transfers`, `bytes transferred`, and `programs`, a dictionary from
         the name and mesh of a program to its `runs` and everything that XLA says about it.
@@ -98,7 +98,7 @@ class CountedProgram:
         }
 
     def memory_analysis(self) -> MemoryReport:
-        """Bytes per device, for each mesh; with several processes those of this one."""
+        """Return the bytes per device for each mesh; with several processes, for those of this one."""
         plan, executables = self.plan, self.runtime.own_executables
         temporary, reused = self.scratch
         peaks = plan.live_bytes(temporary, reused)

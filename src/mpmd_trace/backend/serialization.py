@@ -27,7 +27,7 @@ from mpmd_trace.diagnostics.messages import MpmdError
 
 _FORMAT = 6
 #: Bytes of the checksum at the end.
-_DIGEST = 64
+_CHECKSUM = 64
 
 
 @dataclasses.dataclass(frozen=True)
@@ -40,7 +40,7 @@ class Stored:
     plan: bytes
     #: The distinct serialized executables.
     executables: tuple[bytes, ...]
-    #: For each program of the plan its executable; None: it is to be compiled, for the platform cannot serialize it.
+    #: For each program of the plan the index of its executable; None if the platform cannot serialize it.
     numbers: tuple[int | None, ...]
     #: What it was made with and for.
     header: Mapping[str, Any]
@@ -49,7 +49,7 @@ class Stored:
 
     @property
     def ready(self) -> dict[int, bytes]:
-        """The executable of each program, by the number of the program."""
+        """The executables that are stored, by the numbers of their programs."""
         return {i: self.executables[n] for i, n in enumerate(self.numbers) if n is not None}
 
 
@@ -90,16 +90,16 @@ def _header(name: str, topology: Mapping[str, Mesh], schedule: str, keep_unused:
 
 
 def versions(device: jax.Device) -> dict[str, str]:
-    """Return what executables depend on."""
+    """Return, by part, the versions that executables depend on: they run only where all of them are the same."""
     result = {"mpmd_trace": mpmd_trace.__version__, "jax": jax.__version__}
     result["jaxlib"] = importlib.metadata.version("jaxlib")
     result["platform"] = f"{device.platform}, {device.client.platform_version}"
     if device.platform == "cpu":
-        result["CPU"] = f"{platform.machine()}, {_features()}"
+        result["CPU"] = f"{platform.machine()}, {_cpu_features()}"
     return result
 
 
-def _features() -> str:
+def _cpu_features() -> str:
     """Return a key of the instructions that the CPU has."""
     try:
         with open("/proc/cpuinfo", encoding="utf-8") as file:
@@ -109,8 +109,8 @@ def _features() -> str:
     return hashlib.sha256(" ".join(sorted(flags.split())).encode()).hexdigest()[:12]
 
 
-def written(stored: Stored, signature: bytes = b"") -> bytes:
-    """Return the bytes of a file."""
+def serialize(stored: Stored, signature: bytes = b"") -> bytes:
+    """Return the contents of a file with the program and, pickled, what Python needs to call it."""
     parts = {"module.mlir": stored.module.encode(), "plan.pickle": stored.plan, "signature.pickle": signature}
     parts.update({f"executables/{i}": executable for i, executable in enumerate(stored.executables)})
     header = {**stored.header, "numbers": stored.numbers, "warnings": stored.warnings}
@@ -118,19 +118,23 @@ def written(stored: Stored, signature: bytes = b"") -> bytes:
     with zipfile.ZipFile(file, "w", zipfile.ZIP_DEFLATED, compresslevel=1) as archive:
         for name, part in {"header.json": json.dumps(header, indent=1).encode(), **parts}.items():
             archive.writestr(zipfile.ZipInfo(name), part, zipfile.ZIP_DEFLATED)
-        archive.comment = bytes(_DIGEST)
-    return sealed(file.getvalue())
+        archive.comment = bytes(_CHECKSUM)
+    return with_checksum(file.getvalue())
 
 
-def sealed(data: bytes) -> bytes:
-    """Return the data with its checksum in the place of its last bytes."""
-    return data[:-_DIGEST] + hashlib.sha256(data[:-_DIGEST]).hexdigest().encode()
+def with_checksum(data: bytes) -> bytes:
+    """Return the data with its checksum in place of its last bytes."""
+    return data[:-_CHECKSUM] + hashlib.sha256(data[:-_CHECKSUM]).hexdigest().encode()
 
 
-def read(data: bytes, what: str) -> tuple[Stored, bytes]:
-    """Return what `written` was given.  Raises `MpmdError` for anything else, before anything of it is run."""
-    if len(data) <= _DIGEST or sealed(data) != data:
-        made = _format(data)
+def deserialize(data: bytes, what: str) -> tuple[Stored, bytes]:
+    """Return what `serialize` was given; `what` names the file in errors.
+
+    Raises:
+        MpmdError: if it is something else, or was made by another version, before anything in it is unpickled.
+    """
+    if len(data) <= _CHECKSUM or with_checksum(data) != data:
+        made = _format_of(data)
         if made is not None and made < _FORMAT:
             raise MpmdError(f"{what} cannot be loaded: it has format {made}, this is {_FORMAT}; make it again")
         raise MpmdError(f"{what} is damaged, or no program that mpmd_trace has saved")
@@ -147,8 +151,8 @@ def read(data: bytes, what: str) -> tuple[Stored, bytes]:
     return stored, parts["signature.pickle"]
 
 
-def _format(data: bytes) -> int | None:
-    """Return the format of what may be a file of ours."""
+def _format_of(data: bytes) -> int | None:
+    """Return the number of the format of a file; None if it is damaged, or something else."""
     try:
         with zipfile.ZipFile(io.BytesIO(data)) as archive:
             return int(json.loads(archive.read("header.json"))["format"])

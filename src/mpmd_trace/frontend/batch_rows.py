@@ -66,11 +66,11 @@ def uneven_rows(split: Sequence[SplitRows]) -> list[str]:
         rows, count, devices, axes = what
         if rows // count % devices:
             names.setdefault((rows, count, devices, axes), {})[name] = None
-    return [_text(", ".join(arrays), *what) for what, arrays in names.items()]
+    return [_uneven(", ".join(arrays), *what) for what, arrays in names.items()]
 
 
 def _sliced(eqn: tracing.Equation) -> Iterator[Any]:
-    """Find what a loop over microbatches takes a slice of for each: not what all of them get whole."""
+    """Yield the variables that a loop over microbatches slices, outside of the loop; others it takes whole."""
     for scan in _scans(eqn):
         outside = dict(zip(tracing.opened(eqn.params["jaxpr"]).invars, eqn.invars, strict=True))
         for v in tracing.scan_layout(scan).split(scan.invars)[2]:
@@ -86,10 +86,11 @@ def _scans(eqn: tracing.Equation) -> list[tracing.Equation]:
     return [one for one in tracing.opened(eqn.params["jaxpr"]).eqns if one.primitive.name == "scan"]
 
 
-def _text(name: str, rows: int, count: int, devices: int, axes: Any) -> str:
+def _uneven(names: str, rows: int, count: int, devices: int, axes: Any) -> str:
+    """Return what to say of arrays of so many rows, with other numbers of microbatches that come close to `count`."""
     axis = " and ".join(repr(one) for one in (axes if isinstance(axes, tuple) else (axes,)))
     text = (
-        f"a microbatch of {name} has {rows // count} rows, which do not divide among the {devices} devices of {axis}, "
+        f"a microbatch of {names} has {rows // count} rows, which do not divide among the {devices} devices of {axis}, "
         "so each of them computes all rows of a microbatch"
     )
     better = [n for n in range(2, rows // devices + 1) if rows % (n * devices) == 0]
@@ -110,14 +111,15 @@ def batch_rows(closed: tracing.Closed) -> list[int]:
     rows: set[int] = set()
     for one in tracing.jaxprs(closed):
         eqns = tracing.opened(one).eqns
-        rows.update(_of_calls(eqns))
+        rows.update(_rows_of_calls(eqns))
         for scan in [scan for eqn in eqns if not tracing.transposes(eqn) for scan in _scans(eqn)]:
             shapes = [v.aval.shape for v in tracing.scan_layout(scan).split(scan.invars)[2]]
             rows.update(shape[0] * shape[1] for shape in shapes if len(shape) > 1)
     return sorted(rows)
 
 
-def _of_calls(eqns: tuple[tracing.Equation, ...]) -> Iterator[int]:
+def _rows_of_calls(eqns: tuple[tracing.Equation, ...]) -> Iterator[int]:
+    """Yield the rows of the parts of a batch that calls get, one call for each microbatch."""
     calls: dict[tuple[str, int], list[tracing.Equation]] = {}
     computed: set[Any] = set()  # from the results of calls
     for eqn in eqns:

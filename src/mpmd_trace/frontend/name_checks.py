@@ -11,7 +11,7 @@ from mpmd_trace.diagnostics.source_files import is_users
 from mpmd_trace.frontend.errors import problem
 from mpmd_trace.ir.assignment import Assignment
 
-#: Of so many names it is said one by one what is wrong, and which names resemble them.
+#: How many names have a message each, with the names that resemble them; the others are only listed.
 _ONE_BY_ONE = 8
 
 
@@ -37,7 +37,9 @@ def name_problems(
     assignments: Mapping[str, Assignment],
     where: str | None = None,
 ) -> tuple[list[Diagnostic], list[str]]:
-    """Return what does not fit, and what is likely to be a mistake: a configuration may serve several programs.
+    """Return errors, and warnings of names that are assigned and not used.
+
+    The latter are no errors, because a configuration may serve several programs.
 
     Args:
         names: each name in the program, with the places where it occurs.

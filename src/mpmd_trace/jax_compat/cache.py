@@ -28,7 +28,7 @@ def is_used(backend: Any) -> bool:
 
 @functools.cache
 def _is_ours(folder: str, owner: int, mode: int) -> bool:
-    """Return whether what is in a folder may be run; warns where not."""
+    """Return whether only its owner (us or root) can write to a folder, so that its entries may be run; else warn."""
     if not hasattr(os, "getuid"):
         return True
     if owner not in (os.getuid(), 0):
@@ -51,21 +51,21 @@ def get(key: str, backend: Any) -> bytes | None:
         cache = compilation_cache._get_cache(backend)
         return None if cache is None else cache.get(key)
     except Exception as error:  # of any file system
-        _told(error, f"read the entry {key} of")
+        _warn_or_raise(error, f"read the entry {key} of")
         return None
 
 
 def put(key: str, data: bytes, seconds: float, backend: Any) -> None:
-    """Add an entry that took so long to make, unless JAX's settings say that it is too little."""
-    least = config.persistent_cache_min_compile_time_secs.value
-    if seconds < least or len(data) < config.persistent_cache_min_entry_size_bytes.value or jax.process_index():
+    """Add an entry that took so many seconds to make, if JAX's settings say that time and size are worth it."""
+    min_seconds = config.persistent_cache_min_compile_time_secs.value
+    if seconds < min_seconds or len(data) < config.persistent_cache_min_entry_size_bytes.value or jax.process_index():
         return
     try:
         cache = compilation_cache._get_cache(backend)
         if cache is not None:
             cache.put(key, data)
     except Exception as error:  # of any file system
-        _told(error, f"write the entry {key} to")
+        _warn_or_raise(error, f"write the entry {key} to")
 
 
 def drop(key: str) -> None:
@@ -74,8 +74,8 @@ def drop(key: str) -> None:
         (paths.Path(str(config.compilation_cache_dir.value)) / f"{key}-cache").unlink()
 
 
-def _told(error: Exception, what: str) -> None:
-    """As JAX does: a cache that fails costs time alone."""
+def _warn_or_raise(error: Exception, what: str) -> None:
+    """Warn of an error, since a failing cache costs only time; raise it if `jax_raise_persistent_cache_errors`."""
     if config.raise_persistent_cache_errors.value:
         raise error
     warnings.warn(f"cannot {what} the persistent compilation cache: {type(error).__name__}: {error}", stacklevel=3)

@@ -63,7 +63,7 @@ class Inline(Pass):
 
     def run(self, module: Module, diagnostics: Diagnostics) -> bool:
         changed = self._simplify(module, diagnostics)
-        if self.default_pipeline in ("", "canonicalize") and _at_once(module, hoists=bool(self.default_pipeline)):
+        if self.default_pipeline in ("", "canonicalize") and _can_expand(module, hoists=bool(self.default_pipeline)):
             return self._inline_at_once(module, diagnostics) or changed
         # Callees at depth 0 call nothing, those at depth 1 call them, ...
         for functions in _by_depth(module):
@@ -117,7 +117,7 @@ def _called(region: Region) -> list[str]:
 
 @remembers
 def _called_in(body: Region) -> list[str]:
-    """Return the same for a frozen body."""
+    """Return the functions that the ops of a frozen body call with `func.call`, once for each call."""
     return [callee_of(op) for op in body.walk() if op.name == "func.call"]
 
 
@@ -133,8 +133,11 @@ def _by_depth(module: Module) -> list[list[str]]:
     return [by_depth[d] for d in sorted(by_depth) if d > 0]
 
 
-def _at_once(module: Module, *, hoists: bool) -> bool:
-    """Return whether `Expander` does the same: no recursion and, if it `hoists` constants, callees of plain ops."""
+def _can_expand(module: Module, *, hoists: bool) -> bool:
+    """Return whether inlining all calls at once by `Expander` gives the same as callees before callers.
+
+    So it does if no function is recursive and, if constants are hoisted, callees consist of plain ops.
+    """
     functions = {f.sym_name: f for f in module.functions if not f.is_declaration}
     calls = {name: _called(f.regions[0]) for name, f in functions.items()}
     done: set[str] = set()
@@ -152,11 +155,14 @@ def _at_once(module: Module, *, hoists: bool) -> bool:
 
 
 class _Inliner:
+    """Replaces calls by the ops of the callees, whose own calls have been replaced before."""
+
     def __init__(self, functions: Mapping[str, FuncOp]) -> None:
         self.functions = functions
         self.bodies: dict[Region, Region] = {}
 
     def into_region(self, region: Region, function: FuncOp) -> bool:
+        """Inline the calls in a region of the function, at every depth; return whether there were any."""
         changed = False
         into_body = functools.partial(self.into_region, function=function)
         for block in region.blocks:
@@ -179,5 +185,5 @@ class _Inliner:
         callee = self.functions.get(callee_of(op))
         if callee is None or callee is function or callee.is_declaration:
             return None
-        blocked = op.attr("no_inline") is not None or callee.attr("no_inline") is not None
-        return None if blocked or len(callee.regions[0].blocks) != 1 else callee
+        no_inline = op.attr("no_inline") is not None or callee.attr("no_inline") is not None
+        return None if no_inline or len(callee.regions[0].blocks) != 1 else callee

@@ -1,4 +1,4 @@
-"""Which loop over microbatches a fragment is of, in a step that has several."""
+"""Tell the loops over microbatches of a step apart, for each of its fragments."""
 
 from __future__ import annotations
 
@@ -6,23 +6,31 @@ from collections.abc import Hashable
 
 
 class LoopNumbers:
-    """The number of the loop of each fragment, from those that came before it in the program.
+    """Numbers the loops of a step; gets its fragments in the order of the program.
 
-    A forward that has been on its mesh for its microbatch begins another loop, if there were others in between; so does
-    one that has not been there for any, unless it follows one of its microbatch, as encoders and then a model do.
-    What follows on other meshes is of that loop, too: a mesh may have nothing but backwards in it.
+    A forward begins another loop if, of the forwards of the current loop on its mesh, the last one is of another
+    microbatch, and either one is the same forward of the same microbatch, or none is the same forward. (In one
+    microbatch, those of several computations may follow each other, as of encoders and then a model.) All that follows
+    is of the new loop, on other meshes, too, some of which may have only backwards in it.
     """
 
     def __init__(self) -> None:
         self._loop = 0
-        #: The loop of the forwards of a mesh that are known.
+        #: By mesh: the loop of its last forward, and the microbatch of that.
         self._current: dict[str, int] = {}
         self._last: dict[str, int | None] = {}
+        #: By mesh: the forwards of that loop so far, with their microbatches and without.
         self._forwards: dict[str, set[tuple[Hashable, int | None]]] = {}
         self._names: dict[str, set[Hashable]] = {}
 
     def of(self, mesh: str, forward: Hashable, counter: int | None) -> int:
-        """Return the loop of the next fragment on a mesh; `forward`: that of a microbatch, None for a backward."""
+        """Return the number of the loop of the next fragment.
+
+        Args:
+            mesh: the mesh of the fragment.
+            forward: what identifies the computation of a forward; None for a backward.
+            counter: the microbatch.
+        """
         if forward is not None:
             seen = self._forwards.setdefault(mesh, set())
             names = self._names.setdefault(mesh, set())

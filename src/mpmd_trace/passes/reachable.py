@@ -1,20 +1,20 @@
-"""Walks over whatever leads from one thing to others."""
+"""Depth-first search in any directed graph."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Hashable, Iterable
 from typing import TypeVar
 
-T = TypeVar("T", bound=Hashable)
+Node = TypeVar("Node", bound=Hashable)
 
 
-def reachable(starts: Iterable[T], following: Callable[[T], Iterable[T]]) -> dict[T, None]:
-    """Return the starts and all that follows from them, each once, depth first and from the last to the first."""
-    result: dict[T, None] = {}
-    pending = list(starts)
-    while pending:
-        one = pending.pop()
-        if one not in result:
-            result[one] = None
-            pending += following(one)
+def reachable(starts: Iterable[Node], successors: Callable[[Node], Iterable[Node]]) -> dict[Node, None]:
+    """Return the nodes that `starts` reach, these included, in depth-first preorder with last successors first."""
+    result: dict[Node, None] = {}
+    stack = list(starts)
+    while stack:
+        node = stack.pop()
+        if node not in result:
+            result[node] = None
+            stack += successors(node)
     return result

@@ -1,4 +1,7 @@
-"""The operands of a fragment that is yet to be made of several; joining two lists costs as the shorter one."""
+"""The operands of a fragment that is going to be made of several.
+
+They are a union-find structure, merged small to large: joining two lists takes time in proportion to the shorter one.
+"""
 
 from __future__ import annotations
 
@@ -9,9 +12,13 @@ from mpmd_trace.ir.core import Value
 
 
 class Slot:
-    """An operand.  `same` is the slot that took over; `inside`: the fragment itself makes the value.
+    """An operand.
 
-    Of two slots of one fragment the one with the smaller `key` comes first.
+    Attributes:
+        value: what it reads.
+        key: says where it is: of two slots of one fragment the one with the smaller key comes first.
+        same: the slot with the same value that it has been unified with, if any; see `final`.
+        inside: whether the fragment makes the value itself, so that it is no operand any more.
     """
 
     __slots__ = ("inside", "key", "same", "value")
@@ -23,7 +30,7 @@ class Slot:
         self.inside = False
 
     def final(self) -> Slot:
-        """Return the slot that stands for this one now."""
+        """Return the representative of this slot, and shorten the path to it."""
         slot = self
         while slot.same is not None:
             if slot.same.same is not None:
@@ -33,7 +40,7 @@ class Slot:
 
 
 class GroupOperands:
-    """The slots in order, and by their values."""
+    """The slots of a fragment, in order and by their values."""
 
     __slots__ = ("_by_value", "_first", "_repeated", "_slots", "live")
 
@@ -60,9 +67,17 @@ class GroupOperands:
         return self._first + len(self._slots)
 
     def joined(self, later: GroupOperands, made: Collection[Value]) -> tuple[GroupOperands, list[Value]]:
-        """Return these operands, then those of `later` that are not among `made`, each value once; and those that are.
+        """Return the operands of the fragment with these and of a later one together, and what is between them.
 
         Both objects are used up.
+
+        Args:
+            later: the operands of the fragment that comes second.
+            made: the results of the fragment that comes first.
+
+        Returns:
+            The operands, those of the first fragment first, with each value once; and the values in `made` that
+            the second fragment reads, which are no operands any more.
         """
         self._unify()
         later._unify()

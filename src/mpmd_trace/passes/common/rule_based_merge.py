@@ -127,7 +127,7 @@ class _MergeGroup:
         others = [m for m in members if m is not op and m.block is self.block]
         if not others:
             return False
-        group = _in_list_order([*in_block_order(others), op])
+        group = _producers_first([*in_block_order(others), op])
         if group is None:
             self.refuse(rule, op)
             return False
@@ -153,8 +153,11 @@ class _MergeGroup:
         return True
 
 
-def _in_list_order(fragments: list[FragmentOp]) -> list[FragmentOp] | None:
-    """Return the fragments such that direct producers come first, sorted by swapping; None when there is a cycle."""
+def _producers_first(fragments: list[FragmentOp]) -> list[FragmentOp] | None:
+    """Return the fragments such that direct producers come first; None when there is a cycle.
+
+    Passes over the list swap each fragment that is ready with the first one that is not placed yet.
+    """
     order = list(fragments)
     placed = 0
     waiting = set(order)

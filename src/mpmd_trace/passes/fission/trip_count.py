@@ -21,7 +21,7 @@ _COUNTING = frozenset(
 
 @dataclasses.dataclass(frozen=True)
 class Counter:
-    """Carried value `index` is `start`, `start + step`, ..., `trips` values in all.
+    """Carried value `index` is `start`, `start + step`, ... in the `trips` iterations of a loop.
 
     `start + trips * step` and what is between the values do not overflow its type.
     """
@@ -52,13 +52,16 @@ def make_index(number: int, like: Value, ops: list[Op]) -> Value:
 
 
 def counter_of(loop: Op) -> Counter | None:
-    """Return what a `stablehlo.while` that runs counts, if its condition is that a counter is less than a constant."""
+    """Return the counter of a `stablehlo.while` that has at least one iteration; see `counter_of_any`."""
     counter = counter_of_any(loop)
     return None if counter is None or not counter.trips else counter
 
 
 def counter_of_any(loop: Op) -> Counter | None:
-    """Return the same of a loop that may have no iteration."""
+    """Return the counter of a `stablehlo.while`, which may have no iteration.
+
+    None unless its condition is that a carried integer is less than a constant, and its body adds another to it.
+    """
     from mpmd_trace.passes.stablehlo.elements import integer_of  # NumPy, which is slow to import
 
     condition, body = loop.regions

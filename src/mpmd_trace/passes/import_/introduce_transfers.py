@@ -72,6 +72,7 @@ class IntroduceTransfers(Pass):
 
 
 def _push_unassigns(callee: FuncOp, module: Module, functions: Mapping[str, FuncOp]) -> bool:
+    """Assign arguments that all calls unassign from one mesh to it, for the assigns in the callee to see."""
     changed = False
     calls = calls_of(module, callee.sym_name)
     for arg in callee.body.args if calls else ():
@@ -107,10 +108,12 @@ def _unassign_behind(value: Value, functions: Mapping[str, FuncOp]) -> UnassignO
 
 
 def _source(value: Value) -> Value:
+    """Return the mesh tensor that an unassigned value is."""
     return cast(UnassignOp, value.defining_op).operand(0)
 
 
 def _own_value(op: Op, value: Value) -> Value | None:
+    """Return the mesh tensor itself if it has the type that is assigned."""
     return source if (source := _source(value)).type is op.result.type else None
 
 

@@ -111,11 +111,11 @@ def _drop_memory_kind_attributes(function: FuncOp) -> None:
     def drop(what: str, dicts: list[DictAttr], types: tuple[Type, ...]) -> list[DictAttr]:
         kept = []
         for i, (entries, type_) in enumerate(zip(dicts, types, strict=True)):
-            said = entries.entries.get(_MEMORY_KIND)
-            if said is None or not isinstance(type_, MeshTensorType) or type_.memory_kind is None:
+            kind = entries.entries.get(_MEMORY_KIND)
+            if kind is None or not isinstance(type_, MeshTensorType) or type_.memory_kind is None:
                 kept.append(entries)
                 continue
-            if not isinstance(said, StringAttr) or said.value != type_.memory_kind:
+            if not isinstance(kind, StringAttr) or kind.value != type_.memory_kind:
                 log.warning(
                     "%s%s %d of @%s is assigned to memory kind %s, which replaces its attribute %s = %s",
                     function.loc.prefix,
@@ -124,7 +124,7 @@ def _drop_memory_kind_attributes(function: FuncOp) -> None:
                     function.sym_name,
                     quote(type_.memory_kind),
                     _MEMORY_KIND,
-                    said,
+                    kind,
                 )
             kept.append(entries.without(_MEMORY_KIND))
         return kept

@@ -171,7 +171,7 @@ class _Loop:
         return results
 
     def _compare(self, operand: int, second: Value, third: Value) -> None:
-        """Note what an iteration has as an operand where the second and the third have these."""
+        """Record whether an operand is carried, an index or neither, by those of the second and the third call."""
         if second is third:
             return
         if not isinstance(second, OpResult) or not isinstance(third, OpResult):
@@ -214,7 +214,7 @@ class _Loop:
         return stack if is_barrier and barriers[0].num_operands == 1 else None
 
     def _check_uses(self, stacked: Set[tuple[Op, int]]) -> None:
-        """See that what the first two iterations give is for the next one alone, and for stacks of all."""
+        """Check that the results of the first two calls are read only by the next one, and by stacks of all."""
         for call, following in ((self.first, self.second), (self.second, self.third)):
             for result in call.results:
                 if not all(use.owner is following or (use.owner, use.index) in stacked for use in result.uses):

@@ -150,8 +150,7 @@ class Reduction:
     def spread(self, module: Module, after: Module) -> bool:
         """Copy what propagation did to the small program, which is `after` now, to the big one.
 
-        Changes nothing and gives False if that is not possible.  `rules` are those of the ops, which matter where
-        stages stand for others.
+        Changes nothing and returns False if that is not possible.
         """
         propagated = self._propagated(after)
         if propagated is None:
@@ -241,7 +240,7 @@ class Reduction:
                     held.pop(name, None)
 
     def _own_shardings(self, op: Op, name: str, value: Attribute) -> Attribute:
-        """`out_shardings` where results that are alike have the sharding of the first of them."""
+        """Return the attribute for `op`; in `out_shardings`, results that are alike have the sharding of the first."""
         if name != "out_shardings" or not isinstance(value, TensorShardingPerValueAttr):
             return value
         chosen = [self.value_of[r].index for r in op.results]
@@ -272,6 +271,6 @@ def _entries(attribute: Attribute | None, count: int) -> tuple[TensorShardingAtt
 
 
 def _with_shardings(old: DictAttr, new: DictAttr) -> DictAttr:
-    """`old` with the shardings of `new`."""
+    """Return `old` with the shardings of `new` in place of its own."""
     others = {k: v for k, v in old.entries.items() if not k.startswith("sdy.")}
     return DictAttr.get({**others, **new.entries})

@@ -47,13 +47,13 @@ def _producer(value: Value, name: str) -> Op | None:
 
 
 def _reshape(op: Op, value: Value) -> Result:
-    """No reshape to the same type, and none of a reshape."""
+    """Fold a reshape to the same type, and join two reshapes."""
     inner = _producer(value, op.name)
     return same_type(op, value) or (New(op.name, inner.operands, op.props) if inner is not None else None)
 
 
 def _transpose(op: Op, value: Value) -> Result:
-    """No transpose that keeps the order of the elements, and none of a transpose."""
+    """Fold the identity, join two transposes, and make a reshape of one that keeps the elements in order."""
     permutation = integers(op, "permutation")
     if value.type is op.result.type and list(permutation) == sorted(permutation):
         return Declared(value)
@@ -73,7 +73,7 @@ def _is_reshape(op: Op, value: Value) -> bool:
 
 
 def _broadcast(op: Op, value: Value) -> Result:
-    """No broadcast that is the identity, a reshape or a transpose, and none of a broadcast that is no reshape."""
+    """Fold the identity, join two broadcasts unless the inner one is a reshape, or make a reshape or transpose."""
     if not static(op.result):
         return None
     dims = integers(op, "broadcast_dimensions")
@@ -112,7 +112,7 @@ def _iota(op: Op, rewriter: Rewriter) -> bool:
 
 @rewrites("stablehlo.concatenate")
 def _concatenate(op: Op, rewriter: Rewriter) -> bool:
-    """Several parts: none empty, none a concatenation used only here, no splat beside an equal one of its type."""
+    """Drop empty parts, flatten concatenations that are used only here, and join equal splats that are neighbors."""
     parts, dim = op.operands, integer(op, "dimension")
     if len(parts) == 1 and parts[0].type is op.result.type:
         return replace(op, parts[0], rewriter)
@@ -201,6 +201,7 @@ def _slice_of_concatenation(op: Op, rewriter: Rewriter) -> bool:
 
 
 def _clamped(index: int, size: int, wanted: int) -> int:
+    """Return the start of a slice of size `wanted`, moved into the array as StableHLO does."""
     return max(0, min(index, size - wanted))
 
 
@@ -227,7 +228,7 @@ def _dynamic_update_slice(op: Op, value: Value, update: Value, *at: Value) -> Re
 
 
 def _pad(op: Op, value: Value, padding: Value) -> Result:
-    """No padding by nothing; padding of nothing is a broadcast."""
+    """Fold padding by nothing, and make a broadcast of padding of nothing."""
     names = ("edge_padding_low", "edge_padding_high", "interior_padding")
     if value.type is op.result.type and not any(any(integers(op, n)) for n in names):
         return value
@@ -238,7 +239,7 @@ def _pad(op: Op, value: Value, padding: Value) -> Result:
 
 @rewrites("stablehlo.gather")
 def _gather(op: Op, rewriter: Rewriter) -> bool:
-    """One slice gathered at known indices is a slice."""
+    """Replace a gather of one slice at known indices by a slice."""
     value, at = op.operands
     indices, type_ = constant_of(at), ranked(value)
     numbers = functools.partial(listed, op, "dimension_numbers")
@@ -262,7 +263,7 @@ def _gather(op: Op, rewriter: Rewriter) -> bool:
 
 
 def _static(name: str, *kept: str) -> Rule:
-    """`dynamic_{name}` whose result type is static after all."""
+    """Return a rule that replaces `dynamic_{name}` by `name` where the type of the result is static."""
 
     def made_static(op: Op, value: Value, *rest: Value) -> Result:
         props = {k: v for k, v in op.props.items() if k in kept}
@@ -272,6 +273,7 @@ def _static(name: str, *kept: str) -> Rule:
 
 
 def _dimension_size(op: Op, value: Value) -> Result:
+    """Fold the size of a static dimension."""
     size = shape_of(value)[integer(op, "dimension")] if ranked(value) is not None else -1
     return np.array(size) if size >= 0 else None
 
@@ -296,6 +298,7 @@ class _Empty:
 
 
 def _reads_constants(op: Op) -> bool:
+    """Return whether the op may have constants in place of its operands and results without elements."""
     return op.name.startswith("stablehlo.") and op.name != "stablehlo.constant" and is_removable(op)
 
 
