@@ -15,6 +15,7 @@ import math
 from collections.abc import Callable, Iterator, Sequence
 from typing import Literal
 
+from mpmd_trace.diagnostics.messages import MpmdError
 from mpmd_trace.ir.core import Op
 from mpmd_trace.ir.diagnostics import error_at
 from mpmd_trace.ir.ops import FragmentOp, FuncOp
@@ -139,7 +140,10 @@ class _Merger:
                 user = use.owner
                 if user.block is not producer.block or self.groups.of(user) is not None:
                     return False
-                if isinstance(user, FragmentOp) and self.allowed(producer, user, False):
+                try:
+                    if isinstance(user, FragmentOp) and self.allowed(producer, user, False):
+                        return False
+                except MpmdError:  # an error only if this user is the one that is considered
                     return False
                 use = use.next
         return True
