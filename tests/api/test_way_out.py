@@ -277,16 +277,17 @@ def test_a_second_gradient_where_meshes_have_two_stages() -> None:
         mpmd_trace.jit(step, made["zb-v"]).lower(w, x)
 
 
-def test_named_layers_outside_of_the_loop_over_microbatches() -> None:
+@pytest.mark.parametrize("schedule", ["auto", "interleaved-1f1b"])
+def test_named_layers_outside_of_the_loop_over_microbatches(schedule: str) -> None:
     """They are of no microbatch, so a mesh runs them there as often as they are called."""
 
     def step(w: Any, x: jax.Array, v: Any) -> Any:
         value, gradients = mpmd_trace.value_and_grad(chain, microbatches=2)(w, x)
         _, product = jax.jvp(jax.grad(chain), (w, x), (v, jnp.zeros_like(x)))
-        return value, gradients, product
+        return value, gradients, product, chain(w, x * chain(w, -x))
 
     w, x = {f"l{i}": 0.5 * normal(i, 4, 4) for i in range(4)}, normal(9, 8, 4)
     args = (w, x, jax.tree.map(jnp.ones_like, w))
-    names = dict(zip(w, ("m0", "m1", "m0", "m1"), strict=True))
-    config = mpmd_trace.make_config(topology(2, size=1), names, pipeline_schedule="interleaved-1f1b")
+    names = {name: (f"m{i % 2}", i) for i, name in enumerate(w)}
+    config = mpmd_trace.make_config(topology(2, size=1), names, pipeline_schedule=schedule)
     assert_same(mpmd_trace.jit(step, config)(*args), jax.jit(step)(*args))

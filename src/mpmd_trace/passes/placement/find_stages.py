@@ -189,10 +189,11 @@ def comes_back(module: Module) -> bool:
 
 
 def stage_edges(module: Module) -> set[tuple[int, int]]:
-    """Return the pairs of numbered stages of which the second one needs what the first one computes."""
+    """Return the pairs of numbered stages of which the second needs what the first computes for a microbatch."""
     flow = _Flow(module)
     flow.follow(module.main.body, [])
-    pairs = ((before.stage, after.stage) for before, after in flow.edges)
+    own = (edge for edge in flow.edges if all(op.call_counter is not None for op in edge))
+    pairs = ((before.stage, after.stage) for before, after in own)
     return {(p, s) for p, s in pairs if p is not None and s is not None and p != s}
 
 
