@@ -6,6 +6,7 @@ python example_on_target.py EXAMPLE.py tpu:v5e:2x4
 from __future__ import annotations
 
 import copy
+import dataclasses
 import json
 import os
 import runpy
@@ -23,7 +24,8 @@ def lower_for_target(self: Any, args: Any, kwargs: Any, *more: Any) -> Any:
     moved = Moved(self.config, target)
     other = copy.copy(self)
     other.config = moved.config
-    other.in_shardings, other.out_shardings = map(moved.sharding, (self.in_shardings, self.out_shardings))
+    in_shardings, out_shardings = map(moved.sharding, (self.settings.in_shardings, self.settings.out_shardings))
+    other.settings = dataclasses.replace(self.settings, in_shardings=in_shardings, out_shardings=out_shardings)
     compiled = lower(other, moved.types(args), moved.types(kwargs)).compile()
     said = {mesh: memory.peak for mesh, memory in compiled.memory_analysis().items()}
     kinds = {d.device_kind for mesh in compiled.program.topology.values() for d in mesh.devices.flat}

@@ -80,6 +80,17 @@ def test_every_program_is_compiled_for_its_mesh(kind: str) -> None:
 
 
 @needs_libtpu
+@pytest.mark.parametrize(
+    ("shape", "padded"), [((104, 128), (104, 128)), ((100, 90), (96, 128)), ((100, 3), (4, 128)), ((3, 100), (4, 128))]
+)
+def test_arrays_are_padded_to_tiles_as_xla_pads_them(shape: tuple[int, ...], padded: tuple[int, ...]) -> None:
+    mesh = Mesh(np.array(mt.compiler.target_devices("tpu:v5e:2x2")[:1]), ("data",))
+    given = jax.ShapeDtypeStruct(shape, jnp.float32, sharding=NamedSharding(mesh, PartitionSpec()))
+    taken = jax.jit(jnp.negative).lower(given).compile().memory_analysis().argument_size_in_bytes
+    assert padded_bytes(given) == taken == 4 * np.prod(padded)
+
+
+@needs_libtpu
 def test_equal_programs_on_devices_placed_alike_are_compiled_once() -> None:
     compiled = compiled_for("tpu:v5e:2x4")
     names = {one.compiled_as for one in compiled.executables()}
