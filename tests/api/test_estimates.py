@@ -98,3 +98,29 @@ def test_ops_of_chlo_are_divided_by_shardings() -> None:
     costs = mt.jit(step, config, in_shardings=(None, rows)).lower(w, x).cost_analysis()
     first = next(c for name, c in costs["programs"].items() if "on m0" in name)
     assert first["flops"] == pytest.approx(64 * WIDTH * WIDTH * 2 / 2, rel=0.2)
+
+
+def test_what_shard_map_computes_is_counted() -> None:
+    meshes, width = topology(2, 2), 64
+    rows = PartitionSpec("x")
+
+    def layer(weights: Any, x: jax.Array) -> jax.Array:
+        up, down = weights
+        return jnp.tanh(jax.nn.relu(x @ up) @ down)
+
+    def loss(weights: Any, x: jax.Array) -> jax.Array:
+        for one, (name, mesh) in zip(weights, meshes.items(), strict=True):
+            mapped = jax.shard_map(layer, mesh=mesh, in_specs=(PartitionSpec(), rows), out_specs=rows)
+            x = mt.named_computation(mapped, name=name)(one, x)
+        return (x**2).mean()
+
+    config = mt.make_config(meshes, {name: name for name in meshes}, pipeline_schedule="1F1B")
+    pair = [jax.ShapeDtypeStruct((width, width), jnp.float32)] * 2
+    batch = jax.ShapeDtypeStruct((4 * 512, width), jnp.float32)
+    step = mt.value_and_grad(loss, microbatches=4)
+    lowered = mt.jit(step, config, in_shardings=(None, NamedSharding(meshes["m0"], rows))).lower([pair, pair], batch)
+    compiled = lowered.compile()
+    assert lowered.cost_analysis()["flops"] == pytest.approx(compiled.cost_analysis()["flops"], rel=0.1)
+    for mesh, memory in compiled.memory_analysis().items():
+        found = lowered.memory_analysis()[mesh]
+        assert found.peak == pytest.approx(memory.peak, rel=0.3)

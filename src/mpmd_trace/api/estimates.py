@@ -15,7 +15,7 @@ from mpmd_trace.backend.executables import program_module
 from mpmd_trace.backend.plan import ProgramSpec
 from mpmd_trace.backend.planner import make_plan
 from mpmd_trace.ir.core import Op, Region, Value
-from mpmd_trace.ir.flops import flops, products_of
+from mpmd_trace.ir.flops import flops, manual_devices, products_of
 from mpmd_trace.ir.freezing import freeze
 from mpmd_trace.ir.ops import FuncOp, Module
 from mpmd_trace.ir.parser import parse_generic
@@ -44,15 +44,15 @@ class EstimatedProgram(CountedProgram):
             self._counted[spec.callee] = self._count(spec.callee)
         work, between, scratch = self._counted[spec.callee]
         inputs, outputs = (
-            [math.ceil(byte_size(type, self._symbols)) for type, *_ in places] for places in (spec.inputs, spec.outputs)
+            [(math.ceil(byte_size(type, self._symbols)), kind) for type, kind, _ in places]
+            for places in (spec.inputs, spec.outputs)
         )
-        left = list(spec.outputs)
-        reused = 0
-        for position in spec.donated:
-            if spec.inputs[position] in left:
-                left.remove(spec.inputs[position])
-                reused += inputs[position]
-        accessed = float(sum(inputs) + sum(outputs)) + between
+        left, reused = list(outputs), 0
+        for given in (inputs[position] for position in spec.donated):
+            if given in left:  # XLA takes memory of the right size, whatever is in it
+                left.remove(given)
+                reused += given[0]
+        accessed = float(sum(size for size, _ in (*inputs, *outputs))) + between
         return Estimate(spec, {"flops": work, "bytes accessed": accessed}, scratch, reused)
 
     def _count(self, callee: str) -> tuple[float, float, int]:
@@ -76,13 +76,24 @@ class EstimatedProgram(CountedProgram):
 
     def _divided(self, body: Region) -> float:
         """Return the part of the work that one device does, after the shardings of the results of contractions."""
-        whole = local = 0.0
-        for op in [op for block in body.blocks for op in block if products_of(op) is not None]:
-            work = float(math.prod(shape_of(op.results[0])))
-            values = (*op.operands, *op.results)
-            whole += work
-            local += work / max(math.prod(shape_of(v)) / max(math.prod(self._local(v)), 1) for v in values)
+        whole, local = self._work(body)
         return local / whole if whole else 1.0
+
+    def _work(self, region: Region) -> tuple[float, float]:
+        """Return the sizes of the results of contractions, those of all devices and those of one."""
+        whole = local = 0.0
+        for op in (op for block in region.blocks for op in block):
+            if products_of(op) is not None:
+                work = float(math.prod(shape_of(op.results[0])))
+                values = (*op.operands, *op.results)
+                whole += work
+                local += work / max(math.prod(shape_of(v)) / max(math.prod(self._local(v)), 1) for v in values)
+                continue
+            devices = manual_devices(op) if op.name == "sdy.manual_computation" else 1
+            for inside_whole, inside_local in map(self._work, op.regions):
+                whole += devices * inside_whole
+                local += inside_local
+        return whole, local
 
     def _scratch_of(self, body: Region) -> tuple[float, int]:
         """Return the bytes of all values that are written down in a body, and the most that are alive at once."""
@@ -102,7 +113,7 @@ class EstimatedProgram(CountedProgram):
                 ends[last] = ends.get(last, 0) + size
                 live += size
                 total += size
-            inside = max((self._scratch_of(r)[1] for r in op.regions if r.blocks and _is_loop(op)), default=0)
+            inside = max((self._scratch_of(r)[1] for r in op.regions if r.blocks and _has_scratch(op)), default=0)
             peak = max(peak, live + inside)
             live -= ends.pop(i, 0)
         return float(total), peak
@@ -117,7 +128,10 @@ class EstimatedProgram(CountedProgram):
             around = value.block.parent.parent if value.block is not None and value.block.parent is not None else None
             annotation = around.arg_attr(value.index, "sdy.sharding") if isinstance(around, FuncOp) else None
             sharding = annotation if isinstance(annotation, TensorShardingAttr) else None
-        elif isinstance(annotation := op.attr("sdy.sharding"), TensorShardingPerValueAttr):
+        elif isinstance(
+            annotation := op.attr("out_shardings" if op.name == "sdy.manual_computation" else "sdy.sharding"),
+            TensorShardingPerValueAttr,
+        ):
             sharding = annotation.shardings[value.index]
         return local_shape(type, sharding, None if sharding is None else mesh_of(sharding, self._symbols))
 
@@ -131,7 +145,11 @@ _WRITTEN_NAMES = """
 all_reduce case cholesky concatenate convolution custom_call dot_general fft gather if reduce reduce_window scatter
 select_and_scatter sort triangular_solve while
 """
-_WRITTEN = frozenset(f"stablehlo.{name}" for name in _WRITTEN_NAMES.split()) | {"chlo.ragged_dot", "chlo.top_k"}
+_WRITTEN = frozenset(f"stablehlo.{name}" for name in _WRITTEN_NAMES.split()) | {
+    "chlo.ragged_dot",
+    "chlo.top_k",
+    "sdy.manual_computation",
+}
 #: Ops that make nothing, or what others make again for themselves.
 _NOTHING = frozenset(
     f"stablehlo.{n}" for n in ("constant", "iota", "broadcast_in_dim", "reshape", "optimization_barrier", "tuple")
@@ -145,5 +163,5 @@ def _is_written(op: Op, result: Value) -> bool:
     return op.name in _WRITTEN or len(result.distinct_users) > 1
 
 
-def _is_loop(op: Op) -> bool:
-    return op.name in ("stablehlo.while", "stablehlo.case", "stablehlo.if")
+def _has_scratch(op: Op) -> bool:
+    return op.name in ("stablehlo.while", "stablehlo.case", "stablehlo.if", "sdy.manual_computation")

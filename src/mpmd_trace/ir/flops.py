@@ -104,7 +104,7 @@ def _op(op: Op, count: Leaf) -> _Count:
     if name in ("func.call", "mpmd.call"):
         return 0.0, ((_callee(op), 1.0),)
     if name == "sdy.manual_computation":
-        return _times(_region(op.regions[0], count), _devices(op) if count is work_of else 1.0)
+        return _times(_region(op.regions[0], count), manual_devices(op) if count is work_of else 1.0)
     own = count(op)
     if own is None:
         return _sum((o for r in op.regions for b in r.blocks for o in b), count)
@@ -150,7 +150,7 @@ def _of_ragged_dot(op: Op) -> float:
     return total / max(sizes[-1], 1) if set(ragged) <= set(contracting) else float(total)
 
 
-def _devices(op: Op) -> float:
+def manual_devices(op: Op) -> float:
     """Return on how many devices a manual computation computes something else: over the axes that shard a value of it.
 
     The sizes of axes are those of dimensions outside of it over those inside.
