@@ -54,13 +54,12 @@ def test_search() -> None:
     assert wide.lower_bound <= wide.value(wide.best)
 
 
-def test_search_without_a_limit_hides_collectives_with_more_memory_but_tries_twice_the_meshes_too() -> None:
+def test_search_without_a_limit_hides_collectives_with_more_memory() -> None:
     costs = Costs(1.0, 1.0, 0.75, latency=0.05, collectives={"F": 0.3, "I": 0.3, "W": 0.1})
     numbers = {"meshes": 3, "microbatches": 12, "measure": "span", "exact": False, "effort": 60_000}
     unlimited, limited = search(costs, **numbers), search(costs, 6, **numbers)
     assert unlimited.value(unlimited.best) < limited.value(limited.best)
-    generated = [max(c.result.peak_activations) for c in unlimited.candidates if c.name == "zb-auto"]
-    assert min(generated) <= 6 < max(generated)
+    assert max(unlimited.best.result.peak_activations) > 6
 
 
 def test_search_takes_uneven_stages() -> None:

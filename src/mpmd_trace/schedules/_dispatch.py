@@ -60,8 +60,14 @@ AUTO_EFFORT = 200_000
 SLOWEST_FIRST = 0.5
 """How often it is the slowest mesh whose settings are changed."""
 
-BLOCKS = ((0.0, 1.0), (0.5, 1.0), (1.0, 1.0), (1.0, 0.0), (0.0, 0.0))
+BLOCKS = ((1.0, 1.0), (1.0, 0.0), (0.5, 1.0), (0.0, 1.0), (0.0, 0.0))
 """The parts of input gradients and of forwards that run in blocks, to begin with, where blocks hide collectives."""
+
+BLOCK_TARGETS = ((1.0, 1.0), (1.0, 0.8), (1.01, 0.7), (1.02, 0.9))
+"""`TARGETS` where blocks hide collectives: what runs before the first backward is in no block."""
+
+BLOCK_MULTIPLES = (0.0, 2.0, 2.5, 1.5, 3.0)
+"""`MULTIPLES` where blocks, which take longer, delay each microbatch; 0 stands for no more than the first forwards."""
 
 DISPATCHED = ((1_000_000, 0.5), (math.inf, 0.3))
 """The part of the time that goes to runs, for up to so many actions; the rest goes to local search."""
@@ -213,9 +219,9 @@ def _has_blocks(rows: Sequence[bytearray]) -> bool:
 
 def _settings(chain: Chain, bound: float) -> Iterator[Settings]:
     """Yield the settings to begin with, those that succeed most often first."""
-    both = [_filling(chain, bound)] if chain.has_blocks else [_sparing(chain, bound), _filling(chain, bound)]
+    kinds = [_joining(chain, bound)] if chain.has_blocks else [_sparing(chain, bound), _filling(chain, bound)]
     seen = set()
-    for settings in itertools.chain.from_iterable(itertools.zip_longest(*both)):
+    for settings in itertools.chain.from_iterable(itertools.zip_longest(*kinds)):
         if settings is not None and settings not in seen:
             seen.add(settings)
             yield settings
@@ -260,9 +266,7 @@ def _filling(chain: Chain, bound: float) -> Iterator[Settings]:
     full = tuple(chain.most)
     back = [i + w for i, w in zip(chain.input_grad, chain.weight_grad, strict=True)]
     rise = _rising(chain, 1.0)
-    shares = [((0.0,) * chain.meshes,) * 2]
-    if chain.has_blocks:
-        shares = [((joined,) * chain.meshes, (covered,) * chain.meshes) for joined, covered in BLOCKS]
+    zero = (0.0,) * chain.meshes
     for gap, (slack, share) in itertools.product((0.0, 0.3), TARGETS):
         first, none = _first_forwards(chain, bound * slack, share), (0,) * chain.meshes
         needed = tuple(min(full[s], math.ceil(chain.paths[s] / cycle) + 1) for s in meshes)
@@ -274,9 +278,21 @@ def _filling(chain: Chain, bound: float) -> Iterator[Settings]:
             if ends:
                 last = tuple(min(m, math.ceil(chain.paths[s] / (back[s] or 1.0))) for s, m in enumerate(most))
             gaps, spares = (gap,) * chain.meshes, tuple(part * one for one in spare)
-            for joined, covered in shares:
-                ends_in = rise if ends else none
-                yield Settings(first, most, last, ends_in, eager, gaps, spares, joined, covered)
+            yield Settings(first, most, last, rise if ends else none, eager, gaps, spares, zero, zero)
+
+
+def _joining(chain: Chain, bound: float) -> Iterator[Settings]:
+    """Yield settings for blocks of a forward and gradients."""
+    cycle = max(chain.work) / chain.count or 1.0
+    zero, none = (0.0,) * chain.meshes, (0,) * chain.meshes
+    for gap, ends, (joined, covered) in itertools.product((0.0, 0.3), (False, True), BLOCKS):
+        for multiple, (slack, share) in itertools.product(BLOCK_MULTIPLES, BLOCK_TARGETS):
+            first = _first_forwards(chain, bound * slack, share)
+            paths = zip(chain.paths, chain.most, strict=True)
+            most = tuple(min(n, math.ceil(multiple * path / cycle) + 1) for path, n in paths) if multiple else first
+            rise = _rising(chain, 1.0) if ends else none
+            blocks = (joined,) * chain.meshes, (covered,) * chain.meshes
+            yield Settings(first, most, most, rise, none, (gap,) * chain.meshes, zero, *blocks)
 
 
 def _changed(settings: Settings, chain: Chain, draw: random.Random, slowest: int) -> Settings:

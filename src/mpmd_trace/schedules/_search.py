@@ -84,7 +84,7 @@ def search(
     """Find the best schedule of the library and of generated zero-bubble schedules, and a lower bound of the time.
 
     `memory_limit` is in microbatches of activations, one number or one per mesh; any memory fits by default. Then
-    schedules are generated for 2P microbatches of memory and, where there are collectives, for all microbatches, too.
+    schedules are generated for 2P microbatches of memory, or for all microbatches where there are collectives.
     `measure` is what to minimize:
     `makespan` for one step by itself, `span` when steps may overlap. `chunks` are the numbers of
     chunks per mesh to try; with more than one chunk, per-stage costs must be given as one number
@@ -122,17 +122,13 @@ def search(
         except ScheduleError as error:
             refused.append(str(error))
     if names is None and 1 in chunks:
-        # 2P is enough for no bubble; blocks are more often possible with more, but these searches are harder.
-        rooms = [limits] if limits else [[2.0 * meshes] * meshes]
-        if costs.collectives and not limits and microbatches > 2 * meshes:
-            rooms.append([float(microbatches)] * meshes)
+        # 2P is enough for no bubble, but blocks are more often possible with more.
+        own = limits or [float(microbatches if costs.collectives else 2 * meshes)] * meshes
         one_each = Placement.loop(meshes)
         known = sorted((c for c in candidates if c.fits and _splits(c, one_each)), key=lambda c: c.result.time(measure))
         others = [c.schedule for c in known[:2]]
-        numbers = weight_fraction, measure, effort // len(rooms)
-        for own in rooms:
-            for schedule in dispatched_schedule(meshes, microbatches, costs, own, *numbers, others):
-                consider(schedule, 1)
+        for schedule in dispatched_schedule(meshes, microbatches, costs, own, weight_fraction, measure, effort, others):
+            consider(schedule, 1)
     if not candidates:
         reason = f": {refused[0]}" if refused else ""
         raise ScheduleError(f"no schedule suits {meshes} meshes and {microbatches} microbatches{reason}")
