@@ -76,20 +76,7 @@ class DataflowHypergraph:
 
     def _number(self, function: FuncOp) -> None:
         if function.is_entry_point:
-            for result, argument in self.pairs.items():
-                arg, there = function.body.args[argument], function.returned[result].type
-                if not isinstance(arg.type, TensorType):
-                    continue
-                if isinstance(there, MeshTensorType):
-                    self.home_of[arg] = self.mesh_number[there.mesh]
-                elif arg not in self.home_of:
-                    self.home_of[arg] = self.count
-                    self.count += 1
-            groups: dict[Attribute, int] = {}
-            for result, attrs in enumerate(function.res_attrs):
-                if TOGETHER in attrs.entries:
-                    self.together[result] = groups.setdefault(attrs.entries[TOGETHER], self.count + len(groups))
-            self.count += len(groups)
+            self._number_results(function)
         free = free_ops(function, self.graph)
         self.free.update(free)
         for op in function.body:
@@ -99,54 +86,79 @@ class DataflowHypergraph:
                 self.node_of[op] = self.count
                 self.count += 1
 
+    def _number_results(self, entry_point: FuncOp) -> None:
+        """Give nodes to arguments that results replace, and to groups of results that are better on one mesh."""
+        for result, argument in self.pairs.items():
+            arg, there = entry_point.body.args[argument], entry_point.returned[result].type
+            if not isinstance(arg.type, TensorType):
+                continue
+            if isinstance(there, MeshTensorType):
+                self.home_of[arg] = self.mesh_number[there.mesh]
+            elif arg not in self.home_of:
+                self.home_of[arg] = self.count
+                self.count += 1
+        groups: dict[Attribute, int] = {}
+        for result, attrs in enumerate(entry_point.res_attrs):
+            if TOGETHER in attrs.entries:
+                self.together[result] = groups.setdefault(attrs.entries[TOGETHER], self.count + len(groups))
+        self.count += len(groups)
+
     # Readers.
 
     def _read(self, function: FuncOp) -> None:
         """Fill `readers` for a function whose callees are filled."""
         conditions = conditions_of(function.body) if function in self.opened else {}
+        if function.is_entry_point:
+            self._read_results(function)
         for op in reversed(function.body):
-            if op.is_terminator:
-                if function.is_entry_point:
-                    for result, argument in self.pairs.items():
-                        arg = function.body.args[argument]
-                        if arg in self.home_of:
-                            self._add(op.operand(result), {self.home_of[arg]: None})
-                        elif isinstance(arg.type, MeshTensorType):
-                            self._add(op.operand(result), {self.mesh_number[arg.type.mesh]: None})
-                    for result, node in self.together.items():
-                        self._add(op.operand(result), {node: None})
-                continue
             if isinstance(op, CallOp):
-                if op.callee in self.graph.callees:
-                    read, handed = self.passed[op.callee]
-                    for index, nodes in read:
-                        self._add(op.operand(index), nodes)
-                    for index, result in handed:
-                        self._add(op.operand(index), self.readers.get(op.results[result], {}))
-                continue
-            if op in self.free:
-                here = self.readers.get(op.result, {})
-            elif op in self.node_of:
-                here = {self.node_of[op]: None}
-                for number, _ in branch_of(op) if conditions else ():
-                    if number in conditions:
-                        self._add(conditions[number], here)
-            elif isinstance(op, AssignOp):
-                here = {self.mesh_number[op.mesh_type.mesh]: None}
+                self._read_call(op)
             else:
-                continue
-            for value in effective_operands(op) if op.regions else op.operands:
-                if isinstance(value.type, TensorType) or value.type.is_token:
-                    self._add(value, here)
-        for state, node in self.home_of.items():
-            if state.block is function.body:
-                self._add(state, {node: None})
+                self._read_operands(op, conditions)
+        for arg, node in self.home_of.items():
+            if arg.block is function.body:
+                self._add(arg, {node: None})
         if not function.is_entry_point:
             args, returned = function.body.args, self.returned[function.sym_name]
             self.passed[function.sym_name] = (
                 [(arg.index, self.readers[arg]) for arg in args if arg in self.readers],
                 [(value.index, i) for i, value in enumerate(returned) if isinstance(value, BlockArg)],
             )
+
+    def _read_results(self, entry_point: FuncOp) -> None:
+        returned = entry_point.returned
+        for result, argument in self.pairs.items():
+            arg, value = entry_point.body.args[argument], returned[result]
+            if arg in self.home_of:
+                self._add(value, {self.home_of[arg]: None})
+            elif isinstance(arg.type, MeshTensorType):
+                self._add(value, {self.mesh_number[arg.type.mesh]: None})
+        for result, node in self.together.items():
+            self._add(returned[result], {node: None})
+
+    def _read_call(self, call: CallOp) -> None:
+        if call.callee in self.graph.callees:
+            read, handed = self.passed[call.callee]
+            for index, nodes in read:
+                self._add(call.operand(index), nodes)
+            for index, result in handed:
+                self._add(call.operand(index), self.readers.get(call.results[result], {}))
+
+    def _read_operands(self, op: Op, conditions: Mapping[int, Value]) -> None:
+        if op in self.free:
+            here = self.readers.get(op.result, {})
+        elif op in self.node_of:
+            here = {self.node_of[op]: None}
+            for number, _ in branch_of(op) if conditions else ():
+                if number in conditions:
+                    self._add(conditions[number], here)
+        elif isinstance(op, AssignOp):
+            here = {self.mesh_number[op.mesh_type.mesh]: None}
+        else:
+            return
+        for value in effective_operands(op) if op.regions else op.operands:
+            if isinstance(value.type, TensorType) or value.type.is_token:
+                self._add(value, here)
 
     def _add(self, value: Value, nodes: dict[int, None]) -> None:
         readers = self.readers.get(value)

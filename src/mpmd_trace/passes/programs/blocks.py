@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import heapq
 import itertools
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from typing import NamedTuple, TypeAlias
 
 from mpmd_trace.ir.core import Op
@@ -105,76 +105,70 @@ def ordered_with_groups(waits: Sequence[Sequence[int]], groups: Sequence[Sequenc
     0..n-1 is such an order but for the groups, and others differ from it as little as they must.  Of groups that would
     wait for themselves or for each other, the one that comes first is given up.
     """
-    group_of = {node: g for g, group in enumerate(groups) for node in group}
+    # A node that is in no group is one by itself. Groups are called by their first nodes.
+    leader = list(range(len(waits)))
+    members: list[Sequence[int]] = [(node,) for node in leader]
+    number: dict[int, int] = {}
+    for g, group in enumerate(groups):
+        members[group[0]], number[group[0]] = group, g
+        for node in group:
+            leader[node] = group[0]
     after: list[list[int]] = [[] for _ in waits]
     missing = [0] * len(waits)
     for node, before in enumerate(waits):
         for one in before:
             after[one].append(node)
-            missing[node] += group_of.get(one, -1) != group_of.get(node, -2)
-    together = [sum(missing[node] for node in group) for group in groups]
-    ready: list[tuple[int, ...]] = [(node,) for node, count in enumerate(missing) if not count and node not in group_of]
-    ready += [tuple(group) for group, count in zip(groups, together, strict=True) if not count]
-    heapq.heapify(ready)
+            missing[leader[node]] += leader[one] != leader[node]
+    ready = [first for first in sorted(set(leader)) if not missing[first]]  # a heap
     done = [False] * len(waits)
     order: list[int] = []
     cycles: dict[int, Cycle] = {}
-    first = 0
+    start = 0
     while len(order) < len(waits):
-        if not ready:
-            while done[first]:
-                first += 1
-            cycle = _cycle(first, waits, groups, group_of, done)
-            given_up = min(group_of[node] for node, _ in cycle if node in group_of)
-            start = next(i for i, (node, _) in enumerate(cycle) if group_of.get(node) == given_up)
-            cycles[given_up] = cycle[start:] + cycle[:start]
+        if ready:
+            taken = heapq.heappop(ready)
+            order += members[taken]
+            for node in members[taken]:
+                done[node] = True
+            for node in itertools.chain.from_iterable(after[node] for node in members[taken]):
+                waiting = leader[node]
+                if waiting != taken:
+                    missing[waiting] -= 1
+                    if not missing[waiting]:
+                        heapq.heappush(ready, waiting)
+        else:
+            while done[start]:
+                start += 1
+            cycle = _cycle(start, waits, leader, members, done)
+            given_up = min(number[leader[node]] for node, _ in cycle if leader[node] in number)
+            place = next(i for i, (node, _) in enumerate(cycle) if number.get(leader[node]) == given_up)
+            cycles[given_up] = cycle[place:] + cycle[:place]
+            del number[groups[given_up][0]]
             for node in groups[given_up]:
-                del group_of[node]
+                leader[node], members[node] = node, (node,)
                 missing[node] = sum(not done[one] for one in waits[node])
                 if not missing[node]:
-                    heapq.heappush(ready, (node,))
-        else:
-            taken = heapq.heappop(ready)
-            order += taken
-            own = group_of.get(taken[0], -1)
-            for node in taken:
-                done[node] = True
-            for node in itertools.chain.from_iterable(after[node] for node in taken):
-                group = group_of.get(node)
-                if group is None:
-                    missing[node] -= 1
-                    if not missing[node]:
-                        heapq.heappush(ready, (node,))
-                elif group != own:
-                    together[group] -= 1
-                    if not together[group]:
-                        heapq.heappush(ready, tuple(groups[group]))
-    return Grouped(order, sorted(set(group_of.values())), cycles)
+                    heapq.heappush(ready, node)
+    return Grouped(order, list(number.values()), cycles)
 
 
 def _cycle(
     start: int,
     waits: Sequence[Sequence[int]],
-    groups: Sequence[Sequence[int]],
-    group_of: Mapping[int, int],
+    leader: Sequence[int],
+    members: Sequence[Sequence[int]],
     done: Sequence[bool],
 ) -> Cycle:
     """Return a cycle that is reached from a node, where all that is not done waits for something else of it."""
-
-    def step(node: int) -> tuple[int, int]:
-        own = group_of.get(node)
-        members = (node,) if own is None else groups[own]
-        awaited = ((one, before) for one in members for before in waits[one] if not done[before])
-        return next((one, before) for one, before in awaited if own is None or group_of.get(before) != own)
-
     taken: Cycle = []
-    seen: dict[tuple[bool, int], int] = {}
-    node = start
-    while (key := (node in group_of, group_of.get(node, node))) not in seen:
-        seen[key] = len(taken)
-        taken.append(step(node))
-        node = taken[-1][1]
-    return taken[seen[key] :]
+    seen: dict[int, int] = {}
+    group = leader[start]
+    while group not in seen:
+        seen[group] = len(taken)
+        awaited = ((node, one) for node in members[group] for one in waits[node] if not done[one])
+        taken.append(next((node, one) for node, one in awaited if leader[one] != group))
+        group = leader[taken[-1][1]]
+    return taken[seen[group] :]
 
 
 class Step:
