@@ -111,7 +111,12 @@ def test_a_kill_at_any_step_leaves_a_checkpoint(
             assert path.is_dir()
         if ALARM.left:  # it was not killed
             break
-        mt.save(path, tree(1), overwrite=True)
+        for _ in range(
+            5
+        ):  # threads of what was killed, which here still run, may write again what the next save removed
+            mt.save(path, tree(1), overwrite=True)
+            if os.listdir(tmp_path) == ["state"]:
+                break
         assert os.listdir(tmp_path) == ["state"], f"step {step} left something"
     assert 20 < step < 199
     assert restored(path) == step + 2
