@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import functools
 from typing import Any
 
@@ -112,6 +113,24 @@ def test_a_state_goes_through_the_microbatches_and_each_has_a_key():
         values.append(one)
         sums = jax.tree.map(jnp.add, sums, g)
     same((value, after, gradients), (jnp.mean(jnp.stack(values)), wanted, jax.tree.map(lambda g: g / 4, sums)))
+
+
+@jax.tree_util.register_dataclass
+@dataclasses.dataclass(eq=False)
+class Averages:
+    mean: jax.Array
+
+
+def test_states_of_a_class_that_compares_by_identity():
+    def loss(weights, state, x, y):
+        return mean(weights, x, y), Averages(0.5 * state.mean + jnp.mean(x, 0))
+
+    step = mt.value_and_grad(loss, microbatches=2, state_argnum=1)
+    (_, after), _ = step(WEIGHTS, Averages(jnp.ones(3)), X, Y)
+    same(after.mean, 0.25 + 0.5 * jnp.mean(X[:6], 0) + jnp.mean(X[6:], 0))
+    step = mt.value_and_grad(lambda w, s, x: (0.0 * w["b"][0], Averages(x)), microbatches=2, state_argnum=1)
+    with pytest.raises(mt.MpmdError, match=r"state\.mean is float32\[6, 3\], not float32\[3\]"):
+        step(WEIGHTS, Averages(jnp.ones(3)), X)
 
 
 def test_state_and_auxiliary_results_together_and_several_arguments():

@@ -335,14 +335,15 @@ def _shown(value: Any) -> str:
 def _like(before: Any, after: Any, fn: Callable[..., Any]) -> Any:
     """Return `after`, if it can be the state of the next microbatch."""
     structures = [jax.tree.structure(state) for state in (before, after)]
-    kinds = [jax.tree.map(lambda x: f"{jnp.result_type(x)}{[*jnp.shape(x)]}", state) for state in (before, after)]
     wrong = None
     if structures[0] != structures[1]:
         wrong = f"{structures[1]} for {structures[0]}"
-    elif kinds[0] != kinds[1]:
-        pairs = zip(jax.tree.leaves_with_path(kinds[0]), jax.tree.leaves(kinds[1]), strict=True)
-        path, old, new = next((path, old, new) for (path, old), new in pairs if new != old)
-        wrong = f"state{jax.tree_util.keystr(path)} is {new}, not {old}"
+    else:
+        for (path, leaf), other in zip(jax.tree.leaves_with_path(before), jax.tree.leaves(after), strict=True):
+            old, new = (f"{jnp.result_type(x)}{[*jnp.shape(x)]}" for x in (leaf, other))
+            if new != old:
+                wrong = f"state{jax.tree_util.keystr(path)} is {new}, not {old}"
+                break
     if wrong is not None:
         raise mistake(
             f"the state that {_name(fn)} returns is not like the one it gets, so the next microbatch cannot have it: "
