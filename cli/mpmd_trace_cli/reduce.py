@@ -31,14 +31,16 @@ def reduce_file(file: str, check: str, out: str, timeout: float, allow_unregiste
     text, name = read_text(file)
     module = parse(text, filename=name, allow_unregistered=allow_unregistered)
     before = count_ops(module)
-    last = ""
+    last = smallest = ""
     with tempfile.TemporaryDirectory() as folder:
         path = Path(folder, "module.mlir")
 
         def interesting(candidate: str) -> bool:
             path.write_text(candidate, encoding="utf-8")
-            nonlocal last
+            nonlocal last, smallest
             last = _failure(check, str(path), timeout)
+            if not last:
+                smallest = candidate
             return not last
 
         say(f"{name}: {before} ops")
@@ -46,6 +48,11 @@ def reduce_file(file: str, check: str, out: str, timeout: float, allow_unregiste
             result = reduce(module, interesting, say)
         except MpmdError as error:
             raise CallError(f"{error.diagnostics[0].message}: {check} ({last})") from None
+        except KeyboardInterrupt:
+            if smallest:
+                say(f"{before} -> {count_ops(parse(smallest))} ops so far, which are written")
+                write_text(out, smallest)
+            raise
     left = count_ops(result.module)
     say(f"{before} -> {left} ops after {result.tried} runs of the check")
     write_text(out, result.text)

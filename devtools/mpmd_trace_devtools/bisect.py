@@ -132,6 +132,8 @@ def reduce_wrong_pass(
         reduce(module, is_wrong, say)
     except _Late:
         say(f"stopped after {seconds:g} s")
+    except KeyboardInterrupt:  # which pass is wrong is known, and often what is found so far is small enough
+        say("interrupted: reduces the module no further")
     except MpmdError:
         pass  # it is right by itself, for random arguments
     return smallest

@@ -19,6 +19,7 @@ from mpmd_trace.ir.core import Region
 from mpmd_trace.ir.ops import FragmentOp, Module
 from mpmd_trace.ir.text import parse
 from mpmd_trace.passes.cse import Cse
+from mpmd_trace_devtools import bisect as bisection
 from mpmd_trace_devtools.execution import wrong_instruction
 from mpmd_trace_devtools.numbers import Numbers, largest
 from mpmd_trace_devtools.reduce import count_ops
@@ -98,6 +99,27 @@ def test_a_wrong_pass_is_found_and_shown(command: Command, wrong_pass: None, tmp
     module = parse(small.read_text())
     assert count_ops(module) < 12 and "stablehlo.subtract" in small.read_text()
     assert result.out.startswith("// mpmd-cse makes this compute something else:\n") and "subtract" in result.out
+
+
+def test_ctrl_c_ends_the_reduction_alone(
+    command: Command, wrong_pass: None, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    right = bisection._changes_numbers
+    accepted: list[str] = []
+
+    def changes_numbers(text: str, *more: Any) -> bool:
+        if len(accepted) == 2:
+            raise KeyboardInterrupt
+        is_wrong = right(text, *more)
+        accepted.extend([text] * is_wrong)
+        return is_wrong
+
+    monkeypatch.setattr(bisection, "_changes_numbers", changes_numbers)
+    small = tmp_path / "small.mlir"
+    result = command("bisect", TINY, "-o", str(small))
+    assert result.status == 1 and "interrupted: " in result.err
+    assert "mpmd-cse (" in result.err and "is the first pass that changes numbers" in result.err
+    assert small.read_text() == accepted[-1] and len(accepted) == 2
 
 
 def spoil(monkeypatch: pytest.MonkeyPatch, wanted: str, change: Callable[[list[Any]], list[Any]]) -> None:

@@ -13,6 +13,7 @@ from dialect_module import BASE
 from mpmd_trace.diagnostics.messages import MpmdError
 from mpmd_trace.ir.text import parse
 from mpmd_trace.ir.verifier import verify
+from mpmd_trace_cli.reduce import reduce_file
 from mpmd_trace_devtools.reduce import count_ops, reduce
 
 
@@ -72,3 +73,31 @@ def test_a_check_that_takes_too_long_is_killed(command: Command, written: Writer
     assert result.status == 2 and "it takes longer than 0.5 s" in result.err
     with pytest.raises(OSError, match="No such device or address"):  # nobody reads it anymore
         os.open(gate, os.O_WRONLY | os.O_NONBLOCK)
+
+
+def test_what_is_found_before_ctrl_c_is_written(
+    written: Writer, tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    left = 3
+
+    def failure(check: str, path: str, timeout: float) -> str:
+        nonlocal left
+        if "stablehlo.add" not in pathlib.Path(path).read_text():
+            return "it is gone"
+        left -= 1
+        if left < 0:
+            raise KeyboardInterrupt
+        return ""
+
+    monkeypatch.setattr("mpmd_trace_cli.reduce._failure", failure)
+    target = tmp_path / "small.mlir"
+    source = written(BASE)
+    with pytest.raises(KeyboardInterrupt):
+        reduce_file(source, "never called", str(target), 0, False)
+    before, after = count_ops(parse(BASE)), count_ops(parse(target.read_text()))
+    assert f"{before} -> {after} ops so far" in capsys.readouterr().err
+    assert after < before and "stablehlo.add" in target.read_text()
+    target.unlink()
+    with pytest.raises(KeyboardInterrupt):  # the check has not succeeded yet: nothing is written
+        reduce_file(source, "never called", str(target), 0, False)
+    assert not target.exists()
