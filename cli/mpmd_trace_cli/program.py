@@ -169,7 +169,10 @@ def import_code(path: str) -> Any:
         _guarded(lambda: loader.exec_module(module), path)
         return module
     sys.path.insert(0, os.getcwd())
-    if _guarded(lambda: _spec_of(path), path) is None:
+    spec = _guarded(lambda: _spec_of(path), path)
+    if os.path.isdir(path) and (spec is None or spec.origin is None):  # not a package
+        raise CallError(f"{path} is a folder; name a Python file in it")
+    if spec is None:
         if os.path.isfile(path):
             raise CallError(f"{path} is not a Python file; its name does not end in .py")
         raise CallError(

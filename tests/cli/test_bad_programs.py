@@ -112,11 +112,20 @@ def test_files_of_the_user_are_left_alone(command: Command, tmp_path: Path) -> N
         ("nowhere.at.all:program", "error: there is no module 'nowhere.at.all'"),
         ("..bad:program", "error: there is no"),
         ("{folder}", "{folder} is a folder; name a Python file in it"),
+        ("models", "error: models is a folder; name a Python file in it"),
+        ("v1.2:program", "error: v1.2 is a folder; name a Python file in it"),
+        ("packaged", "error: packaged should define `program = mpmd_trace.Program(fn, args, config)`; it has none"),
         ("os:path", "error: 'path' of os is of type module, not an mpmd_trace.Program"),
         ("os:nothing", "error: os defines no 'nothing'"),
     ],
 )
-def test_programs_that_are_not_there(command: Command, tmp_path: Path, where: str, message: str) -> None:
+def test_programs_that_are_not_there(
+    command: Command, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, where: str, message: str
+) -> None:
+    for folder in ("models", "v1.2", "packaged"):
+        (tmp_path / folder).mkdir()
+    (tmp_path / "packaged" / "__init__.py").touch()
+    monkeypatch.chdir(tmp_path)
     result = command("show", where.format(folder=tmp_path))
     assert result.status == 2 and result.out == ""
     assert message.format(folder=tmp_path) in result.err and "Traceback" not in result.err

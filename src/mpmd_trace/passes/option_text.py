@@ -34,6 +34,11 @@ def split_outside(text: str, separators: str) -> list[str]:
     return [p.strip() for p in parts if p.strip()]
 
 
+def closing(text: str) -> int | None:
+    """Return the index of the bracket that closes the one with which the text begins, if there is one."""
+    return next((i for i, _, outside in _nesting(text) if outside), None)
+
+
 def unwrap(text: str) -> str:
     """`text` without the braces or quotes around the whole of it."""
     if len(text) < 2 or text[0] + text[-1] not in ("{}", "''", '""'):

@@ -10,7 +10,7 @@ from typing import Any
 
 from mpmd_trace.diagnostics.messages import MpmdError, did_you_mean
 from mpmd_trace.passes.base import Pass
-from mpmd_trace.passes.option_text import split_outside, unwrap
+from mpmd_trace.passes.option_text import closing, split_outside, unwrap
 
 
 def convert(text: str | None, annotation: Any, default: Any, where: str) -> Any:
@@ -95,16 +95,21 @@ def parse_pipeline(text: str) -> list[tuple[str, dict[str, str | None]]]:
         if match is None:
             raise MpmdError(f"expected a pass name in the pipeline, found '{item}'")
         name, rest = match.group(1), item[match.end() :].strip()
+        inner = ""
+        if rest.startswith(("(", "{")):
+            kind, closed_by = ("parenthesis", ")") if rest.startswith("(") else ("brace", "}")
+            end = closing(rest)
+            if end is None or rest[end] != closed_by:
+                raise MpmdError(f"unbalanced {kind} behind '{name}' in the pipeline")
+            if behind := rest[end + 1 :].strip():
+                raise MpmdError(f"unexpected '{behind}' behind '{name}{rest[: end + 1]}' in the pipeline")
+            inner = rest[1:end]
         if rest.startswith("("):
-            if not rest.endswith(")"):
-                raise MpmdError(f"unbalanced parenthesis behind '{name}' in the pipeline")
             if name not in ("builtin.module", "func.func", "any"):
                 raise MpmdError(f"passes can be nested in builtin.module and func.func, not in '{name}'")
-            passes += parse_pipeline(rest[1:-1])
+            passes += parse_pipeline(inner)
         elif rest.startswith("{"):
-            if not rest.endswith("}"):
-                raise MpmdError(f"unbalanced brace behind '{name}' in the pipeline")
-            passes.append((name, parse_options(rest[1:-1])))
+            passes.append((name, parse_options(inner)))
         elif rest:
             raise MpmdError(f"unexpected '{rest}' behind '{name}' in the pipeline")
         else:
