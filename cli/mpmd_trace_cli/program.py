@@ -44,34 +44,37 @@ def load_program(where: str, settings: Sequence[str] = (), target: str | None = 
         return for_target(load_program(where, settings), target)
     named = ":" in where and not os.path.exists(where)
     path, _, attribute = where.rpartition(":") if named else (where, "", "")
-    module = import_code(path)
-    if attribute:
-        if not hasattr(module, attribute):
-            raise CallError(f"{path} defines no '{attribute}'")
-        program = getattr(module, attribute)
-    else:
-        program = getattr(module, "program", None)
-        if program is None:
-            programs = [n for n, v in vars(module).items() if isinstance(v, Program)]
-            if len(programs) != 1:
-                names = f"it has {', '.join(programs)}; say {path}:NAME" if programs else "it has none"
-                raise CallError(f"{path} should define `program = mpmd_trace.Program(fn, args, config)`; {names}")
-            program = getattr(module, programs[0])
+    program = _defined(import_code(path), path, attribute)
+    name = attribute or "program"
     if callable(program) and not isinstance(program, Program):
         error = _misfit(program)
         if error is not None:
-            name = attribute or "program"
             text = f"'{name}' makes the program and is called without arguments: {error}; give them defaults"
             raise_problems([problem(text)], place_of(program))
         program = _guarded(program, path)
     if not isinstance(program, Program):
-        name = attribute or "program"
         raise CallError(
             f"'{name}' of {path} is of type {type(program).__name__}, not an mpmd_trace.Program; define "
             f"`{name} = mpmd_trace.Program(fn, args, config)`"
         )
     _check(program)
     return _with_settings(program, settings)
+
+
+def _defined(module: Any, path: str, attribute: str) -> Any:
+    """Return what a module defines under a name or, without one, `program` or else its only program."""
+    if attribute:
+        if not hasattr(module, attribute):
+            raise CallError(f"{path} defines no '{attribute}'")
+        return getattr(module, attribute)
+    program = getattr(module, "program", None)
+    if program is not None:
+        return program
+    programs = {n: v for n, v in vars(module).items() if isinstance(v, Program)}
+    if len(programs) != 1:
+        names = f"it has {', '.join(programs)}; say {path}:NAME" if programs else "it has none"
+        raise CallError(f"{path} should define `program = mpmd_trace.Program(fn, args, config)`; {names}")
+    return next(iter(programs.values()))
 
 
 def _misfit(fn: Callable[..., Any], *args: Any) -> TypeError | None:
@@ -133,6 +136,7 @@ def _relative(place: str) -> str:
 
 
 def _with_settings(program: Program, settings: Sequence[str]) -> Program:
+    """Return the program with the fields that settings `name=value` overwrite."""
     changes: dict[str, Any] = {}
     for setting in settings:
         name, sep, text = setting.partition("=")

@@ -10,7 +10,7 @@ from mpmd_trace.schedules._picture import GRID, INK, PALE, Line, Picture, Shape,
 
 WIDTH, HEIGHT = 691.0, 403.0
 LEFT, RIGHT, TOP, BOTTOM = 72.0, 16.0, 64.0, 52.0
-#: The first line is wide, so that equal curves are both visible.
+#: Color and thickness of lines. The first is thick, so that equal curves are both visible.
 STYLES = (("#bed0e1", 8.0), ("#222222", 2.0))
 
 
@@ -42,15 +42,17 @@ def curves_svg(curves: Mapping[str, Sequence[float]], *, title: str) -> str:
     shapes.append(Line(((LEFT, TOP), (LEFT, TOP + height), (LEFT + width, TOP + height)), PALE))
     shapes.append(Text(LEFT + width / 2, HEIGHT - 10, "step", 13, INK, "middle"))
     shapes.append(Text(16, TOP - 12, "loss", 13, INK))
-    for n, ((name, values), (stroke, wide)) in enumerate(zip(curves.items(), itertools.cycle(STYLES), strict=False)):
+    for n, ((name, values), (color, thickness)) in enumerate(
+        zip(curves.items(), itertools.cycle(STYLES), strict=False)
+    ):
         points = enumerate(values, 1)
         for drawn, part in itertools.groupby(points, lambda point: math.isfinite(point[1])):
             if drawn:
                 line = [(x(step), y(value)) for step, value in part]
                 if len(line) == 1:
-                    line = [(line[0][0] + by, line[0][1]) for by in (-wide / 2, wide / 2)]
-                shapes.append(Line(tuple(line), stroke, wide))
+                    line = [(line[0][0] + by, line[0][1]) for by in (-thickness / 2, thickness / 2)]
+                shapes.append(Line(tuple(line), color, thickness))
         left = LEFT + width / 2 * n
-        shapes.append(Line(((left, 38), (left + 28, 38)), stroke, wide))
+        shapes.append(Line(((left, 38), (left + 28, 38)), color, thickness))
         shapes.append(Text(left + 36, 42, name, 12, INK))
     return to_svg(Picture(WIDTH, HEIGHT, tuple(shapes)))

@@ -92,7 +92,7 @@ class StageCosts(Costs):
         )
 
     def delays(self) -> Costs:
-        """For searches that know latencies and whole actions only: with wires and collectives in these.
+        """Return the costs for searches that know only latencies and whole actions: wires and collectives are in them.
 
         Which blocks hide collectives is for the simulation of what they give.
         """
@@ -107,7 +107,7 @@ class StageCosts(Costs):
         return Costs(times["F"], times["I"], times["W"], latency=longest if any(longest.values()) else 0.0)
 
     def scaled(self, factor: float) -> StageCosts:
-        """In another unit of time."""
+        """Return the costs in another unit of time, `1 / factor` of this one."""
         return dataclasses.replace(
             self.resized(factor),
             sends=self.sends,
@@ -116,7 +116,7 @@ class StageCosts(Costs):
         )
 
     def resized(self, factor: float) -> StageCosts:
-        """With microbatches of another size, where everything but latency is in proportion."""
+        """Return the costs of microbatches `factor` times as large; everything but latency is in proportion."""
         return dataclasses.replace(
             self,
             forward=tuple(c * factor for c in self.forward),
@@ -128,7 +128,7 @@ class StageCosts(Costs):
         )
 
     def linked(self, links: Links, meshes: Sequence[str], unit: float) -> StageCosts:
-        """With the transfer times of the links between these meshes; times are in units of so many seconds."""
+        """Return the costs with the links between these meshes, by name; `unit`: the seconds of a unit of time."""
         pairs = [(a, b) for a in range(self.meshes) for b in range(self.meshes) if a != b]
         known = {(a, b): links.between(meshes[a], meshes[b]) for a, b in pairs}
         width = {k: v.bandwidth * unit for k, v in known.items() if v.bandwidth is not None}

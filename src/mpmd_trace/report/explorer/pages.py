@@ -22,12 +22,12 @@ from mpmd_trace.schedules import ScheduleError, get_schedule, schedule_names, si
 
 _SCRIPTS = ("explorer", "picture", "languages", "program", "values", "time", "summary", "schedules")
 _PAGES = ("index.html", "explorer.css", *(f"{name}.js" for name in _SCRIPTS))
-#: What is of d3, in an order in which each finds what it needs, and the highlighter.
+#: The modules of d3, each behind those that it needs, and the highlighter of code.
 _D3 = ("dispatch", "color", "interpolate", "timer", "ease", "selection", "drag", "transition", "zoom", "path", "shape")
 LIBRARIES = (*(f"d3-{name}" for name in (*_D3, "array", "format", "scale", "axis")), "prism-core", "prism-python")
-#: How many characters of bodies are in a file, or one body.
+#: How many characters of bodies a file has at most, unless it has a single body.
 CHUNK = 200_000
-#: What schedules are shown for.
+#: The sizes of pipelines for which the page has all schedules.
 _SIZES = {"meshes": (2, 4, 8, 16), "microbatches": (4, 8, 16, 32)}
 
 
@@ -102,6 +102,7 @@ def explorer_files(
 
 
 def _ours(name: str) -> str:
+    """Return the text of a file of this package."""
     return (importlib.resources.files(__package__) / name).read_text(encoding="utf-8")
 
 
@@ -111,11 +112,16 @@ def _json(value: Any) -> str:
 
 
 def _script(name: str, text: str) -> str:
+    """Return a script that gives the page a value, written as JSON, under a name."""
     return f'explorer.have("{name}", {text});\n'
 
 
 def in_files(texts: Sequence[Any], most: int = CHUNK) -> tuple[list[list[Any]], list[tuple[int, int]]]:
-    """Return the texts, or what becomes one, by file, and of each the number of its file and its place there."""
+    """Distribute texts, or values that become JSON, to files of at most `most` characters, in order.
+
+    Returns:
+        The contents of each file, and for each text the number of its file and its index there.
+    """
     files: list[list[Any]] = []
     places: list[tuple[int, int]] = []
     size = most
@@ -184,7 +190,7 @@ def program_facts(compiled: Compiled) -> tuple[list[dict[str, Any]], dict[str, s
 
 
 def measured_rows(measured: Sequence[Timeline]) -> list[list[list[Any]]]:
-    """For each measured step its runs and transfers: number in the page's plan, start and end in milliseconds."""
+    """Return the runs and transfers of each measured step: number in the plan, start and end in milliseconds."""
     return [
         [[e.instruction, round(1000 * e.start, 4), round(1000 * e.end, 4)] for e in one.entries] for one in measured
     ]
