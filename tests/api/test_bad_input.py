@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable
-from typing import Any
+from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
@@ -348,6 +348,8 @@ def test_a_donated_array_given_twice(donate: int | tuple[int, ...]) -> None:
     error = error_of(lambda: many(model, list(model)))
     assert "argument b[0] is the same array as argument a[0], and" in str(error)
     assert "donated, and 3 more arrays are given twice; pass a copy" in str(error)
+    error = error_of(lambda: many(model[:2], model[:2]))
+    assert "donated, and 1 more array is given twice; pass a copy" in str(error)
     # Numbers of the host are copied anyway.
     assert jnp.allclose(jitted(batch(), batch())[0], 2 * batch())
 
@@ -463,3 +465,45 @@ def test_parts_of_arguments_that_are_decided_on_in_python_are_named() -> None:
 
     with pytest.raises(jax.errors.TracerBoolConversionError, match=r"the value of the argument ws\[1\]\."):
         mpmd_trace.jit(step, config())(weights(), batch())
+
+
+def test_arguments_of_a_named_computation_that_are_decided_on_in_python_are_named() -> None:
+    class Model(NamedTuple):
+        w: Any
+
+        def inside(self, x: Any, *more: Any, flags: Any) -> Any:
+            which = {"self": self.w["a"], "x": x[0], "more": more[1], "flags": flags["on"]}
+            return x[0] if which[flags["asked"]].sum() > 0 else x[1]
+
+    model = Model({"a": batch()})
+    places = {"self": "self.w['a']", "x": "x[0]", "more": "more[1]", "flags": "flags['on']"}
+    for asked, place in places.items():
+
+        def outer(model: Any, x: Any, asked: str = asked) -> Any:
+            flags = {"on": x, "asked": asked}
+            return named_computation(model.inside, name="inner")([x, x], 1.0, x, flags=flags)
+
+        for jitted in (jax.jit(outer), mpmd_trace.jit(outer, config({"inner": "m0"}))):
+            with pytest.raises(jax.errors.TracerBoolConversionError) as error:
+                jitted(model, batch())
+            text = str(error.value)
+            assert "mpmd_trace.named_computation[inner] at " in text and "test_bad_input.py:" in text
+            assert f"the value of the argument {place}." in text
+
+
+def test_an_argument_of_the_function_around_a_named_computation_keeps_its_name() -> None:
+    def outer(w: jax.Array, positive: jax.Array) -> Any:
+        return named_computation(lambda x: x if positive else -x, name="inner")(w)
+
+    with pytest.raises(jax.errors.TracerBoolConversionError, match="the value of the argument positive"):
+        jax.jit(lambda w, x: named_computation(outer, name="outer")(w, x))(batch(), jnp.array(True))
+
+
+def test_a_sharding_that_does_not_fit_the_pieces_of_a_stack_is_told_once() -> None:
+    def step(w: Any, x: jax.Array) -> Any:
+        return mpmd_trace.scan(lambda x, w: (jnp.tanh(x @ w), None), x, w, name="blocks")[0]
+
+    sharding = NamedSharding(jax.sharding.AbstractMesh((2,), ("x",)), PartitionSpec("x"))
+    jitted = mpmd_trace.jit(step, config({"blocks[0:1]": "m0", "blocks[1:2]": "m1"}), in_shardings=(sharding, None))
+    error = error_of(lambda: jitted(jnp.ones((2, 4, 4)), batch()))
+    assert str(error).count("cannot be divided into 2 parts") == 1

@@ -292,7 +292,8 @@ class ArgumentChecker:
         first, i = pairs[0]
         what = "is the same array as" if given[i] is given[first] else "shares its buffer with"
         gone = self.name(i if i in self.plan.donated else first)
-        more = f", and {len(pairs) - 1} more arrays are given twice" if len(pairs) > 1 else ""
+        more = "s are" if len(pairs) > 2 else " is"
+        more = f", and {len(pairs) - 1} more array{more} given twice" if len(pairs) > 1 else ""
         return (
             f"{self.name(i)} {what} {self.name(first)}, and {gone} is donated{more}; pass a copy (jnp.copy) or do not "
             "donate it"

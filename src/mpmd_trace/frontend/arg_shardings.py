@@ -31,6 +31,8 @@ class PerLeaf(NamedTuple):
     """`in_shardings` or `out_shardings` without the pytree: what is said of each leaf, in order."""
 
     places: tuple[Any, ...]
+    #: For each leaf the number of the user's array that it is, or is a part of.
+    arrays: tuple[int, ...]
 
 
 def shardings(
@@ -66,7 +68,8 @@ def shardings(
             f"{what} does not fit the {whole}: it must be a pytree prefix of them. {one_line(error)}"
         ]
     specs: list[Spec | None] = []
-    problems: list[str] = []
+    problems: dict[int, str] = {}  # one for each array: its parts have the same
+    arrays = prefix.arrays if isinstance(prefix, PerLeaf) else range(len(leaves))
     for i, (leaf, wanted) in enumerate(zip(leaves, per_leaf, strict=True)):
         sharding, layout = (wanted.sharding, wanted) if isinstance(wanted, layouts.Format) else (wanted, None)
         asked = sharding is not None
@@ -81,13 +84,13 @@ def shardings(
             order, bad = _layout(layout, leaf)
             wrong = wrong or bad
         if wrong is not None:
-            problems.append(f"{what} of {leaf.name}: {wrong}")
+            problems.setdefault(arrays[i], f"{what} of {leaf.name}: {wrong}")
         if wrong is not None or (sharding is None and order is None):
             specs.append(None)
             continue
         mesh = sharding.mesh if asked and any(same_devices(sharding.mesh, m) for m in topology) else None
         specs.append(Spec(text, getattr(sharding, "memory_kind", None), order, mesh))
-    return tuple(specs), problems
+    return tuple(specs), list(problems.values())
 
 
 def spread(prefix: Any, tree: Any, what: str) -> list[Any]:

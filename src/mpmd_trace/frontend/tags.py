@@ -11,6 +11,7 @@ from __future__ import annotations
 import contextlib
 import functools
 import inspect
+import re
 import sys
 import types
 import weakref
@@ -25,7 +26,7 @@ import numpy as np
 from mpmd_trace.frontend import marker_primitives, mutation
 from mpmd_trace.frontend.errors import FrontendError, mistake
 from mpmd_trace.frontend.explanations import leak
-from mpmd_trace.frontend.functions import positional_names
+from mpmd_trace.frontend.functions import labels, positional_names
 from mpmd_trace.frontend.statics import ARRAY, StaticLeaf, Statics, is_hashable, join, without_statics
 from mpmd_trace.jax_compat import tracing
 
@@ -175,6 +176,10 @@ def _jit_of(function: Callable[..., Any] | None, tag: Tag, shared: bool = False)
         return marker_primitives.counted(result) if tag.kind == "named_computation" else result
 
     run.__name__ = run.__qualname__ = tag.encode()
+    code = getattr(inspect.unwrap(function), "__code__", None) if function is not None else None
+    if code is not None:  # JAX's errors then give the place of the user's function
+        run.__signature__ = inspect.signature(run)  # type: ignore[attr-defined]
+        run.__wrapped__ = types.SimpleNamespace(__name__=run.__name__, __code__=code)  # type: ignore[attr-defined]
     jitted: Callable[..., Any] = jax.jit(run, static_argnums=0)
     if made is not None:
         made[key] = jitted
@@ -250,16 +255,40 @@ def tagged(function: Callable[..., Any], tag: Tag, static_argnames: str | Sequen
             rest.append(ARRAY if dynamic else StaticLeaf(leaf))
         _check_hashable((*args, *kwargs.values()), rest, tag)
         statics = Statics(treedef, tuple(rest))
+        run = jitted
         try:
             if tag.kind == "named_computation":  # traced once, however many layers have names of their own
-                outputs = tracing.call_as(_jit_of(target, tag, shared=True), tag.encode(), statics, *arrays)
+                run = _jit_of(target, tag, shared=True)
+                outputs = tracing.call_as(run, tag.encode(), statics, *arrays)
                 if outputs is not None:
                     return without_statics(outputs[0])
-            return without_statics(jitted(statics, *arrays))
+                run = jitted
+            return without_statics(run(statics, *arrays))
         except jax.errors.UnexpectedTracerError as error:
             raise leak(function, error) from error
+        except (TypeError, IndexError) as error:  # as JAX's errors about values that are not known are
+            if f"while tracing the function {run.__name__} " in str(error):
+                paths = [path for (path, _), kept in zip(flat, rest, strict=True) if kept is ARRAY]
+                _name_arguments(error, function if target is None else target, paths, len(args))
+            raise
 
     return wrapper
+
+
+def _name_arguments(
+    error: Exception, function: Callable[..., Any], paths: Sequence[tuple[Any, ...]], given: int
+) -> None:
+    """Name the arguments of the user's function in an error of JAX, which numbers the arrays of the jit."""
+    names = labels(function, given)
+
+    def name(found: re.Match[str]) -> str:
+        part, *path = paths[int(found[1])]
+        if part.idx == 0:
+            return f"self{jax.tree_util.keystr(tuple(path))}"
+        key, *path = path
+        return f"{key.key if part.idx == 2 else names[key.idx]}{jax.tree_util.keystr(tuple(path))}"
+
+    error.args = tuple(re.sub(r"\barrays\[(\d+)\]", name, x) if isinstance(x, str) else x for x in error.args)
 
 
 def _check_hashable(arguments: Sequence[Any], leaves: Sequence[Any], tag: Tag) -> None:

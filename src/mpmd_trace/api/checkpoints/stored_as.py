@@ -246,5 +246,6 @@ def missing(wanted: Sequence[str], known: Iterable[str], path: str, *, named: bo
         near = difflib.get_close_matches(name, known, 3, 0.6) or sorted(known)
         lines.append(f"{path} has no {name or 'value'}" + (f"; it has {listed(near, 3)}" if near else ""))
     if len(absent) > _LISTED:
-        lines.append(f"{path} lacks {len(absent) - _LISTED} more arrays that are wanted")
+        more = len(absent) - _LISTED
+        lines.append(f"{path} lacks {more} more array{' that is' if more == 1 else 's that are'} wanted")
     return lines

@@ -76,9 +76,12 @@ class Split:
         except ValueError:
             return prefix  # reported with the pieces
         pieces: list[Any] = []
-        for one, cut in zip(wanted, forms, strict=True):
-            pieces += [one] if cut is None else piece_shardings(one, cut, topology, one)
-        return PerLeaf(tuple(pieces))
+        arrays: list[int] = []
+        for i, (one, cut) in enumerate(zip(wanted, forms, strict=True)):
+            own = [one] if cut is None else piece_shardings(one, cut, topology, one)
+            pieces += own
+            arrays += [i] * len(own)
+        return PerLeaf(tuple(pieces), tuple(arrays))
 
 
 def split(closed: Closed, given: Given, out_names: Sequence[str], out_tree: Any) -> Split | None:
