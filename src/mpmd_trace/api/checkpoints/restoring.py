@@ -5,7 +5,7 @@ from __future__ import annotations
 import dataclasses
 import functools
 import os
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import jax
@@ -68,10 +68,7 @@ def _read(path: str, like: Any, argnums: int | Sequence[int], verify: bool, name
     if not os.path.exists(path):
         raise MpmdError(f"there is no folder {path} to restore from")
     if verify and os.path.isdir(path):
-        check(path)
-        if not (has_checksums(path) or is_safetensors(path)):
-            for folder in folders(path).values():  # of the last step
-                check(folder)
+        _verify(path)
     is_program = isinstance(like, Compiled)
     tree = abstract(like, argnums) if is_program else like
     flat, structure = jax.tree_util.tree_flatten_with_path(tree)
@@ -99,10 +96,8 @@ def _read(path: str, like: Any, argnums: int | Sequence[int], verify: bool, name
     for name, rule in rules.items():
         # Of numbers the value counts, when it is read.
         is_number = not wanted[name].shape and (rule.names[0] in saved_numbers or (is_own and name in numbers))
-        if not is_number and all(n in source for n in rule.names):
-            # All processes find the same, but where each may have the files of what it reads alone.
-            looked_at = rule.names if isinstance(source, OrbaxTree) else rule.names_here(wanted[name])
-            problems += rule.problems(source, looked_at, wanted[name], shown, cast=cast)
+        if not is_number:
+            problems += _mismatches(rule, source, wanted[name], shown, cast=cast)
     raise_errors(dict.fromkeys(problems))
     if unused and not is_own:
         warn(also)
@@ -110,20 +105,38 @@ def _read(path: str, like: Any, argnums: int | Sequence[int], verify: bool, name
     if isinstance(source, OrbaxTree):
         types = {name for name, leaf in named if isinstance(leaf, jax.ShapeDtypeStruct) and leaf.sharding is None}
         arrays = source.read(rules, wanted, types if is_own and not is_program else ())
-    leaves = []
-    for name, leaf in named:
+
+    def restored(name: str, leaf: Any) -> Any:
         if name not in wanted:
-            leaves.append(leaf)
-            continue
+            return leaf
         on_host = is_program or isinstance(leaf, np.ndarray | np.generic)
         stored = _Stored(name, rules[name], arrays, cast=cast, on_host=on_host)
         if name not in numbers:
-            leaves.append(_restored(leaf, wanted[name], stored, wanted[name].shape))
-        elif is_own and name not in saved_numbers:  # a count that was an array when it was saved
-            leaves.append(jax.numpy.asarray(rules[name].read(arrays, (), ())))
-        else:
-            leaves.append(type(leaf)(stored.read((), (), wanted[name]).item()))
-    return jax.tree.unflatten(structure, leaves)
+            return _restored(leaf, wanted[name], stored, wanted[name].shape)
+        if is_own and name not in saved_numbers:  # a count that was an array when it was saved
+            return jax.numpy.asarray(rules[name].read(arrays, (), ()))
+        return type(leaf)(stored.read((), (), wanted[name]).item())
+
+    return jax.tree.unflatten(structure, [restored(name, leaf) for name, leaf in named])
+
+
+def _verify(path: str) -> None:
+    """Raise `MpmdError` if a file of a checkpoint is damaged, as far as it has checksums."""
+    check(path)
+    if not (has_checksums(path) or is_safetensors(path)):
+        for folder in folders(path).values():  # of the last step
+            check(folder)
+
+
+def _mismatches(
+    rule: Rule, source: Mapping[str, Any], spec: Any, shown: Callable[[str], str], *, cast: bool
+) -> Sequence[str]:
+    """Return what is wrong with the shapes and dtypes of what is stored for an array; nothing if it is not there."""
+    if not all(n in source for n in rule.names):
+        return []
+    # All processes find the same, but where each may have the files of what it reads alone.
+    looked_at = rule.names if isinstance(source, OrbaxTree) else rule.names_here(spec)
+    return rule.problems(source, looked_at, spec, shown, cast=cast)
 
 
 def _source(path: str, flat: Any, wanted: Mapping[str, Any], names: Names | None, *, is_own: bool) -> Mapping[str, Any]:
