@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import contextlib
 import json
 import os
 from pathlib import Path
@@ -17,6 +16,7 @@ from jax.sharding import NamedSharding, PartitionSpec
 
 import mpmd_trace as mt
 from mpmd_trace.api.checkpoints import save_safetensors
+from mpmd_trace.api.checkpoints.safetensors_format import SafetensorsFiles
 from mpmd_trace.checkpoint import StoredAs
 from pipelines import topology
 from util import nightly
@@ -366,41 +366,83 @@ class Killed(BaseException):
 def test_saving_again_that_does_not_end(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, sizes: tuple[int, int]
 ) -> None:
-    """Killed before any change of a folder, it has the old model, the new one, or none; never some of each."""
+    """Killed before any change of a folder, it has the old model or the new one; also if the next save is killed."""
     like = {name: jnp.zeros(3) for name in "abc"}
-    before = 0
-    while True:
-        folder = tmp_path / str(before)
-        mt.checkpoint.save_safetensors(folder, jax.tree.map(lambda x: x + 1, like), max_file_bytes=sizes[0])
+    left = 0
+
+    def changing(change: Any) -> Any:
+        def changed(*args: Any, **kwargs: Any) -> Any:
+            nonlocal left
+            left -= 1
+            if left < 0:
+                raise Killed
+            return change(*args, **kwargs)
+
+        return changed
+
+    def is_killed(folder: Path, value: int, before: int, size: int) -> bool:
+        nonlocal left
         left = before
-
-        def changing(change: Any) -> Any:
-            def changed(*args: Any, **kwargs: Any) -> Any:
-                nonlocal left
-                left -= 1
-                if left < 0:
-                    raise Killed
-                return change(*args, **kwargs)
-
-            return changed
-
         with monkeypatch.context() as patch:
             for name in ("replace", "remove", "fsync"):
                 patch.setattr(f"os.{name}", changing(getattr(os, name)))
+            patch.setattr("os.unlink", lambda path: None)  # what a process that is killed does not do
             try:
                 mt.checkpoint.save_safetensors(
-                    folder, jax.tree.map(lambda x: x + 2, like), max_file_bytes=sizes[1], overwrite=True
+                    folder, jax.tree.map(lambda x: x + value, like), max_file_bytes=size, overwrite=True
                 )
-                break
             except Killed:
-                pass
-        with contextlib.suppress(mt.MpmdError):
-            assert len({float(x) for y in mt.restore(folder, like).values() for x in y}) == 1
+                return True
+        return False
+
+    def value_in(folder: Path) -> float:
+        (value,) = {float(x) for y in mt.restore(folder, like).values() for x in y}
+        return value
+
+    values = []
+    killed = True
+    while killed:
+        folder = tmp_path / str(len(values))
+        mt.checkpoint.save_safetensors(folder, jax.tree.map(lambda x: x + 1, like), max_file_bytes=sizes[0])
+        killed = is_killed(folder, 2, len(values), sizes[1])
+        values.append(value_in(folder))
+        again = 0
+        while is_killed(folder, 3, again, sizes[0]):
+            assert value_in(folder) in (values[-1], 3)
+            again += 1
+        assert value_in(folder) == 3
+        with pytest.raises(mt.MpmdError, match="overwrite=True"):
+            mt.checkpoint.save_safetensors(folder, like)
         mt.checkpoint.save_safetensors(folder, like, overwrite=True)
         assert [p.name for p in folder.iterdir()] == ["model.safetensors"]
-        before += 1
-    assert before > 1
-    check(read(folder), jax.tree.map(lambda x: x + 2, like))
+    assert values == sorted(values)
+    assert set(values) == {1, 2}
+
+
+@pytest.mark.parametrize("sizes", [(12, 12), (36, 36), (12, 36)])
+def test_a_model_that_is_replaced_while_it_is_read(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, sizes: tuple[int, int]
+) -> None:
+    """Whatever the writer does before the first look at a tensor or the second, all are of one model."""
+    like = {name: jnp.zeros(3) for name in "abc"}
+    new = {name: jnp.ones(3) for name in "abc"}
+    get = SafetensorsFiles.__getitem__
+    for at in range(1, 7):
+        mt.checkpoint.save_safetensors(tmp_path, like, max_file_bytes=sizes[0], overwrite=True)
+        looks = 0
+
+        def late(self: Any, name: str, at: int = at) -> Any:
+            nonlocal looks
+            looks += 1
+            if looks == at:
+                mt.checkpoint.save_safetensors(tmp_path, new, max_file_bytes=sizes[1], overwrite=True)
+            return get(self, name)
+
+        with monkeypatch.context() as patch:
+            patch.setattr(SafetensorsFiles, "__getitem__", late)
+            found = mt.restore(tmp_path, like)
+        assert {float(x) for y in found.values() for x in y} == ({1} if looks >= at else {0})
+        assert looks >= at or at > 3
 
 
 def test_a_full_disk_changes_nothing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

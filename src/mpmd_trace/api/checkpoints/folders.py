@@ -12,6 +12,7 @@ from typing import TypeVar
 
 import jax
 
+from mpmd_trace.api.checkpoints.safetensors_format import state_of
 from mpmd_trace.backend.distribution.job import current
 from mpmd_trace.diagnostics.files import folder_beside, folders_beside, replace_folder, write_file
 from mpmd_trace.diagnostics.messages import MpmdError, listed
@@ -201,19 +202,20 @@ def unmixed(path: str, read: Callable[[], _T]) -> _T:
     raise MpmdError(f"{path} was replaced {_TRIES} times while it was read: read it when nothing saves to it")
 
 
-def _sign(path: str) -> bytes:
-    """Return what tells a checkpoint of `save` from any other."""
+def _sign(path: str) -> tuple[bytes, list[tuple[str, int, int]]]:
+    """Return what tells a checkpoint of `save` from any other, and the state of a model of safetensors."""
     try:
         with open(os.path.join(path, _SUMS), "rb") as file:
-            return file.read()
+            return file.read(), []
     except OSError:
-        return b""
+        return b"", state_of(path)
 
 
-def _is_one(before: bytes, after: bytes) -> bool:
+def _is_one(before: tuple[bytes, object], after: tuple[bytes, object]) -> bool:
     """Return whether all processes have seen one checkpoint from the beginning to the end."""
     job = current()
-    if job is None or not before:
+    if job is None or not before[0]:
         return before == after
-    seen = job.peers.allgather("checkpoint that was read", [zlib.crc32(before), zlib.crc32(after)], patient=True)
+    mine = [zlib.crc32(sums) for sums, _ in (before, after)]
+    seen = job.peers.allgather("checkpoint that was read", mine, patient=True)
     return len({sign for signs in seen for sign in signs}) == 1

@@ -24,6 +24,8 @@ _INDEX = "model.safetensors.index.json"
 _MODEL = re.compile(r"model(?:-(\d{5})-of-(\d{5}))?\.safetensors")
 #: What files are called that are not in their place yet.
 _PART = ".part"
+#: The index of a model that is complete, while its files and this one get from `.part` to their places.
+_NEW_INDEX = f"{_INDEX}{_PART}"
 _DTYPES = {
     "BOOL": "bool",
     **{f"{kind}{bits}": f"{name}{bits}" for kind, name in (("U", "uint"), ("I", "int")) for bits in (8, 16, 32, 64)},
@@ -42,7 +44,7 @@ _LONGEST = 100_000_000
 def is_safetensors(path: str) -> bool:
     """Return whether there is a file of safetensors, or a folder of such files."""
     if os.path.isdir(path):
-        return any(name.endswith(_SUFFIX) for name in os.listdir(path))
+        return any(name.endswith(_SUFFIX) or name == _NEW_INDEX for name in os.listdir(path))
     return path.endswith(_SUFFIX)
 
 
@@ -58,10 +60,11 @@ class SafetensorsFiles(Mapping[str, "np.ndarray[Any, Any]"]):
 
     def __init__(self, path: str) -> None:
         self._open: dict[str, _Opened] = {}
-        index = os.path.join(path, _INDEX)
-        if os.path.isfile(index):
-            self._file_of = {name: os.path.join(path, file) for name, file in _weight_map(index).items()}
-            return
+        for index in (_NEW_INDEX, _INDEX):
+            if os.path.isfile(file := os.path.join(path, index)):
+                place = _new_place if index == _NEW_INDEX else os.path.join
+                self._file_of = {name: place(path, file) for name, file in _weight_map(file).items()}
+                return
         files = [path]
         if os.path.isdir(path):
             files = [os.path.join(path, name) for name in _without_index(path)]
@@ -111,6 +114,12 @@ def _weight_map(index: str) -> dict[str, str]:
         if os.path.basename(where) != where or where in ("", ".", ".."):
             raise MpmdError(f"{index} has {name} in {where!r}, which is not a file in its folder")
     return result
+
+
+def _new_place(folder: str, name: str) -> str:
+    """Return where a file of a new model is, which may not be in its place yet."""
+    part = os.path.join(folder, f"{name}{_PART}")
+    return part if os.path.lexists(part) else os.path.join(folder, name)
 
 
 def _without_index(folder: str) -> list[str]:
@@ -201,36 +210,72 @@ def write(
         for part, group in mine:
             _write_file(os.path.join(folder, part), group, metadata)
     except BaseException:
-        for part, _ in mine:
-            with contextlib.suppress(OSError):
-                os.unlink(os.path.join(folder, part))
+        _remove(folder, [part for part, _ in mine])
         raise
 
     def finish() -> None:
-        # Old and new files are never in their places together: whoever is killed here leaves files of one model.
-        old = [name for name in is_there(folder) if names != [name]]
-        for name in sorted(old, key=lambda name: name != _INDEX):
-            os.remove(os.path.join(folder, name))
-        for name in names:
-            os.replace(os.path.join(folder, f"{name}{_PART}"), os.path.join(folder, name))
-        if count > 1:
-            weight_map = {one.name: file for file, group in zip(names, groups, strict=True) for one in group}
-            index = {"metadata": {"total_size": sum(one.nbytes for one in tensors)}, "weight_map": weight_map}
-            write_file(os.path.join(folder, _INDEX), json.dumps(index, indent=2) + "\n")
+        weight_map = {one.name: file for file, group in zip(names, groups, strict=True) for one in group}
+        index = {"metadata": {"total_size": sum(one.nbytes for one in tensors)}, "weight_map": weight_map}
+        try:
+            write_file(os.path.join(folder, _NEW_INDEX), json.dumps(index, indent=2) + "\n")
+        except BaseException:
+            _remove(folder, [f"{name}{_PART}" for name in names])
+            raise
+        put_in_place(folder)
 
     return finish
+
+
+def put_in_place(folder: str) -> None:
+    """Put a new model, if there is one, in its place; also one of a process that was killed here.  Raises `OSError`.
+
+    At any moment, the old model or the new one can be read: the new one as soon as there is its index.
+    """
+    new_index = os.path.join(folder, _NEW_INDEX)
+    if not os.path.isfile(new_index):
+        return
+    names = sorted(set(_weight_map(new_index).values()))
+    parts = [name for name in names if os.path.lexists(os.path.join(folder, f"{name}{_PART}"))]
+    # Others know nothing of the new index: for them, old and new files are never in their places together.
+    old = [name for name in is_there(folder) if name != _NEW_INDEX and (name not in names or name in parts)]
+    if len(names) == 1:
+        old = [name for name in old if name not in names]  # which is replaced in one moment
+    for name in sorted(old, key=lambda name: name != _INDEX):
+        os.remove(os.path.join(folder, name))
+    for name in parts:
+        os.replace(os.path.join(folder, f"{name}{_PART}"), os.path.join(folder, name))
+    if len(names) > 1:
+        os.replace(new_index, os.path.join(folder, _INDEX))
+    else:
+        os.remove(new_index)
+
+
+def _remove(folder: str, names: Sequence[str]) -> None:
+    for name in names:
+        with contextlib.suppress(OSError):
+            os.unlink(os.path.join(folder, name))
 
 
 def is_there(folder: str) -> list[str]:
     """Return the files of a model in a folder."""
     names = sorted(os.listdir(folder)) if os.path.isdir(folder) else []
-    return [name for name in names if name == _INDEX or _MODEL.fullmatch(name)]
+    return [name for name in names if name in (_INDEX, _NEW_INDEX) or _MODEL.fullmatch(name)]
+
+
+def state_of(folder: str) -> list[tuple[str, int, int]]:
+    """Return what changes whenever a file of a model in a folder is written, moved or removed."""
+    result = []
+    for name in is_there(folder):
+        with contextlib.suppress(FileNotFoundError):
+            stat = os.stat(os.path.join(folder, name))
+            result.append((name, stat.st_ino, stat.st_mtime_ns))
+    return result
 
 
 def remove_parts(folder: str) -> None:
     """Remove what a process that was killed has left.  Raises `OSError`."""
     for name in sorted(os.listdir(folder)):
-        if name.endswith(_PART) and _MODEL.fullmatch(name.removesuffix(_PART)):
+        if name.endswith(_PART) and (_MODEL.fullmatch(name.removesuffix(_PART)) or name == f".{_NEW_INDEX}{_PART}"):
             os.remove(os.path.join(folder, name))
 
 

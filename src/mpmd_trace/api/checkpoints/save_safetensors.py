@@ -13,7 +13,14 @@ import jax
 import numpy as np
 
 from mpmd_trace.api.checkpoints.folders import once, saving
-from mpmd_trace.api.checkpoints.safetensors_format import Tensor, check_dtypes, is_there, remove_parts, write
+from mpmd_trace.api.checkpoints.safetensors_format import (
+    Tensor,
+    check_dtypes,
+    is_there,
+    put_in_place,
+    remove_parts,
+    write,
+)
 from mpmd_trace.api.checkpoints.stored_as import Names, Rule, by_name, dotted, resolved
 from mpmd_trace.api.filter_jit import is_dynamic
 from mpmd_trace.backend.distribution.job import current
@@ -39,7 +46,9 @@ def save_safetensors(
     """Write the arrays of `tree` as safetensors to the folder `path`.
 
     The files and their index can be read by Hugging Face's libraries.  Other files in the folder, such as
-    `config.json`, are kept.  In a job of several processes, all of them call this, and each writes its tensors.
+    `config.json`, are kept.  In a job of several processes, all of them call this, and each writes its tensors.  If a
+    process is killed meanwhile, `restore` reads the old model or the new one, whole; while files get to their places,
+    other libraries may find none.
 
     Args:
         path: the folder.
@@ -85,6 +94,7 @@ def _prepare(path: str, overwrite: bool, stack: contextlib.ExitStack) -> None:
         os.makedirs(path, exist_ok=True)
         if not stack.enter_context(claimed(path)):
             raise MpmdError(f"another process saves to {path}: wait until it has ended, or save to another folder")
+        put_in_place(path)
         remove_parts(path)
 
 
