@@ -9,7 +9,7 @@ from collections.abc import Callable, Hashable, Iterable, Mapping, MutableMappin
 from concurrent.futures import FIRST_COMPLETED, ThreadPoolExecutor, wait
 from dataclasses import dataclass
 from functools import cache
-from typing import Any
+from typing import Any, NamedTuple
 
 import jax
 from jax.sharding import Mesh, NamedSharding, PartitionSpec, Sharding, SingleDeviceSharding
@@ -202,40 +202,39 @@ def compile_programs(
 
         return pool.submit(run)
 
-    def binding(like: Executable, spec: ProgramSpec) -> Any:
-        devices = list(placement.meshes[spec.mesh].devices.flat)
-        return pool.submit(compat.rebound, like.compiled, devices, _structs(placement, spec.outputs))
+    def bind(specs: Sequence[ProgramSpec], like: Executable, key: Hashable) -> None:
+        for spec in specs:
+            devices = list(placement.meshes[spec.mesh].devices.flat)
+            future = pool.submit(compat.rebound, like.compiled, devices, _structs(placement, spec.outputs))
+            waiting[future] = _Job(spec, key, like)
 
     total = len(twins)
     workers = max(1, min(total, os.cpu_count() or 1))
     done: dict[int, Executable] = {}
     problems: list[str] = []
     with ThreadPoolExecutor(workers, thread_name_prefix="mpmd-compile") as pool:
-        #: Programs under way, each with its kind, the executable that it is bound to, and what is bound to its own.
-        waiting: dict[Any, tuple[ProgramSpec, Hashable, Executable | None, list[ProgramSpec]]] = {}
+        waiting: dict[Any, _Job] = {}
         for key, specs in equal.items():
             before = None if known is None else known.get(key)
             if before is None:
-                waiting[compiling(specs[0], len(specs) > 1)] = specs[0], key, None, specs[1:]
+                waiting[compiling(specs[0], len(specs) > 1)] = _Job(specs[0], key, equal=specs[1:])
             else:
-                waiting.update((binding(before, spec), (spec, key, before, [])) for spec in specs)
+                bind(specs, before, key)
         while waiting:
             for future in wait(waiting, return_when=FIRST_COMPLETED).done:
                 spec, key, like, others = waiting.pop(future)
                 try:
                     compiled = future.result()
                 except jax.errors.JaxRuntimeError as error:
-                    hint = _FFT_HINT if "stablehlo.fft" in computed(spec.callee) else ""
-                    hint = _EFFECT_HINT if "Side-effect HLO" in str(error) else hint
-                    problems.append(f"XLA cannot compile @{spec.callee} for mesh '{spec.mesh}': {error}{hint}")
+                    problems.append(_refusal(spec, computed(spec.callee), error))
                     continue
                 if compiled is None:  # on this platform executables belong to their devices
-                    waiting[compiling(spec, False)] = spec, key, None, []
+                    waiting[compiling(spec, False)] = _Job(spec, key)
                     continue
                 executable = done[spec.number] = Executable(spec, compiled, like.compiled_as if like else spec.callee)
                 if like is None and known is not None and not _CALLBACK.search(computed(spec.callee)):
                     known.setdefault(key, executable)
-                waiting.update((binding(executable, other), (other, key, executable, [])) for other in others)
+                bind(others, executable, key)
                 if progress is not None:
                     progress(len(done), total, spec.callee)
     if problems:
@@ -244,6 +243,29 @@ def compile_programs(
         made = done[first.number]
         done.update({one.number: Executable(one, made.compiled, made.compiled_as) for one in others})
     return [done[spec.number] for spec in plan.programs]
+
+
+class _Job(NamedTuple):
+    """A program that is being compiled or bound to its devices.
+
+    Attributes:
+        spec: the program.
+        key: what is the same for all programs that can be one executable.
+        like: the executable that is bound to its devices; None if it is compiled.
+        equal: programs to which its executable is to be bound.
+    """
+
+    spec: ProgramSpec
+    key: Hashable
+    like: Executable | None = None
+    equal: Sequence[ProgramSpec] = ()
+
+
+def _refusal(spec: ProgramSpec, text: str, error: Exception) -> str:
+    """Return the message for a program that XLA does not compile."""
+    hint = _FFT_HINT if "stablehlo.fft" in text else ""
+    hint = _EFFECT_HINT if "Side-effect HLO" in str(error) else hint
+    return f"XLA cannot compile @{spec.callee} for mesh '{spec.mesh}': {error}{hint}"
 
 
 #: To fill so many bytes takes as long as a launch; XLA's optimizations are half of what compiling that takes.
