@@ -277,8 +277,9 @@ def test_a_second_gradient_where_meshes_have_two_stages() -> None:
         mpmd_trace.jit(step, made["zb-v"]).lower(w, x)
 
 
+@pytest.mark.parametrize("numbered", [True, False])
 @pytest.mark.parametrize("schedule", ["auto", "interleaved-1f1b"])
-def test_named_layers_outside_of_the_loop_over_microbatches(schedule: str) -> None:
+def test_named_layers_outside_of_the_loop_over_microbatches(schedule: str, numbered: bool) -> None:
     """They are of no microbatch, so a mesh runs them there as often as they are called."""
 
     def step(w: Any, x: jax.Array, v: Any) -> Any:
@@ -288,6 +289,6 @@ def test_named_layers_outside_of_the_loop_over_microbatches(schedule: str) -> No
 
     w, x = {f"l{i}": 0.5 * normal(i, 4, 4) for i in range(4)}, normal(9, 8, 4)
     args = (w, x, jax.tree.map(jnp.ones_like, w))
-    names = {name: (f"m{i % 2}", i) for i, name in enumerate(w)}
+    names = {name: (f"m{i % 2}", i) if numbered else f"m{i % 2}" for i, name in enumerate(w)}
     config = mpmd_trace.make_config(topology(2, size=1), names, pipeline_schedule=schedule)
     assert_same(mpmd_trace.jit(step, config)(*args), jax.jit(step)(*args))

@@ -91,10 +91,19 @@ class FindStages(Pass):
 
 
 class _Flow:
-    """Which forward fragments follow which, through unnamed code and calls."""
+    """Which forward fragments follow which, through unnamed code and calls.
+
+    A step may run the computations of its microbatches outside of these, too, and in any order: that is left out.
+    """
 
     def __init__(self, module: Module) -> None:
         self.functions = {f.sym_name: f for f in module.functions}
+        ops = [op for function in module.functions for op in function.walk()]
+        called = {op.callee for op in ops if isinstance(op, CallOp) and op.call_counter is not None}
+        inside = [op for name in called for op in self.functions[name].walk() if isinstance(op, FragmentOp)]
+        inside += (op for op in ops if isinstance(op, FragmentOp) and op.call_counter is not None)
+        self._of_microbatches = set(inside)
+        self._names = {origin.name for op in inside for origin in op.origin}
         #: The depth of each forward fragment by what precedes it, in the order of the program.
         self.early: dict[FragmentOp, int] = {}
         #: (one, the one that uses it), each with what precedes it first.
@@ -113,16 +122,20 @@ class _Flow:
                 return operands
             if isinstance(op, (CallOp, ForOp)):
                 depths = self._call(op, operands) if isinstance(op, CallOp) else self._loop(op, operands)
-            elif isinstance(op, FragmentOp) and is_forward(op):
+            elif isinstance(op, FragmentOp) and is_forward(op) and not self._is_repeat(op):
                 depths = [{op: self._depth(op, _joined(operands))}] * len(op.results)
             elif isinstance(op, FragmentOp) and op.is_user:
-                continue  # the backward pass goes the other way
+                continue  # the backward pass goes the other way, and what runs again may go any
             elif any(operands):
                 depths = [_joined(operands)] * len(op.results)
             else:
                 continue
             sources.update(zip(op.results, depths, strict=False))
         return []
+
+    def _is_repeat(self, op: FragmentOp) -> bool:
+        """Return whether it runs outside of microbatches what runs in them."""
+        return op not in self._of_microbatches and any(origin.name in self._names for origin in op.origin)
 
     def _depth(self, op: FragmentOp, given: _Sources) -> int:
         self.edges += ((before, op) for before in given)
@@ -192,8 +205,7 @@ def stage_edges(module: Module) -> set[tuple[int, int]]:
     """Return the pairs of numbered stages of which the second needs what the first computes for a microbatch."""
     flow = _Flow(module)
     flow.follow(module.main.body, [])
-    own = (edge for edge in flow.edges if all(op.call_counter is not None for op in edge))
-    pairs = ((before.stage, after.stage) for before, after in own)
+    pairs = ((before.stage, after.stage) for before, after in flow.edges)
     return {(p, s) for p, s in pairs if p is not None and s is not None and p != s}
 
 
