@@ -13,6 +13,7 @@ from collections.abc import Callable, Sequence
 from mpmd_trace.diagnostics.messages import MpmdError
 from mpmd_trace.ir.ops import Module
 from mpmd_trace.ir.text import parse
+from mpmd_trace.passes.base import Pass
 from mpmd_trace.passes.manager import PassRun, run_passes
 from mpmd_trace_devtools.interpreter import interpret, random_args
 from mpmd_trace_devtools.numbers import Error, Numbers, largest
@@ -105,13 +106,17 @@ class _Late(Exception):
 
 
 def reduce_wrong_pass(
-    module: Module, spec: str, tolerance: float, seconds: float, say: Callable[[str], None] = lambda _: None
+    module: Module,
+    pipeline: str | Sequence[str | Pass],
+    tolerance: float,
+    seconds: float,
+    say: Callable[[str], None] = lambda _: None,
 ) -> str | None:
     """Return a small module, as text, that a pass makes compute something else; None if the pass alone does not.
 
     Args:
         module: the module before the pass; it is not changed.
-        spec: the pass.
+        pipeline: the pass, or several.
         tolerance: how far results may be off.
         seconds: how long to look for a smaller one.
         say: called with progress.
@@ -123,7 +128,7 @@ def reduce_wrong_pass(
         nonlocal smallest
         if smallest is not None and time.monotonic() > end:
             raise _Late
-        if not _changes_numbers(text, spec, tolerance):
+        if not _changes_numbers(text, pipeline, tolerance):
             return False
         smallest = text
         return True
@@ -139,12 +144,12 @@ def reduce_wrong_pass(
     return smallest
 
 
-def _changes_numbers(text: str, spec: str, tolerance: float) -> bool:
+def _changes_numbers(text: str, pipeline: str | Sequence[str | Pass], tolerance: float) -> bool:
     """Return whether the pass makes the module compute something else from random arguments."""
     try:
         before = parse(text)
         args = random_args(before)
-        after = run_passes(before.clone(), spec)
+        after = run_passes(before.clone(), pipeline)
         expected, actual = interpret(before, args), interpret(after, args)
     except Exception:  # what is wrong with it is something else, or it breaks the wrong pass down
         return False

@@ -14,10 +14,13 @@ import pytest
 from commands import Command, Writer
 
 from mpmd_trace.backend.runtime import Runtime
+from mpmd_trace.ir.attributes import parse_attribute
 from mpmd_trace.ir.bodies import map_ops
 from mpmd_trace.ir.core import Region
-from mpmd_trace.ir.ops import FragmentOp, Module
+from mpmd_trace.ir.diagnostics import Diagnostics
+from mpmd_trace.ir.ops import FragmentOp, FuncOp, Module
 from mpmd_trace.ir.text import parse
+from mpmd_trace.passes.base import FunctionPass
 from mpmd_trace.passes.cse import Cse
 from mpmd_trace_devtools import bisect as bisection
 from mpmd_trace_devtools.execution import wrong_instruction
@@ -120,6 +123,32 @@ def test_ctrl_c_ends_the_reduction_alone(
     assert result.status == 1 and "interrupted: " in result.err
     assert "mpmd-cse (" in result.err and "is the first pass that changes numbers" in result.err
     assert small.read_text() == accepted[-1] and len(accepted) == 2
+
+
+class MakeOnes(FunctionPass):
+    """A pass of a user, and a wrong one."""
+
+    name = "make-ones"
+    distributed_only = False
+
+    def run_on_function(self, function: FuncOp, module: Module, diagnostics: Diagnostics) -> bool:
+        for op in function.body:
+            if op.name == "stablehlo.constant":
+                op.props["value"] = parse_attribute("dense<1.0> : tensor<2xf32>")
+        return True
+
+
+def test_a_pass_of_a_user_is_reduced() -> None:
+    module = parse(
+        "func.func @main(%arg0: tensor<2xf32>) -> (tensor<2xf32>, tensor<2xf32>) {\n"
+        "  %0 = stablehlo.constant dense<2.0> : tensor<2xf32>\n"
+        "  %1 = stablehlo.tanh %arg0 : tensor<2xf32>\n"
+        "  %2 = stablehlo.multiply %0, %1 : tensor<2xf32>\n"
+        "  return %1, %2 : tensor<2xf32>, tensor<2xf32>\n}\n"
+    )
+    small = bisection.reduce_wrong_pass(module, [MakeOnes()], 1e-6, 60.0)
+    assert small is not None and "stablehlo.constant" in small and count_ops(parse(small)) == 3
+    assert bisection.reduce_wrong_pass(module, "canonicalize", 1e-6, 60.0) is None
 
 
 def spoil(monkeypatch: pytest.MonkeyPatch, wanted: str, change: Callable[[list[Any]], list[Any]]) -> None:
