@@ -140,6 +140,8 @@ def test_long_lines_are_cut(opt: Command, written: Writer) -> None:
     place, line, caret = result.err.splitlines()
     assert place.endswith(": error: expected attribute value") and len(line) < 1000
     assert line[: len(caret)].rstrip().endswith("c =") and line.startswith("... ") and line.endswith(" ...")
+    line = opt(written(f'func.func @f() attributes {{a.b = "{far}", c = }}')).err.splitlines()[1]
+    assert line.startswith("... ") and line.endswith(", c = }")
     result = opt(written(f'module attributes {{a = "{far}"}} {{}}'))
     assert len(result.err) < 20_000 and 'note: see current operation: "builtin.module"()' in result.err
 

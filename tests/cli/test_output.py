@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import io
 import json
 import math
 import os
@@ -9,7 +10,7 @@ import shlex
 import subprocess
 import sys
 from pathlib import Path
-from typing import Any
+from typing import Any, BinaryIO, cast
 
 import numpy as np
 import pytest
@@ -20,6 +21,7 @@ from mpmd_trace.diagnostics.messages import MpmdError
 from mpmd_trace.report import files as report_files
 from mpmd_trace.report.files import check_folder, write_folder
 from mpmd_trace_cli.console import as_json, guard
+from mpmd_trace_cli.files import write_stream
 from mpmd_trace_cli.run import print_losses
 from mpmd_trace_cli.run_steps import compare_steps
 from mpmd_trace_devtools.numbers import difference
@@ -224,10 +226,33 @@ def test_a_disk_that_has_room_for_the_beginning(tmp_path: Path) -> None:
         assert done.returncode == 2 and done.stderr == "error: file too large\n"
 
 
+def test_a_stream_that_takes_a_part_at_a_time() -> None:
+    taken = bytearray()
+
+    class Slow(io.RawIOBase):
+        def writable(self) -> bool:
+            return True
+
+        def write(self, data: Any) -> int:
+            taken.extend(data[:3])
+            return min(len(data), 3)
+
+    write_stream(io.TextIOWrapper(cast(BinaryIO, Slow()), "utf-8", write_through=True), "a → b, and more\n")
+    assert taken.decode() == "a → b, and more\n"
+
+
 @pytest.mark.skipif(sys.platform == "win32", reason="a shell of POSIX closes the streams")
-@pytest.mark.parametrize(("close", "status", "message"), [(">&-", 2, "error: bad file descriptor\n"), ("<&-", 0, "")])
-def test_streams_that_are_closed(close: str, status: int, message: str) -> None:
-    done = subprocess.run(f"{shlex.join(PASSES)} {close}", shell=True, capture_output=True, text=True, check=False)
+@pytest.mark.parametrize(
+    ("call", "status", "message"),
+    [
+        ("passes >&-", 2, "error: bad file descriptor\n"),
+        ("passes <&-", 0, ""),
+        ("opt - <&-", 2, "error: bad file descriptor\n"),
+    ],
+)
+def test_streams_that_are_closed(call: str, status: int, message: str) -> None:
+    command = f"{shlex.join(PASSES[:-1])} {call}"
+    done = subprocess.run(command, shell=True, capture_output=True, text=True, check=False)
     assert done.returncode == status and done.stderr == message
 
 
@@ -254,7 +279,8 @@ def test_where_nothing_can_be_written_is_told_before_the_work(
     command: Command, arguments: tuple[str, ...], tmp_path: Path
 ) -> None:
     (tmp_path / "file").touch()
-    for path in (tmp_path, tmp_path / "file" / "x.csv"):
+    (tmp_path / "link").symlink_to(tmp_path / "file" / "x.csv")
+    for path in (tmp_path, tmp_path / "file" / "x.csv", tmp_path / "link"):
         result = command(*arguments, str(path))
         assert result.status == 2 and result.out == ""
         assert len(result.err.splitlines()) == 1 and result.err.startswith(f"error: cannot write {path}: ")

@@ -118,6 +118,12 @@ def test_a_plugin_is_run_by_name(files: tuple[str, str], opt: Command) -> None:
     plugin = files[1].partition("=")[2]
     status, out, _ = opt("-fold-negate", files[0], "--load-pass-plugin", plugin)
     assert status == 0 and "negate" not in out
+    another = pathlib.Path(plugin).with_name("another.py")
+    another.write_text(
+        "from mpmd_trace.passes.base import Pass\n\nclass Nothing(Pass):\n    name = summary = 'nothing'\n"
+    )
+    status, out, err = opt(*files, f"-load-pass-plugin={another}", "-fold-negate", "-dump-pass-pipeline")
+    assert (status, err) == (0, "builtin.module(fold-negate)\n")
     status, _, err = opt(*files, "-fold-negat")
     assert status == 2 and "did you mean fold-negate?" in err
 
