@@ -11,6 +11,7 @@ import functools
 from mpmd_trace.ir.attributes import BoolAttr
 from mpmd_trace.ir.core import Op, Region, Value
 from mpmd_trace.ir.outlined import outlined_callee
+from mpmd_trace.ir.types import TensorType
 
 #: What devices do together.
 COLLECTIVES = frozenset(
@@ -141,6 +142,17 @@ def is_constant_like(op: Op) -> bool:
 def is_negligible(op: Op) -> bool:
     """No operand and exactly one result: constant, iota, ..."""
     return op.num_operands == 0 and len(op.results) == 1
+
+
+#: Floating-point types that hold every value of another one.
+_HELD_BY = {"f16": ("f16", "f32", "f64"), "bf16": ("bf16", "f32", "f64"), "f32": ("f32", "f64"), "f64": ("f64",)}
+
+
+def is_exact_conversion(op: Op) -> bool:
+    """Return whether a `stablehlo.convert` gives floating-point numbers of a type that holds all of the operand's."""
+    source, target = op.operand(0).type, op.results[0].type
+    assert isinstance(source, TensorType) and isinstance(target, TensorType)
+    return target.element in _HELD_BY.get(source.element, ())
 
 
 def reduction_kind(op: Op) -> str | None:

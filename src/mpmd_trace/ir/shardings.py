@@ -22,6 +22,7 @@ from mpmd_trace.ir.attributes import (
     parse_attribute,
     parse_sharding_body,
 )
+from mpmd_trace.ir.core import Op
 from mpmd_trace.ir.ops import Module
 from mpmd_trace.ir.types import MeshTensorType, TensorType
 
@@ -79,6 +80,16 @@ def map_shardings(attribute: Attribute, change: Callable[[TensorShardingAttr], T
     if isinstance(attribute, DictAttr):
         return DictAttr.get({k: map_shardings(v, change) for k, v in attribute.entries.items()})
     return attribute
+
+
+def map_attributes(op: Op, change: Callable[[Attribute], Attribute]) -> bool:
+    """Replace the properties and attributes of an op by what `change` gives for each; return whether any changed."""
+    changed = False
+    for held in (op.props, op.attrs):
+        for key, old in held.items():
+            held[key] = change(old)
+            changed = changed or held[key] is not old
+    return changed
 
 
 def sharding_class(sharding: TensorShardingAttr | None) -> tuple[object, ...] | None:

@@ -30,7 +30,7 @@ from mpmd_trace.ir.fast_ops import become
 from mpmd_trace.ir.freezing import freeze
 from mpmd_trace.ir.functions import make_function
 from mpmd_trace.ir.ops import FragmentCallOp, FragmentOp, FuncOp, Module, make_return
-from mpmd_trace.ir.shardings import map_shardings, sharding_class
+from mpmd_trace.ir.shardings import map_attributes, map_shardings, sharding_class
 from mpmd_trace.ir.types import MeshTensorType, Type
 from mpmd_trace.passes.base import Pass, option
 from mpmd_trace.passes.dedup_bodies import first_equal
@@ -360,9 +360,7 @@ def rename_meshes(module: Module, function: FuncOp, mesh_name: str, mesh: MeshAt
 
     for manual in _manual_computations(function.regions[0]):
         for op in manual.walk():
-            for held in (op.props, op.attrs):
-                for key, attribute in held.items():
-                    held[key] = map_shardings(attribute, rename)
+            map_attributes(op, functools.partial(map_shardings, change=rename))
     name = StringAttr.get(mesh_name)
     if renamed and not any(op.attr("sym_name") is name for op in module.body):
         module.body.insert_front(make_op("sdy.mesh", props={"sym_name": name, "mesh": mesh}))

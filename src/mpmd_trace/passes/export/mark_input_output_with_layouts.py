@@ -3,14 +3,13 @@
 from __future__ import annotations
 
 import dataclasses
-import functools
 
-from mpmd_trace.ir.attributes import ArrayAttr, Attribute, DictAttr, StringAttr
+from mpmd_trace.ir.attributes import Attribute, DictAttr, StringAttr
 from mpmd_trace.ir.core import Value
 from mpmd_trace.ir.diagnostics import Diagnostics
 from mpmd_trace.ir.ops import FragmentOp, FuncOp, Module, TransferOp
 from mpmd_trace.passes.base import FunctionPass
-from mpmd_trace.passes.export.value_attrs import EMPTY, LAYOUT_MODE, array_of, mentions, none_of, value_dicts
+from mpmd_trace.passes.export.value_attrs import EMPTY, LAYOUT_MODE, array_of, value_dicts
 from mpmd_trace.passes.mesh_order import is_cpu_mesh
 
 _DEFAULT = StringAttr.get("default")
@@ -81,13 +80,6 @@ def _write(dicts: list[DictAttr], index: int, layout: Attribute) -> None:
         dicts[index] = old.without(LAYOUT_MODE)
 
 
-@functools.lru_cache(maxsize=1 << 16)
-def _say_nothing(inputs: Attribute | None, outputs: Attribute | None, count: int) -> bool:
-    """Return whether a fragment with these dictionaries and so many operands has no layouts; many have the same."""
-    has_inputs = isinstance(inputs, ArrayAttr) and len(inputs.elements) == count
-    return has_inputs and not any(isinstance(d, ArrayAttr) and mentions(d, LAYOUT_MODE) for d in (inputs, outputs))
-
-
 def _goes_to_cpu(op: TransferOp) -> bool:
     return is_cpu_mesh(op.target_type.mesh)
 
@@ -111,16 +103,6 @@ class _Marker:
         self.arg_attrs = function.arg_attrs
         self.res_attrs = function.res_attrs
         self.inputs: dict[FragmentOp, list[DictAttr]] = {}  # of the fragments that were reached
-        #: Whether nothing says a layout: then all values have the default one but unused ones.
-        self.is_silent = self._says_nothing()
-
-    def _says_nothing(self) -> bool:
-        return not any(LAYOUT_MODE in d.entries for d in (*self.arg_attrs, *self.res_attrs)) and all(
-            _say_nothing(op.attrs.get("arg_attrs"), op.attrs.get("res_attrs"), len(op.operand_uses))
-            if isinstance(op, FragmentOp)
-            else isinstance(op, TransferOp) or op is self.terminator
-            for op in self.function.body
-        )
 
     def users(self, value: Value) -> _Users:
         result = _Users()
@@ -169,7 +151,7 @@ class _Marker:
 
     def arguments(self) -> None:
         for i, arg in enumerate(self.function.args):
-            if self.is_silent or not arg.has_uses:
+            if not arg.has_uses:
                 continue
             chosen = _layout(self.arg_attrs[i])
             users = self.users(arg)
@@ -194,17 +176,11 @@ class _Marker:
         for op in self.function.body:
             if not isinstance(op, FragmentOp):
                 continue
-            if self.is_silent and op.attrs.get("res_attrs") is none_of(len(op.results)):
-                for result in op.results:
-                    if result.first_use is None:
-                        break
-                else:
-                    continue
             outputs = list(value_dicts(op, "res_attrs") or [EMPTY] * len(op.results))
             for k, result in enumerate(op.results):
                 if not result.has_uses:
                     _write(outputs, k, _AUTO)
-                elif not self.is_silent:
+                else:
                     chosen = self.result_layout(result, op)
                     _write(outputs, k, chosen)
                     self.push(result, chosen)

@@ -16,7 +16,7 @@ import re
 from collections.abc import Mapping, Sequence
 
 from mpmd_trace.ir.core import Op, Value
-from mpmd_trace.ir.semantics import region_reduction_kind
+from mpmd_trace.ir.semantics import is_exact_conversion, region_reduction_kind
 from mpmd_trace.ir.stablehlo_attributes import integers, shape_of
 from mpmd_trace.ir.types import TensorType
 from mpmd_trace.passes.sharding.axes import (
@@ -33,8 +33,6 @@ Form = tuple[str, ...]
 ZERO: Form = ()
 _CONSTANTS = ("stablehlo.constant", "sdy.constant")
 _ZEROS = re.compile(r"dense<\(?-?0(\.0+e\+00)?\)?> : ")
-#: Floating-point types that hold every value of another one.
-_WIDER = {"f16": ("f16", "f32", "f64"), "bf16": ("bf16", "f32", "f64"), "f32": ("f32", "f64"), "f64": ("f64",)}
 _LAYOUT = frozenset(
     f"stablehlo.{name}" for name in ("broadcast_in_dim", "negate", "reshape", "reverse", "slice", "transpose")
 ) | {CONSTRAINT}
@@ -195,9 +193,7 @@ class Forms:
         if op.name in _LAYOUT:
             return forms[0]
         if op.name == "stablehlo.convert":
-            source, target = op.operand(0).type, op.results[0].type
-            assert isinstance(source, TensorType) and isinstance(target, TensorType)
-            return forms[0] if target.element in _WIDER.get(source.element, ()) else None
+            return forms[0] if is_exact_conversion(op) else None
         if op.name == "stablehlo.reduce":
             return forms[0] if _is_sum(op) and forms[0] != ZERO else None
         if op.name in SUMS or op.name == "stablehlo.concatenate":

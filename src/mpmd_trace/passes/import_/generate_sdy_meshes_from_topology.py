@@ -11,7 +11,7 @@ from mpmd_trace.ir.core import Op, Region
 from mpmd_trace.ir.diagnostics import Diagnostics
 from mpmd_trace.ir.freezing import freeze
 from mpmd_trace.ir.ops import FuncOp, Module
-from mpmd_trace.ir.shardings import map_shardings, mesh_of, mesh_symbols
+from mpmd_trace.ir.shardings import map_attributes, map_shardings, mesh_of, mesh_symbols
 from mpmd_trace.passes.base import Pass
 
 _EMPTY = "empty_mesh"
@@ -78,13 +78,7 @@ class _Retarget:
     def _visit(self, op: Op) -> bool:
         """Retarget the shardings on the op and inside; says whether there were any to change."""
         self.where = op
-        changed = False
-        for attributes in (op.props, op.attrs):
-            for key, value in attributes.items():
-                new = map_shardings(value, self.sharding)
-                if new is not value:
-                    attributes[key] = new
-                    changed = True
+        changed = map_attributes(op, functools.partial(map_shardings, change=self.sharding))
         for i, region in enumerate(op.regions):
             if region.frozen:
                 op.regions[i] = self._body(region)

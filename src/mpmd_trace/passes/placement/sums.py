@@ -9,7 +9,7 @@ from mpmd_trace.ir.bodies import effective_operands
 from mpmd_trace.ir.core import Op, Value, make_op, op_like
 from mpmd_trace.ir.ops import CallOp, FuncOp, Module, UnassignOp
 from mpmd_trace.ir.postorder import postorder
-from mpmd_trace.ir.semantics import REDUCTION_OPS, reduction_kind
+from mpmd_trace.ir.semantics import REDUCTION_OPS, is_exact_conversion, reduction_kind
 from mpmd_trace.ir.types import TensorType
 from mpmd_trace.passes.import_.mesh_sets import is_meshless
 from mpmd_trace.passes.mesh_order import in_topology_order
@@ -21,8 +21,6 @@ _PRODUCT = "stablehlo.dot_general"
 _LONGEST_PATH = 8
 #: Whether to ask for the meshes of a value's terms, or whether there are several; and whether others may read it.
 _Question = tuple[bool, Value, bool]
-#: Floating-point types that hold every value of another one.
-_WIDER = {"f16": ("f32", "f64"), "bf16": ("f32", "f64"), "f32": ("f64",)}
 
 
 class Origins:
@@ -141,9 +139,7 @@ def _linear_operand(op: Op, origins: Origins) -> Value | None:
     if op.name in ("stablehlo.reshape", "stablehlo.transpose", "stablehlo.negate"):
         return op.operand(0)
     if op.name == "stablehlo.convert":
-        source, target = op.operand(0).type, op.results[0].type
-        if isinstance(source, TensorType) and isinstance(target, TensorType):
-            return op.operand(0) if target.element in _WIDER.get(source.element, ()) else None
+        return op.operand(0) if is_exact_conversion(op) else None
     if op.name == _PRODUCT:  # with a thin matrix: the gradient of a product of two, as LoRA has
         sizes = [byte_size(value.type) for value in (*op.operands, op.results[0])]
         return op.operand(0) if 2 * max(sizes[1:]) <= sizes[0] and _is_float(op.results[0]) else None

@@ -21,7 +21,7 @@ from mpmd_trace.ir.core import Op, Region, Value, make_op
 from mpmd_trace.ir.diagnostics import Diagnostics
 from mpmd_trace.ir.freezing import freeze
 from mpmd_trace.ir.ops import FragmentOp, FuncOp, Module, tensor_of
-from mpmd_trace.ir.shardings import map_shardings, mesh_of, mesh_ref, mesh_symbols
+from mpmd_trace.ir.shardings import map_attributes, map_shardings, mesh_of, mesh_ref, mesh_symbols
 from mpmd_trace.ir.types import MeshTensorType, TensorType
 from mpmd_trace.passes.base import FunctionPass
 from mpmd_trace.passes.sharding.edges import CONSTRAINT, SHARDING, user_sharding
@@ -142,15 +142,12 @@ class _Retarget:
 
     def _inner(self, op: Op, mesh: str) -> bool:
         change = functools.partial(self._on, mesh=mesh, where=op)
-        changed = False
-        for held in (op.props, op.attrs):
-            for key, attribute in held.items():
-                new = map_shardings(attribute, change)
-                if new is attribute and "@" in attribute.text:
-                    new = self._renamed(attribute, mesh)
-                changed = changed or new is not attribute
-                held[key] = new
-        return changed
+
+        def on_mesh(attribute: Attribute) -> Attribute:
+            new = map_shardings(attribute, change)
+            return self._renamed(attribute, mesh) if new is attribute and "@" in attribute.text else new
+
+        return map_attributes(op, on_mesh)
 
     def _renamed(self, attribute: Attribute, mesh: str) -> Attribute:
         """Return the attribute of another kind with the symbol of `mesh`: groups of devices in a manual computation."""
