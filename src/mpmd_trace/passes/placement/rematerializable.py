@@ -20,8 +20,6 @@ CHEAP = ELEMENTWISE | {
 }
 #: An op that reads one value of at most so many bytes may give a result of the same size.
 _SMALL_BYTES = 8
-#: A batch of at most so many bytes is sent whole, and not one microbatch after the other.
-_BATCH_BYTES = 1 << 20
 #: Ops that read more values than this, directly or through free ops, are not free.
 _MOST_SOURCES = 8
 
@@ -53,20 +51,6 @@ def _count_bytes(type: Type) -> int:
         return count
 
 
-def _slices(function: FuncOp) -> set[Op]:
-    """Return the slices of values that are small, and no larger than all of their slices."""
-    slices: dict[Value, list[Op]] = {}
-    for op in function.body:
-        if op.name == "stablehlo.slice" and byte_size(op.operand(0).type) <= _BATCH_BYTES:
-            slices.setdefault(op.operand(0), []).append(op)
-    return {
-        op
-        for value, ops in slices.items()
-        if len(ops) > 1 and sum(byte_size(op.results[0].type) for op in ops) >= byte_size(value.type)
-        for op in ops
-    }
-
-
 def _is_thin(op: Op) -> bool:
     """Return whether the op multiplies matrices that are much smaller than the product, as those of LoRA are."""
     if op.name != "stablehlo.dot_general":
@@ -78,12 +62,10 @@ def free_ops(function: FuncOp, graph: CallGraph) -> dict[Op, tuple[Value, ...]]:
     """Return the free ops at the top of a function, each with the values that it is made of where it is needed.
 
     Constants are free; so are masks and other values made of constants, scalars that fill an array, and weights
-    that each call of a callee converts: they are sent once, what they become as often as there are calls; likewise
-    the microbatches of a small batch.  What leaves a callee is not free: it is in one place.
+    that each call of a callee converts: they are sent once, what they become as often as there are calls.  What
+    leaves a callee is not free: it is in one place.
     """
     runs = graph.runs[function]
-    slices = _slices(function)
-
     result: dict[Op, tuple[Value, ...]] = {}
     leaving = set() if function.is_entry_point else set(function.returned)
     for op in function.body:
@@ -102,11 +84,7 @@ def free_ops(function: FuncOp, graph: CallGraph) -> dict[Op, tuple[Value, ...]]:
             sources.update(dict.fromkeys(result[producer]) if producer in result else {value: None})
         if not sources:
             result[op] = ()
-        if (op.name not in CHEAP and op not in slices and not _is_thin(op)) or len(sources) > _MOST_SOURCES:
-            continue
-        if op in slices or (op.name == "stablehlo.reshape" and op.operand(0).defining_op in slices):
-            result[op] = tuple(sources)
-            slices.add(op)
+        if (op.name not in CHEAP and not _is_thin(op)) or len(sources) > _MOST_SOURCES:
             continue
         size = byte_size(op.results[0].type)
         needed = sum(byte_size(value.type) * graph.passed.get(value, runs) for value in sources)
