@@ -87,16 +87,19 @@ def _finite(value: Any) -> Any:
 @contextmanager
 def progress() -> Iterator[Progress]:
     """Show a progress display on stderr."""
-    from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn  # late: as above
+    from rich import progress as parts  # late: `passes` does without it
+    from rich.table import Column  # late: as above
 
-    columns = (
-        TextColumn("{task.description:24}"),
-        BarColumn(),
-        MofNCompleteColumn(),
-        TimeElapsedColumn(),
-        TextColumn("{task.fields[info]}"),
-    )
-    with without_bar(), Progress(*columns, console=console(), transient=False) as shown:
+    stderr = console()
+    columns: list[parts.ProgressColumn]
+    if stderr.width < 80:  # of columns that do not fit, the display would cut the counts first
+        info = Column(no_wrap=True, max_width=max(stderr.width - 28, 1))
+        columns = [parts.TextColumn("{task.description}"), parts.MofNCompleteColumn()]
+        columns.append(parts.TextColumn("{task.fields[info]}", table_column=info))
+    else:
+        columns = [parts.TextColumn("{task.description:24}"), parts.BarColumn(), parts.MofNCompleteColumn()]
+        columns += [parts.TimeElapsedColumn(), parts.TextColumn("{task.fields[info]}")]
+    with without_bar(), parts.Progress(*columns, console=stderr, transient=False) as shown:
         yield shown
 
 

@@ -20,7 +20,7 @@ from mpmd_trace.diagnostics import files
 from mpmd_trace.diagnostics.messages import MpmdError
 from mpmd_trace.report import files as report_files
 from mpmd_trace.report.files import check_folder, write_folder
-from mpmd_trace_cli.console import as_json, guard
+from mpmd_trace_cli.console import as_json, compiling, guard, progress
 from mpmd_trace_cli.files import write_stream
 from mpmd_trace_cli.run import print_losses
 from mpmd_trace_cli.run_steps import compare_steps
@@ -120,6 +120,19 @@ def test_a_difference_that_may_be_rounding_says_how_to_accept_it() -> None:
     [first] = compared(2.0, 2.01, 4.0, 2.02)
     assert "first in step 2: the loss is 2.01 and should be 2, a difference of 5.00e-03" in first
     assert "later losses differ by up to 1.00e+00" in first
+
+
+@pytest.mark.parametrize("columns", [40, 79, 120])
+def test_counts_fit_into_a_narrow_terminal(
+    columns: int, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setenv("COLUMNS", str(columns))
+    with progress() as shown:
+        shown.add_task("trace and passes", total=12, completed=10, info="tiny")
+        compiling(shown)(3, 53, "p2_inferred.stage_1.of_microbatch_7")
+    err = capsys.readouterr().err
+    assert "10/12" in err and "3/53" in err and "tiny" in err and "p2_inferred" in err
+    assert max(map(len, err.splitlines())) <= columns
 
 
 def test_json_has_no_nan() -> None:

@@ -149,6 +149,7 @@ func.func private @step(%p: !A, %q: !B) -> !A attributes {topology = #topo} {
     %s = stablehlo.negate %x : tensor<4xf32>
     %t = stablehlo.negate %y : tensor<4xf32>
     %u = stablehlo.custom_call @effect(%x) {has_side_effect = true} : (tensor<4xf32>) -> tensor<4xf32>
+    %v = "stablehlo.collective_permute"(%x) <{source_target_pairs = dense<[[0, 1]]> : tensor<1x2xi64>}> : (tensor<4xf32>) -> tensor<4xf32>
     mpmd.return %t, %s, %u : tensor<4xf32>, tensor<4xf32>, tensor<4xf32>
   } : (!A, !A) -> (!A, !A, !A)
   return %1#1 : !A
@@ -158,11 +159,13 @@ func.func @main(%arg0: !A, %arg1: !B) -> (!A, !A) attributes {topology = #topo} 
   %0 = mpmd.fragment<mesh="alpha", origin=["f"], stage=0> (%arg0) {call_counter = 0 : ui32} (%arg2: tensor<4xf32>) {
     %2 = stablehlo.negate %arg2 : tensor<4xf32>
     %3 = stablehlo.custom_call @effect(%arg2) {has_side_effect = true} : (tensor<4xf32>) -> tensor<4xf32>
+    %4 = "stablehlo.collective_permute"(%arg2) <{source_target_pairs = dense<[[0, 1]]> : tensor<1x2xi64>}> : (tensor<4xf32>) -> tensor<4xf32>
     mpmd.return %2 : tensor<4xf32>
   } : (!A) -> !A
   %1 = mpmd.fragment<mesh="alpha", origin=["f"], stage=0> (%arg0) {call_counter = 1 : ui32} (%arg2: tensor<4xf32>) {
     %2 = stablehlo.negate %arg2 : tensor<4xf32>
     %3 = stablehlo.custom_call @effect(%arg2) {has_side_effect = true} : (tensor<4xf32>) -> tensor<4xf32>
+    %4 = "stablehlo.collective_permute"(%arg2) <{source_target_pairs = dense<[[0, 1]]> : tensor<1x2xi64>}> : (tensor<4xf32>) -> tensor<4xf32>
     mpmd.return %2 : tensor<4xf32>
   } : (!A) -> !A
   return %0, %1 : !A, !A
