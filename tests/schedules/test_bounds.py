@@ -320,47 +320,6 @@ def test_dispatching_is_deterministic() -> None:
     assert dispatch(chain, chain.floor(), 5000) == dispatch(chain, chain.floor(), 5000)
 
 
-@pytest.mark.parametrize("seed", range(150))
-def test_no_orders_with_blocks_are_faster_than_the_bound(seed: int) -> None:
-    """Any orders with any blocks, with just as much memory as they take; one stage per mesh, two chains, or a V."""
-    draw = random.Random(seed)
-    fraction, kind = draw.choice((0.0, 0.5, 1.0)), draw.choice(("chain", "dualpipe", "zb-v", "interleaved-1f1b"))
-    count = draw.randint(2, 8) if kind == "chain" else draw.choice((4, 6, 8))
-    frame = make("blocks", [()] * 3, Placement.loop(3), count) if kind == "chain" else get_schedule(kind, 2, count)
-    times = [tuple(draw.choice((1, 1, 2, 3)) for _ in range(frame.stages)) for _ in range(3)]
-    collectives = {kind: draw.choice((0.5, 1.0, 3.0)) for kind in draw.sample("FIW", draw.randint(1, 3))}
-    costs = Costs(*times, collectives=collectives, latency=draw.choice((0.0, 0.25)))
-    done = [dict.fromkeys("FIW", 0) for _ in range(frame.stages)]
-    orders: list[list[Step]] = [[] for _ in range(frame.meshes)]
-    for turn in itertools.count():
-        mesh = turn % frame.meshes
-        ready: dict[str, list[int]] = {"F": [], "I": [], "W": []}
-        for stage in frame.placement.stages_on[mesh]:
-            own, graph = done[stage], frame.graph
-            fed = min((done[s]["F"] for s in graph.feeds[stage]), default=len(frame.microbatches_of(stage)))
-            back = min([own["F"], *(done[s]["I"] for s in graph.readers[stage])])
-            for letter, most in zip("FIW", (fed, back, own["I"]), strict=True):
-                if own[letter] < most:
-                    ready[letter].append(stage)
-        letters = [letter for letter, stages in ready.items() if stages]
-        if letters:
-            parts = []
-            for letter in draw.sample(letters, draw.choice((1, len(letters)))):
-                stage = draw.choice(ready[letter])
-                number = frame.microbatches_of(stage)[done[stage][letter]]
-                done[stage][letter] += 1
-                parts.append(Action(stage, letter, number))  # type: ignore[arg-type]
-            orders[mesh].append(Fused(tuple(parts)) if len(parts) > 1 else parts[0])
-        elif all(own["W"] == len(frame.microbatches_of(stage)) for stage, own in enumerate(done)):
-            break
-    schedule = dataclasses.replace(frame, orders=tuple(map(tuple, orders)))
-    assert not check(schedule)
-    result = simulate(schedule, costs, weight_fraction=fraction)
-    for measure in ("span", "makespan"):
-        bound = _bound(Candidate(schedule, result, True), costs, measure, result.peak_activations, fraction)
-        assert bound <= result.time(measure) + 1e-9
-
-
 def test_dispatching_runs_forwards_in_blocks_with_weight_gradients() -> None:
     costs = dataclasses.replace(unequal_costs(random.Random(1), 8), collectives={"F": 0.3, "I": 0.3, "W": 0.1})
     numbers = {"meshes": 8, "microbatches": 64, "measure": "span", "exact": False, "effort": 200_000}
@@ -391,7 +350,7 @@ def test_blocks_do_not_hide_how_memory_fills_and_empties() -> None:
     frame = make("frame", [()] * 8, Placement.loop(8), 32)
     chain = Chain(frame, costs, [8.0] * 8, 1.0, "span")
     apart = Chain(frame, dataclasses.replace(costs, exposed=costs.collectives), [8.0] * 8, 1.0, "span")
-    assert 0.908 * apart.floor() < chain.floor() < apart.floor()
+    assert 0.9089 * apart.floor() < chain.floor() < apart.floor()
 
 
 def test_the_bound_with_blocks_is_the_same_in_any_unit_of_time() -> None:
