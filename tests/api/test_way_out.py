@@ -275,6 +275,12 @@ def test_a_second_gradient_where_meshes_have_two_stages() -> None:
     assert_same(mpmd_trace.jit(step, made["auto"])(w, x), jax.jit(step)(w, x))
     with pytest.raises(MpmdError, match=r'runs twice on mesh .*pipeline_schedule="GPipe" would be followed exactly'):
         mpmd_trace.jit(step, made["zb-v"]).lower(w, x)
+    # Stages of the user's own are the same under every schedule.
+    numbered = {name: (mesh, i) for i, (name, mesh) in enumerate(names.items())}
+    config = mpmd_trace.make_config(topology(2, size=1), numbered, pipeline_schedule="zb-v")
+    with pytest.raises(MpmdError, match="runs twice on mesh") as error:
+        mpmd_trace.jit(step, config).lower(w, x)
+    assert "would be followed exactly" not in str(error.value)
 
 
 @pytest.mark.parametrize("numbered", [True, False])
