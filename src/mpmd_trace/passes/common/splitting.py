@@ -23,11 +23,10 @@ from mpmd_trace.passes.reachable import reachable
 def backward_closure(body: Region, roots: Iterable[Value]) -> tuple[Op, ...]:
     """Return the ops of the body from which data flows into `roots`, in order; captured values count as operands."""
 
-    def read(value: Value) -> list[Value]:
-        op = value.defining_op
-        return [] if op is None else effective_operands(op)
+    def producers(values: Iterable[Value]) -> list[Op]:
+        return [op for value in values if (op := value.defining_op) is not None]
 
-    closure = {value.defining_op for value in reachable(roots, read)}
+    closure = reachable(producers(roots), lambda op: producers(effective_operands(op)))
     return tuple(op for op in body.block if op in closure)
 
 
