@@ -350,11 +350,12 @@ class _BlockProgram:
         self._row(s, own | ({} if chain.span else {"begin": -limit}), held, time=limit)
 
     def _refill(self, s: int, fi: float, fw: float, fiw: float) -> None:
-        """Bound what those hold that do not fit into memory at first, from the first input gradient on.
+        """Bound what microbatches after the first n hold, where n fit into memory, from the first input gradient on.
 
-        Where n fit, forward n + r comes after the backward of microbatch r. So from the first input gradient until then
-        there are r + 1 backwards and r forwards, each of which hides no more than a block can. The n microbatches from
-        there on take turns with the memory of the first n, to the end; what delays those first ones does not count.
+        Forward n + r (r < n, from 0) needs the memory of r + 1 microbatches, so r + 1 backwards end before it. They and
+        the r forwards since forward n run after the first input gradient of the mesh begins, and each of these forwards
+        hides no more than a block can. Until then a part of the memory has none of these microbatches, nor has it at
+        the end, as in `Chain.free`. What blocks delay the first n microbatches by (`early`) does not count.
         """
         chain, room = self.chain, math.floor(self.chain.limits[s] + _TINY)
         f, i, w = chain.forward[s], chain.input_grad[s], chain.weight_grad[s]
