@@ -139,6 +139,22 @@ mt.save(path, {"a": jnp.zeros(3)}, overwrite=True)
     assert os.listdir(tmp_path) == ["state"]
 
 
+def test_what_an_older_version_left_is_found(tmp_path: Path) -> None:
+    """It was killed between its two renamings, so that there is no folder of the name."""
+    path, left = tmp_path / "state", tmp_path / ".state.new"
+    mt.save(path, tree(1))
+    path.rename(left)
+    assert restored(path) == 1
+    with pytest.raises(MpmdError, match="exists; save to another folder, or with overwrite=True"):
+        mt.save(path, tree(2))
+    mt.save(path, tree(2), overwrite=True)
+    assert os.listdir(tmp_path) == ["state"]
+    path.rename(left)
+    (left / "_CHECKSUMS").unlink()  # it is not complete
+    with pytest.raises(MpmdError, match=r"there is no folder .*state to restore from"):
+        mt.restore(path, tree(2))
+
+
 def test_places_where_nothing_can_be_saved(tmp_path: Path) -> None:
     (tmp_path / "file").write_text("mine")
     with pytest.raises(MpmdError, match="exists; save to another folder"):

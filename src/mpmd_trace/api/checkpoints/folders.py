@@ -39,8 +39,9 @@ def complete(path: str) -> str:
     if os.path.lexists(path):
         return path
     # The checksums are written last, so a folder without them is not complete.
-    left = [tree for folder in folders_beside(path) if has_checksums(tree := os.path.join(folder, _TREE))]
-    return max(left, key=os.path.getmtime, default=path)
+    beside = [os.path.join(folder, _TREE) for folder in folders_beside(path)]
+    beside.append(os.path.join(os.path.dirname(path), f".{os.path.basename(path)}.new"))  # by older versions
+    return max(filter(has_checksums, beside), key=os.path.getmtime, default=path)
 
 
 def has_checksums(path: str) -> bool:
