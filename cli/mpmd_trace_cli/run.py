@@ -75,6 +75,8 @@ def run_program(
     """
     if peak is not None and not 0 < peak < math.inf:
         raise CallError(f"--peak-flops is the rate of one device, a number above 0, not {peak:g}")
+    # With it, JAX takes SIGTERM for a notice to the program, which a program here does not ask for.
+    jax.config.update("jax_enable_preemption_service", False)
     if not is_launched():  # the file of `--processes N` joins by itself, as the script of `launch`
         initialize()
     program = load_program(file, settings)

@@ -82,6 +82,18 @@ def test_run_compares_processes_with_one(tmp_path: Path) -> None:
     assert (tmp_path / "out" / "timeline.svg").exists()
 
 
+def test_a_signal_to_one_process_ends_run(tmp_path: Path) -> None:
+    program = tmp_path / "ended.py"
+    tiny = (HERE.parent / "programs" / "tiny.py").read_text()
+    end = (
+        "import os, signal, time\nif jax.process_index():\n    os.kill(os.getpid(), signal.SIGTERM)\n    time.sleep(1)"
+    )
+    program.write_text(f"{tiny}\n\nmpmd_trace.initialize()\n{end}\n")
+    done = command("run", program, "--processes", 2, "--out", tmp_path / "out", **TWO)
+    assert done.returncode == 128 + signal.SIGTERM, done.stderr
+    assert "process 1 was ended by SIGTERM" in done.stderr
+
+
 def test_run_refuses_processes_that_have_not_joined(tmp_path: Path) -> None:
     program = HERE.parent / "programs" / "tiny.py"
     out = tmp_path / "out"
