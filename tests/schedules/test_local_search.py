@@ -5,11 +5,12 @@ from __future__ import annotations
 import dataclasses
 import random
 
+import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
 from mpmd_trace.schedules import Costs, Placement, check, get_schedule, search, simulate
-from mpmd_trace.schedules._dispatch import KINDS_IN_ROWS, actions_of
+from mpmd_trace.schedules._dispatch import KINDS_IN_ROWS, _lagging, actions_of
 from mpmd_trace.schedules._local_search import LocalSearch
 from mpmd_trace.schedules._lower_bounds import Chain
 from mpmd_trace.schedules._schedule import make
@@ -46,6 +47,19 @@ def test_orders_of_local_search_take_no_longer(data: st.DataObject) -> None:
     assert chain.floor() - 1e-9 <= after.time(measure) <= time + 1e-9
     if measure == "makespan":  # what a mesh does first counts from when it could begin
         assert time <= before.makespan + 1e-9
+
+
+@pytest.mark.parametrize("fraction", [0.0, 0.5, 1.0])
+@pytest.mark.parametrize("limits", [(4.0, 4.0, 4.0, 4.0), (4.5, 3.0, 5.0, 1.0), (1.0, 3.0, 3.0, 3.0)])
+def test_orders_with_lagging_weight_gradients_keep_to_the_limits(fraction: float, limits: tuple[float, ...]) -> None:
+    costs = dataclasses.replace(unequal_costs(random.Random(1), 4), collectives={"F": 0.3, "I": 0.3, "W": 0.1})
+    placement = Placement.loop(4)
+    chain = Chain(make("frame", [()] * 4, placement, 12), costs, limits, fraction, "span")
+    made = [make("made", actions_of(rows), placement, 12) for rows in _lagging(chain)]
+    assert [check(one, memory_limit=limits, weight_fraction=fraction) for one in made] == [[]] * 4
+    blocks = [sum(len(step.parts) > 1 for row in one.orders for step in row) for one in made]
+    assert blocks == sorted(blocks, reverse=True)
+    assert (blocks[0] > 0) == (fraction > 0)  # what keeps nothing can wait for the end
 
 
 def test_blocks_of_all_three_kinds_come_close_to_the_bound() -> None:

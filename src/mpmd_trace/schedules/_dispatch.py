@@ -69,6 +69,12 @@ BLOCK_TARGETS = ((1.0, 1.0), (1.0, 0.8), (1.01, 0.7), (1.02, 0.9))
 BLOCK_MULTIPLES = (0.0, 2.0, 2.5, 1.5, 3.0)
 """`MULTIPLES` where blocks, which take longer, delay each microbatch; 0 stands for no more than the first forwards."""
 
+THRESHOLDS = 8
+"""At most how many orders with lagging weight gradients there are; they differ in which meshes have blocks."""
+
+LAGGING = 2
+"""About how many runs take as long as playing one of them."""
+
 DISPATCHED = ((1_000_000, 0.5), (math.inf, 0.3))
 """The part of the time that goes to runs, for up to so many actions; the rest goes to local search."""
 
@@ -183,20 +189,23 @@ def dispatch(
             if time <= enough:
                 break
     starts = [*(project.justified(rows) for rows in others), *known.values()]
+    search = LocalSearch(chain)
+    lagging = [search.shortened(rows, bound, 0)[:2] for rows in _lagging(chain)]
     # If attempts end early, local search gets no more than its part of the time.
-    used = (attempt + 1) * passes
+    used = (attempt + 1) * passes + len(lagging) * LAGGING
     sweeps = int(min(used * (1 / share - 1), runs - used)) // SWEEP
-    return _searched(project, starts, bound, sweeps) if starts else None
+    starts += lagging
+    return _searched(project, search, starts, bound, sweeps) if starts else None
 
 
 def _searched(
-    project: Project, starts: Sequence[tuple[list[bytearray], float]], bound: float, sweeps: int
+    project: Project, search: LocalSearch, starts: Sequence[tuple[list[bytearray], float]], bound: float, sweeps: int
 ) -> list[bytearray]:
     """Return the best orders that local search finds from the fastest of `starts`, with so many sweeps in all.
 
     Orders without blocks are justified in turns, by what now waits for memory.
     """
-    search, has_blocks = LocalSearch(project.chain), project.chain.has_blocks
+    has_blocks = project.chain.has_blocks
     different = {b"".join(rows): (rows, time) for rows, time in starts}
     best, shortest = min(starts, key=lambda one: round(one[1], 9))
     for rows, time in sorted(different.values(), key=lambda one: round(one[1], 9)):
@@ -293,6 +302,37 @@ def _joining(chain: Chain, bound: float) -> Iterator[Settings]:
             rise = _rising(chain, 1.0) if ends else none
             blocks = (joined,) * chain.meshes, (covered,) * chain.meshes
             yield Settings(first, most, most, rise, none, (gap,) * chain.meshes, zero, *blocks)
+
+
+def _lagging(chain: Chain) -> Iterator[list[bytearray]]:
+    """Yield orders like 1F1B whose weight gradients lag as far as memory allows, if blocks pay and it is limited.
+
+    On the slowest meshes other than the first one, few or many, weight gradients run in blocks with forwards.
+    """
+    if not chain.has_blocks or not 1.0 <= min(chain.limits) < chain.count:
+        return
+    meshes = range(chain.meshes)
+    work = [sum(times) for times in zip(chain.forward, chain.input_grad, chain.weight_grad, strict=True)]
+    for least in sorted(set(work))[:: math.ceil(chain.meshes / THRESHOLDS)]:
+        yield [_lagging_row(chain, s, s > 0 and work[s] >= least and chain.hides[s][1] > 0.0) for s in meshes]
+
+
+def _lagging_row(chain: Chain, s: int, has_blocks: bool) -> bytearray:
+    """Return the order of a mesh that has as many forwards before its first backward as there are meshes from it on."""
+    count = chain.count
+    first = min(chain.meshes - s, chain.most[s], count)
+    lag = math.floor((chain.limits[s] - first) / chain.fraction + _TINY) if chain.fraction else count
+    # In a block, the weight gradient keeps its memory until the forward ends.
+    has_blocks, lag = has_blocks and lag > 0, max(0, lag - has_blocks)
+    row = bytearray(first)
+    for done in range(1, count + 1):
+        row.append(1)
+        forward, weight = first + done <= count, done > lag
+        if forward and weight and has_blocks:
+            row.append(4)
+        else:
+            row += bytes([2] * weight + [0] * forward)
+    return row + bytes([2] * min(lag, count))
 
 
 def _changed(settings: Settings, chain: Chain, draw: random.Random, slowest: int) -> Settings:
