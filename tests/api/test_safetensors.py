@@ -362,7 +362,7 @@ class Killed(BaseException):
     """Stands for the end of the process."""
 
 
-@pytest.mark.parametrize("sizes", [(12, 36), (36, 12), (12, 24)])
+@pytest.mark.parametrize("sizes", [(12, 36), (36, 12), (12, 24), (12, 12), (36, 36)])
 def test_saving_again_that_does_not_end(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, sizes: tuple[int, int]
 ) -> None:
@@ -399,20 +399,27 @@ def test_saving_again_that_does_not_end(
         (value,) = {float(x) for y in mt.restore(folder, like).values() for x in y}
         return value
 
+    def values_in(file: Path) -> list[float]:
+        tensors = SafetensorsFiles(str(file))
+        return [x for name in tensors for x in tensors[name].tolist()]
+
     values = []
     killed = True
     while killed:
         folder = tmp_path / str(len(values))
         mt.checkpoint.save_safetensors(folder, jax.tree.map(lambda x: x + 1, like), max_file_bytes=sizes[0])
         killed = is_killed(folder, 2, len(values), sizes[1])
+        for_others = [float(x) for path in folder.glob("*.safetensors") for x in values_in(path)]
+        assert len(set(for_others)) <= 1
+        assert for_others or sizes != (36, 36)
         values.append(value_in(folder))
+        with pytest.raises(mt.MpmdError, match="overwrite=True"):
+            mt.checkpoint.save_safetensors(folder, like)
         again = 0
         while is_killed(folder, 3, again, sizes[0]):
             assert value_in(folder) in (values[-1], 3)
             again += 1
         assert value_in(folder) == 3
-        with pytest.raises(mt.MpmdError, match="overwrite=True"):
-            mt.checkpoint.save_safetensors(folder, like)
         mt.checkpoint.save_safetensors(folder, like, overwrite=True)
         assert [p.name for p in folder.iterdir()] == ["model.safetensors"]
     assert values == sorted(values)

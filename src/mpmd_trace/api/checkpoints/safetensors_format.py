@@ -275,7 +275,7 @@ def state_of(folder: str) -> list[tuple[str, int, int]]:
 def remove_parts(folder: str) -> None:
     """Remove what a process that was killed has left.  Raises `OSError`."""
     for name in sorted(os.listdir(folder)):
-        if name.endswith(_PART) and (_MODEL.fullmatch(name.removesuffix(_PART)) or name == f".{_NEW_INDEX}{_PART}"):
+        if name.endswith(_PART) and _MODEL.fullmatch(name.removesuffix(_PART)):
             os.remove(os.path.join(folder, name))
 
 
