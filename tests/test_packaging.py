@@ -30,8 +30,8 @@ EXTRAS = {
     "matplotlib": ("src/mpmd_trace/schedules/_picture.py",),
     "orbax": ("src/mpmd_trace/api/checkpoints/saving.py", "src/mpmd_trace/api/checkpoints/orbax_handler.py"),
 }
-#: What comes with a dependency: with jaxlib, with Matplotlib.
-BROUGHT = {"ml_dtypes", "PIL"}
+#: What comes with a dependency: with jaxlib, with Matplotlib, with Orbax.
+BROUGHT = {"ml_dtypes", "PIL", "tensorstore"}
 
 
 def _names(requirements: list[str]) -> set[str]:

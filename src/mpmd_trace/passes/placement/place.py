@@ -100,6 +100,7 @@ class Place(Pass):
             if not function.is_entry_point:
                 plan.pin(function)
             else:
+                plan.keep_returned(function)
                 plan.group(function)
                 plan.place_results(function)
                 for result in flow.together:
@@ -237,6 +238,25 @@ class Placed:
         """Make conditionals of what was opened."""
         if function in self.flow.opened:
             self.label.update(close_conditionals(function, self.label, self.flow.free))
+
+    def keep_returned(self, function: FuncOp) -> None:
+        """Have free ops whose results the program returns on one mesh each, besides where they are made for others.
+
+        Results that are made of the same are made together then.  Where values of some microbatches are stacked, the
+        program is so the same whether all microbatches are compiled or `mpmd-repeat-steady-state` adds most of them.
+        """
+        returning = function.body.terminator
+        known: dict[Value, str] = {}
+        copies: dict[Op, Op] = {}
+        for i, value in enumerate(returning.operands):
+            op = value.defining_op
+            if op is None or op not in self.flow.free or not op.num_operands:
+                continue
+            mesh = self.home(value, known)
+            if op not in copies and mesh is not None:
+                copies[op] = function.body.insert_after(op, op.clone())
+                self.label[copies[op]] = self.flow.mesh_number[mesh]
+            returning.set_operand(i, copies[op].results[0])
 
     def group(self, function: FuncOp) -> None:
         """Put the ops of the program into fragments."""
