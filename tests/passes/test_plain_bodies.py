@@ -72,8 +72,9 @@ def check_against_mlir(name: str, module: Module) -> int:
 
 
 def check_against_shardy(module: Module) -> int:
-    after = run_shardy(module, Diagnostics())
-    assert after is not None
+    propagated = run_shardy(module, Diagnostics())
+    assert propagated is not None
+    after, _ = propagated
     count = 0
     for body, wanted in zip(bodies_of(module), bodies_of(after), strict=True):
         if can_do(body):

@@ -39,6 +39,7 @@ class _Tail(NamedTuple):
     props: dict[str, Attribute]
     attrs: dict[str, Attribute]
     result_types: tuple[Type, ...]
+    apart: Attribute | None
 
 
 @dataclass(slots=True)
@@ -63,8 +64,18 @@ def parse_generic(text: str, *, any_location: bool = False) -> Module:
     Bodies of fragments and named computations that are spelled alike are one object, with `any_location` also where
     their locations differ.  Raises `ValueError` on text that MLIR would not have printed.
     """
+    return _parse(text, None, any_location)[0]
+
+
+def parse_apart(text: str, name: str) -> tuple[Module, dict[Op, Attribute]]:
+    """As `parse_generic`, without the discardable attributes of this name, and those."""
+    return _parse(text, name, False)
+
+
+def _parse(text: str, name_apart: str | None, any_location: bool) -> tuple[Module, dict[Op, Attribute]]:
     with paused_collector():  # a module is all live: looking for garbage while it grows takes a third of the time
-        return _Parser(text, any_location).run()
+        parser = _Parser(text, name_apart, any_location)
+        return parser.run(), parser.apart
 
 
 def _location_at(text: str) -> int:
@@ -75,8 +86,10 @@ def _location_at(text: str) -> int:
 
 
 class _Parser:
-    def __init__(self, text: str, any_location: bool) -> None:
+    def __init__(self, text: str, name_apart: str | None, any_location: bool) -> None:
+        self.name_apart = name_apart
         self.any_location = any_location
+        self.apart: dict[Op, Attribute] = {}
         self.lines = text.split("\n")
         self.at = 0
         self.values: dict[str, Value] = {}
@@ -187,7 +200,7 @@ class _Parser:
             props = parse_dict_body(rest[2:close])
             rest = rest[close + 2 :].lstrip()
         if rest == "({":
-            return _Tail(successors, props, attrs, ())
+            return _Tail(successors, props, attrs, (), None)
         if rest.startswith("{"):
             close = matching_bracket(rest, 0)
             attrs = parse_dict_body(rest[1:close])
@@ -201,7 +214,8 @@ class _Parser:
         signature = parse_type(text)
         if not isinstance(signature, FunctionType):
             raise ValueError(f"expected a function type: {rest[:120]}")
-        return _Tail(successors, props, attrs, signature.results)
+        apart = attrs.pop(self.name_apart, None) if self.name_apart is not None else None
+        return _Tail(successors, props, attrs, signature.results, apart)
 
     def value(self, name: str) -> Value:
         result = self.values.get(name) or self.pending.get(name)
@@ -308,6 +322,8 @@ class _Parser:
             successors=[self.block_named(s) for s in successors or tail.successors],
             loc=loc,
         )
+        if tail.apart is not None:
+            self.apart[op] = tail.apart
         if result is not None:
             if len(op.results) == 1:
                 self.define(result, op.results[0])

@@ -4,6 +4,10 @@ Two ops are of one kind when they look the same (mesh, body, types, given shardi
 the same kinds and their results are read by ops of the same kinds.  Edges from one microbatch to the next one
 (an accumulated gradient, say) are the exception: there only the look of the neighbor counts, because
 otherwise every microbatch would be a kind of its own, being one step farther from the first.
+
+With `across`, meshes of the same axes look the same, and edges from one mesh to another, and into and out of
+microbatches, are such exceptions, too, where not even the look of the neighbor counts: the stages in the middle of a
+pipeline are of one kind, and so are all microbatches.  Whether that is right shows afterwards (`agreement.py`).
 """
 
 from __future__ import annotations
@@ -17,8 +21,8 @@ from collections.abc import Callable, Hashable
 from mpmd_trace.ir.attributes import DictAttr
 from mpmd_trace.ir.bodies import fingerprint, remembers
 from mpmd_trace.ir.core import BlockArg, Op, OpResult, Region, Use, Value
-from mpmd_trace.ir.ops import FragmentOp, FuncOp, local_type
-from mpmd_trace.ir.types import TensorType, Type
+from mpmd_trace.ir.ops import FragmentOp, FuncOp, TransferOp, local_type
+from mpmd_trace.ir.types import MeshTensorType, TensorType, Type
 from mpmd_trace.passes.dedup_bodies import first_equal
 from mpmd_trace.passes.sharding.edges import SHARDING
 
@@ -46,6 +50,20 @@ def shardings_of(attributes: DictAttr) -> DictAttr:
     return DictAttr.get({k: v for k, v in attributes.entries.items() if k.startswith("sdy.")})
 
 
+def _mesh(value: Value) -> str | None:
+    return value.type.mesh if isinstance(value.type, MeshTensorType) else None
+
+
+def meshes_alike(function: FuncOp) -> dict[str, str]:
+    """For each mesh of the topology the first one that is the same but for its name; empty where all are different."""
+    topology = function.topology
+    first: dict[Hashable, str] = {}
+    if topology is None:
+        return {}
+    first_alike = {name: first.setdefault(mesh, name) for name, mesh in topology.meshes.items()}
+    return first_alike if len(first) < len(first_alike) else {}
+
+
 class Kinds:
     """The kinds of a function of fragments and transfers, as numbers."""
 
@@ -56,16 +74,19 @@ class Kinds:
     body: dict[Op, Region]
     #: Whether members of a kind really have neighbors of the same kinds.
     stable: bool
+    #: For each mesh the first one that looks the same.
+    alike: dict[str, str]
 
-    def __init__(self, function: FuncOp) -> None:
+    def __init__(self, function: FuncOp, *, across: bool = False) -> None:
         self._number = _numbers()
+        self.alike = meshes_alike(function) if across else {}
         self._terminator = function.body.terminator
         self._results = [self._number(("result", shardings_of(d))) for d in function.res_attrs]
         self.ops = [op for op in function.body if op is not self._terminator]
         self._look_around()
         self._args = function.args
         for arg, attributes in zip(self._args, map(shardings_of, function.arg_attrs), strict=True):
-            self.value[arg] = self._number(("scalar" if is_scalar(arg) else "argument", arg.type, attributes))
+            self.value[arg] = self._number(("scalar" if is_scalar(arg) else "argument", self.type(arg), attributes))
         self._refine()
 
     @staticmethod
@@ -77,9 +98,22 @@ class Kinds:
         kinds.op = {op: i for i, op in enumerate(kinds.ops)}
         values = [*function.args, *(r for op in kinds.ops for r in op.results)]
         kinds.value = {v: i for i, v in enumerate(values)}
-        kinds.body = {}
+        kinds.body, kinds.alike = {}, {}
         kinds.stable = True
         return kinds
+
+    @property
+    def has_equal_stages(self) -> bool:
+        """True if fragments of different meshes are of one kind."""
+        on = {(self.op[op], op.mesh) for op in self.ops if isinstance(op, FragmentOp)}
+        return len({kind for kind, _ in on}) < len(on)
+
+    def type(self, value: Value) -> Type:
+        """Return the type of a value, on the first mesh that looks like its own."""
+        type = value.type
+        if isinstance(type, MeshTensorType) and type.mesh in self.alike:
+            return type.with_mesh(self.alike[type.mesh])
+        return type
 
     def _look_around(self) -> None:
         """Return what each op is by itself, and which microbatch it belongs to."""
@@ -89,16 +123,18 @@ class Kinds:
         self._counter: dict[Op, int | None] = {}
         same = first_equal(op.body for op in self.ops if isinstance(op, FragmentOp))
         for op in self.ops:
-            types = tuple([r.type for r in op.results])
+            types = tuple([self.type(r) if self.alike else r.type for r in op.results])
             if isinstance(op, FragmentOp):
                 self.body[op] = same[op.body]
                 text = abstract_text(same[op.body])
-                look: Hashable = (op.mesh, op.in_shardings, op.out_shardings, types, text)
+                mesh = self.alike.get(op.mesh, op.mesh)
+                look: Hashable = (mesh, op.in_shardings, op.out_shardings, types, text)
                 self._labels[op] = result_labels(same[op.body])
                 self._roles[op] = operand_labels(same[op.body])
                 self._counter[op] = op.call_counter
             else:
-                look = ("transfer", op.attrs.get(SHARDING), types, op.operand(0).type)
+                moves = bool(self.alike) and _mesh(op.operand(0)) != _mesh(op.results[0])
+                look = ("transfer", op.attrs.get(SHARDING), types, self.type(op.operand(0)), moves)
                 self._labels[op] = self._roles[op] = (0,)
                 source = op.operand(0).defining_op
                 self._counter[op] = None if source is None else self._counter[source]
@@ -117,14 +153,17 @@ class Kinds:
             crosses[producer] = self._crosses(producer, op)
         for i, v in enumerate(operands):
             if isinstance(v, OpResult) and crosses[v.op] and not is_scalar(v):
-                fixed = self._number(("from", self._look[v.op], self._labels[v.op][v.index]))
+                source = self.type(v) if self.alike else (self._look[v.op], self._labels[v.op][v.index])
+                fixed = self._number(("from", source))
                 result[i] = self.value[fixed] = fixed
         return result
 
     def _crosses(self, producer: Op, consumer: Op) -> bool:
-        """Return whether an edge leads from a microbatch to another."""
+        """Return whether an edge leads from a microbatch to another, or from mesh to mesh where those look the same."""
+        if self.alike and isinstance(consumer, TransferOp) and _mesh(consumer.operand(0)) != _mesh(consumer.results[0]):
+            return True
         a, b = self._counter[producer], self._counter[consumer]
-        if a != b and a is not None and b is not None:
+        if a != b and (self.alike or (a is not None and b is not None)):
             return True
         return self._look[producer] == self._look[consumer] and isinstance(producer, FragmentOp)
 
@@ -157,7 +196,7 @@ class Kinds:
         read_by = self._read_by.get(op)
         return tuple(
             self._number(
-                ("scalar", result.type)
+                ("scalar", self.type(result))
                 if is_scalar(result)
                 else ("value", kind, label, None if read_by is None else read_by[result.index])
             )
@@ -190,6 +229,8 @@ class Kinds:
         if owner is self._terminator:
             return -1, self._results[index]
         is_fixed = isinstance(self._inputs[owner][index], int)
+        if is_fixed and self.alike:
+            return -2, 0
         return -2 - self._look[owner] if is_fixed else self.op[owner], self._roles[owner][index]
 
 

@@ -138,7 +138,7 @@ def _propagated(
     block.append(make_return(returned, "func.return"))
     small, _ = with_body(module, function, block)
     propagated = run_shardy(small, diagnostics)
-    done = None if propagated is None else propagated.lookup(function.sym_name)
+    done = None if propagated is None else propagated[0].lookup(function.sym_name)
     made: dict[int, Region] = {}
     for op in done.body if done is not None else ():
         mark = op.attrs.get(NUMBER)

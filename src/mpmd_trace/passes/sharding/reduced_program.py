@@ -15,13 +15,15 @@ provided that both ends of each of its edges get a pair of shardings that an edg
 
 from __future__ import annotations
 
-from collections.abc import Hashable, Sequence
+from collections.abc import Hashable, Mapping, Sequence
 from typing import TypeGuard, cast
 
 from mpmd_trace.ir.attributes import Attribute, DictAttr, IntegerAttr, TensorShardingAttr, TensorShardingPerValueAttr
 from mpmd_trace.ir.core import Block, BlockArg, Op, Region, Value, op_like
 from mpmd_trace.ir.ops import FragmentOp, FuncOp, Module, TransferOp, make_return
 from mpmd_trace.passes.dedup_bodies import first_equal
+from mpmd_trace.passes.sharding.agreement import agrees
+from mpmd_trace.passes.sharding.axes import same_axes
 from mpmd_trace.passes.sharding.edges import SHARDING, user_sharding
 from mpmd_trace.passes.sharding.equivalence_classes import Kinds, is_scalar, shardings_of
 
@@ -71,6 +73,7 @@ class Reduction:
 
     def __init__(self, module: Module, function: FuncOp, kinds: Kinds) -> None:
         self.function = function
+        self._across = bool(kinds.alike)
         #: The op that stands for each op; the one that stands for its body, which may differ in constants.
         self.op_of: dict[Op, Op] = {}
         self.body_of: dict[Op, Op] = {}
@@ -101,9 +104,13 @@ class Reduction:
         mapping: dict[Value, Value] = {}
         block = Block()
         for arg in kept_args:
-            mapping[arg] = block.add_arg(arg.type, loc=cast(BlockArg, arg).loc)
+            mapping[arg] = block.add_arg(kinds.type(arg), loc=cast(BlockArg, arg).loc)
         for number, op in enumerate(self.kept):
             copy = numbered(op, [mapping[self.value_of[v]] for v in op.operands], number)
+            for result in copy.results if kinds.alike else ():
+                result.type = kinds.type(result)
+            if isinstance(copy, FragmentOp) and kinds.alike:
+                copy.mesh = kinds.alike[copy.mesh]
             mapping.update(zip(op.results, copy.results, strict=True))
             self.copies[op] = copy
             block.append(copy)
@@ -124,7 +131,10 @@ class Reduction:
         self.arg_of = {a: i for i, a in enumerate(kept_args)}
         small, alone = with_body(module, function, block)
         arg_attrs = function.arg_attrs
-        alone.set_all_arg_attrs([shardings_of(arg_attrs[a.index]) for a in kept_args])
+        of_args = [shardings_of(arg_attrs[a.index]) for a in kept_args]
+        alone.set_all_arg_attrs(of_args)
+        #: The shardings of the arguments of the small function, before propagation.
+        self.given = [user_sharding(attributes) for attributes in of_args]
         alone.set_all_res_attrs(dicts)
         return small
 
@@ -147,10 +157,11 @@ class Reduction:
                 return None
         return done, new_ops
 
-    def spread(self, module: Module, after: Module) -> bool:
+    def spread(self, module: Module, after: Module, rules: Mapping[Op, Attribute]) -> bool:
         """Copy what propagation did to the small program, which is `after` now, to the big one.
 
-        Changes nothing and returns False if that is not possible.
+        Changes nothing and returns False if that is not possible.  `rules` are those of the ops, which matter where
+        stages stand for others.
         """
         propagated = self._propagated(after)
         if propagated is None:
@@ -158,6 +169,11 @@ class Reduction:
         done, new_ops = propagated
         if not self._unused_can_go(new_ops) or not self._consistent(done, new_ops):
             return False
+        if self._across:
+            fragments = [new for new in new_ops.values() if isinstance(new, FragmentOp)]
+            topology = self.function.topology
+            if topology is None or not agrees(fragments, rules, topology, self.given):
+                return False
         self._spread(done, new_ops)
         self._replace_rest(module, after, done)
         return True
@@ -195,6 +211,12 @@ class Reduction:
             for op, ends in wanted.items()
             for v, end in zip(op.operands, ends, strict=True)
         }
+        if self._across:  # where two shardings meet depends on how far they have come
+            ends = [user_sharding(attributes) for attributes in done.res_attrs]
+            returned = zip(self.function.returned, self.result_of, strict=True)
+            pairs = [*known, *((made[self.value_of[v]], ends[i]) for v, i in returned)]
+            if not all(_same(start, end) for start, end in pairs):
+                return False
         for op, target in self.op_of.items():
             if op is target or target not in wanted:
                 continue
@@ -264,6 +286,11 @@ class Reduction:
                 module.body.insert_before(function, op)
         module.op.attrs, module.op.props = after.op.attrs, after.op.props
         module.resources = after.resources
+
+
+def _same(a: TensorShardingAttr | None, b: TensorShardingAttr | None) -> bool:
+    given = b if a is None else a
+    return given is None or same_axes(a, b, len(given.dims))
 
 
 def _entries(attribute: Attribute | None, count: int) -> tuple[TensorShardingAttr | None, ...]:

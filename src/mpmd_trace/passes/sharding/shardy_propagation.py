@@ -5,21 +5,24 @@ from __future__ import annotations
 import dataclasses
 from collections.abc import Iterator
 
+from mpmd_trace.ir.attributes import DictAttr
 from mpmd_trace.ir.bodies import replace_bodies
 from mpmd_trace.ir.core import Block, Region
 from mpmd_trace.ir.diagnostics import Diagnostics
-from mpmd_trace.ir.ops import FragmentOp, FuncOp, Module
+from mpmd_trace.ir.ops import FragmentOp, FuncOp, Module, make_return
 from mpmd_trace.passes.base import Pass
 from mpmd_trace.passes.dedup_bodies import share_equal_bodies
+from mpmd_trace.passes.sharding.agreement import agrees
 from mpmd_trace.passes.sharding.chlo_rules import with_rules
-from mpmd_trace.passes.sharding.equivalence_classes import Kinds
+from mpmd_trace.passes.sharding.edges import SHARDING, user_sharding
+from mpmd_trace.passes.sharding.equivalence_classes import Kinds, meshes_alike, shardings_of
 from mpmd_trace.passes.sharding.propagate_without_shardings import (
     drop_unused_transfers,
     drop_whole_shardings,
     has_no_shardings,
     propagate_in_bodies,
 )
-from mpmd_trace.passes.sharding.reduced_program import NUMBER, Reduction, reducible
+from mpmd_trace.passes.sharding.reduced_program import NUMBER, Reduction, numbered, reducible, with_body
 from mpmd_trace.passes.sharding.shardy import run_shardy, run_shardy_on_numbered
 
 
@@ -84,25 +87,55 @@ class ShardyPropagation(Pass):
         if self.keeps_chlo:
             replace_bodies(function.regions[0], with_rules)
         size = _size(function.body)
-        for kinds in _choices(function, reduced=size > self.whole_up_to):
+        for kinds in _choices(module, function, reduced=size > self.whole_up_to):
             reduction = Reduction(module, function, kinds)
             if kinds.body and 2 * _size(reduction.body) > size:
                 continue  # not worth it
-            propagated = run_shardy_on_numbered(reduction.module, function.sym_name, NUMBER, diagnostics)
+            propagated = run_shardy_on_numbered(
+                reduction.module, function.sym_name, NUMBER, diagnostics, keep_rules=bool(kinds.alike)
+            )
             if propagated is None:
                 return False
-            if reduction.spread(module, propagated):
+            if reduction.spread(module, *propagated):
                 return True
         return _run_on_everything(module, diagnostics)
 
 
-def _choices(function: FuncOp, *, reduced: bool) -> Iterator[Kinds]:
+def _choices(module: Module, function: FuncOp, *, reduced: bool) -> Iterator[Kinds]:
     """Kinds of fewer and fewer ops each."""
     if reduced:
+        # Where the first fragment does not agree, what stands for several stages would be refused.
+        if meshes_alike(function) and _first_agrees(module, function):
+            across = Kinds(function, across=True)
+            if across.stable and across.has_equal_stages:
+                yield across
         kinds = Kinds(function)
         if kinds.stable:
             yield kinds
     yield Kinds.apart(function)
+
+
+def _first_agrees(module: Module, function: FuncOp) -> bool:
+    """Return whether all ops agree with their operands and results in the first fragment that reads what is sharded."""
+    given = {arg: shardings_of(d) for arg, d in zip(function.args, function.arg_attrs, strict=True)}
+    sharded = {arg for arg, attributes in given.items() if SHARDING in attributes.entries}
+    fragments = (op for op in function.body if isinstance(op, FragmentOp))
+    first = next((op for op in fragments if not sharded.isdisjoint(op.operands)), None)
+    if first is None or function.topology is None:
+        return True
+    block = Block()
+    copy = block.append(numbered(first, [block.add_arg(v.type) for v in first.operands], 0))
+    block.append(make_return(copy.results, "func.return"))
+    small, alone = with_body(module, function, block)
+    of_args = [given.get(v, DictAttr.get({})) for v in first.operands]
+    alone.set_all_arg_attrs(of_args)
+    propagated = run_shardy(small, Diagnostics(), keep_rules=True)
+    if propagated is None:
+        return True
+    after, rules = propagated
+    done = after.lookup(function.sym_name)
+    left = [op for op in done.body if isinstance(op, FragmentOp)] if done is not None else []
+    return agrees(left, rules, function.topology, [user_sharding(attributes) for attributes in of_args])
 
 
 def _size(block: Block) -> int:
@@ -120,9 +153,10 @@ def _size(block: Block) -> int:
 
 def _run_on_everything(module: Module, diagnostics: Diagnostics) -> bool:
     """Propagate in the module as it is; equal bodies are one object afterwards."""
-    after = run_shardy(module, diagnostics)
-    if after is None:
+    propagated = run_shardy(module, diagnostics)
+    if propagated is None:
         return False
+    after, _ = propagated
     share_equal_bodies(after.functions)
     module.op, module.resources = after.op, after.resources
     return True
