@@ -281,8 +281,8 @@ def _name_arguments(
     """Name the arguments of the user's function in an error of JAX, which numbers the arrays of the jit."""
     names = labels(function, given)
 
-    def name(found: re.Match[str]) -> str:
-        part, *path = paths[int(found[1])]
+    def name(match: re.Match[str]) -> str:
+        part, *path = paths[int(match[1])]
         if part.idx == 0:
             return f"self{jax.tree_util.keystr(tuple(path))}"
         key, *path = path

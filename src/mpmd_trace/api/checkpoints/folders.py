@@ -136,8 +136,8 @@ def _listed(what: str, folder: str) -> list[str]:
     job = current()
     if job is None:
         return _files(folder)
-    listed: list[str] = job.peers.allgather(what, _files(folder) if job.process == 0 else [], patient=True)[0]
-    return listed
+    files: list[str] = job.peers.allgather(what, _files(folder) if job.process == 0 else [], patient=True)[0]
+    return files
 
 
 def _sums(folder: str, names: Sequence[str]) -> list[int | None]:

@@ -40,8 +40,8 @@ def save(path: str | os.PathLike[str], tree: Any, *, overwrite: bool = False) ->
     arrays = in_folder({name: leaf for name, leaf in leaves if is_dynamic(leaf)})
     if not arrays:
         raise MpmdError("there is no array to save")
-    # A count of steps is a number before the first step, and then an array.
     check_storable(arrays)
+    # A count of steps is a number before the first step, and then an array.
     arrays |= {NUMBER + name: np.asarray(leaf) for name, leaf in leaves if type(leaf) in (int, float, complex)}
     with (
         replacing(path, overwrite=overwrite) as folder,

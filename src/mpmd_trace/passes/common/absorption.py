@@ -102,8 +102,8 @@ class _Round:
         if group not in self.reading:
             return []
         definers = (value.defining_op for value in group.values())
-        found = dict.fromkeys(self.groups.of(op) for op in definers if isinstance(op, FragmentOp))
-        producers = [producer for producer in found if producer is not None and producer in self.inferred]
+        defining = dict.fromkeys(self.groups.of(op) for op in definers if isinstance(op, FragmentOp))
+        producers = [producer for producer in defining if producer is not None and producer in self.inferred]
         if not producers:
             self.reading.discard(group)
         return producers
